@@ -1,0 +1,34 @@
+"""Where the real traces and exports lie that some tests read, and what happens without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TRACES = Path(
+    os.environ.get("TRACEKIT_REAL_TRACES")
+    or Path(__file__).resolve().parents[2] / "shared" / "traces"
+)
+SAMPLES = TRACES.parent / "formats" / "samples"
+
+
+def _found(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.sqlite"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_trace() -> Callable[[str], Path]:
+    """Give the path of a real trace by its name; the test is skipped where it is absent."""
+    return lambda name: _found(TRACES, name)
+
+
+@pytest.fixture(scope="session")
+def real_sample() -> Callable[[str], Path]:
+    """Give the path of a small export without GPU work, likewise."""
+    return lambda name: _found(SAMPLES, name)

@@ -1,0 +1,172 @@
+"""The declarations of the canonical tables agree with each other; traces survive their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from tracekit.model import COLLECTIVE, KIND, RANGE_STYLE, STAGE, STAGE_SOURCE, TABLES, Trace
+
+TIMES = {"start", "end", "launch_start", "launch_end", "session_start", "duration"}
+ENUMS = {
+    "kind": KIND,
+    "stage": STAGE,
+    "stage_source": STAGE_SOURCE,
+    "collective": COLLECTIVE,
+    "style": RANGE_STYLE,
+}
+
+
+def test_tables_are_those_of_the_design() -> None:
+    assert list(TABLES) == [
+        "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
+        "iterations",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_declarations(name: str) -> None:
+    table = TABLES[name]
+    columns = {column.name: column for column in table.columns}
+    assert table.name == name
+    assert table.meaning.endswith(".")
+    assert len(columns) == len(table.columns)
+    assert columns["report"].dtype == pl.Int32
+    for column in table.columns:
+        assert column.meaning
+        assert column.dtype == ENUMS.get(column.name, column.dtype)
+        if column.name in TIMES:
+            assert (column.dtype, column.unit) == (pl.Int64, "ns"), column.name
+        if column.name.endswith("bytes") or column.name == "size":
+            assert (column.dtype, column.unit) == (pl.Int64, "bytes"), column.name
+    assert list(table.schema.items()) == [(c.name, c.dtype) for c in table.columns]
+    assert table.empty().schema == table.schema
+
+
+def test_a_key_has_one_type_in_all_tables() -> None:
+    kinds: dict[str, set[str]] = {}
+    for table in TABLES.values():
+        for column in table.columns:
+            kinds.setdefault(column.name, set()).add(str(column.dtype))
+    for key in ("report", "process", "thread", "device", "range", "call", "iteration", "op"):
+        assert len(kinds[key]) == 1, key
+    assert kinds["launch_thread"] == kinds["end_thread"] == kinds["thread"]
+    assert kinds["src_device"] == kinds["dst_device"] == kinds["device"]
+    assert kinds["parent"] == kinds["range"]
+
+
+def test_conform_orders_casts_and_fills() -> None:
+    given = pl.DataFrame(
+        {
+            "surplus": [1.5],
+            "end": pl.Series([9], dtype=pl.Int32),
+            "start": [4],
+            "iteration": [0],
+            "thread": [3],
+            "process": [2],
+            "report": [0],
+        }
+    )
+    expected = pl.DataFrame(
+        {
+            "report": [0],
+            "process": [2],
+            "thread": [3],
+            "iteration": [0],
+            "name": [None],
+            "start": [4],
+            "end": [9],
+        },
+        schema=TABLES["iterations"].schema,
+    )
+    assert_frame_equal(TABLES["iterations"].conform(given), expected)
+
+
+def test_conform_names_what_is_absent() -> None:
+    with pytest.raises(ValueError, match="table iterations lacks process, thread, end"):
+        TABLES["iterations"].conform(
+            pl.DataFrame({"report": [0], "iteration": [0], "start": [0], "name": ["x"]})
+        )
+
+
+def test_conform_refuses_words_that_are_none() -> None:
+    ranges = pl.DataFrame(
+        {"range": [0], "report": [0], "process": [0], "thread": [0], "start": [0], "end": [1]}
+    )
+    with pytest.raises(pl.exceptions.InvalidOperationError):
+        TABLES["ranges"].conform(ranges.with_columns(style=pl.lit("sideways")))
+
+
+def test_trace_has_every_table() -> None:
+    trace = Trace.of({})
+    assert list(trace.tables) == list(TABLES)
+    for name, table in TABLES.items():
+        assert trace.read(name).schema == table.schema
+        assert trace[name].collect_schema() == table.schema
+        assert trace.read(name).is_empty()
+
+
+def test_trace_refuses_other_tables() -> None:
+    with pytest.raises(ValueError, match="no canonical table kernels, streams"):
+        Trace.of({"streams": pl.DataFrame(), "ops": TABLES["ops"].empty(), "kernels": _ops()})
+
+
+def _ops() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "op": [0, 1, 2],
+            "report": [0, 0, 0],
+            "process": [0, 0, 1],
+            "device": [0, 0, 1],
+            "start": [-5, (1 << 60) + 1, 7],
+            "end": [5, (1 << 60) + 2, 9],
+            "name": ["gemm<int, 3>", "memcpy <&>", None],
+            "kind": ["compute", "h2d", "collective"],
+            "collective": [None, None, "all_reduce"],
+            "stage": ["FP", "IO", "WU"],
+            "stage_source": ["nvtx", "copy_kind", "gradient_exchange"],
+            "iteration": [None, 3, 4],
+        }
+    )
+
+
+def test_round_trip_through_files(tmp_path: Path) -> None:
+    ranges = pl.DataFrame(
+        {
+            "range": [0], "report": [0], "process": [0], "thread": [0], "start": [0], "end": [9],
+            "name": ["vor wärts"], "style": ["push_pop"], "stage": ["FP"], "path": ["a > b"],
+            "open": [True],
+        }
+    )  # fmt: skip
+    trace = Trace.of({"ops": _ops(), "ranges": ranges}, ("one thing.",))
+    trace.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.parquet" for name in TABLES}
+    again = Trace.scan(tmp_path, ("one thing.",))
+    assert again.warnings == ("one thing.",)
+    for name, table in TABLES.items():
+        assert again[name].collect_schema() == table.schema
+        assert_frame_equal(again.read(name), trace.read(name))
+
+
+def test_a_folder_whose_name_is_a_pattern_is_read_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "run[1]*"
+    folder.mkdir()
+    Trace.of({"ops": _ops()}).write(folder)
+    assert Trace.scan(folder).read("ops").height == 3
+
+
+def test_with_tables_replaces_and_leaves_the_rest() -> None:
+    trace = Trace.of({"ops": _ops()}, ("a.", "b."))
+    threads = pl.DataFrame(
+        {"thread": [0], "report": [0], "process": [0], "tid": [7], "global_id": [7]}
+    )
+    changed = trace.with_tables({"threads": threads}, ("b.", "c."))
+    assert changed.read("threads").schema == TABLES["threads"].schema
+    assert changed.read("threads")["tid"].to_list() == [7]
+    assert_frame_equal(changed.read("ops"), trace.read("ops"))
+    assert changed.warnings == ("a.", "b.", "c.")
+    assert trace.read("threads").is_empty()
+    assert trace.warnings == ("a.", "b.")

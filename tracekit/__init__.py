@@ -1,0 +1,42 @@
+"""tracekit: where each training step's time goes, from GPU traces of DNN training.
+
+>>> import tracekit as tk
+>>> run = tk.open("run.sqlite")  # doctest: +SKIP
+>>> run.breakdown(by="stage")  # doctest: +SKIP
+
+What is listed in ``__all__`` is public; modules whose names begin with an underscore are not. Names
+are loaded when they are first used, so that ``import tracekit`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tracekit._run import Run, ingest, open
+    from tracekit.errors import TracekitError
+    from tracekit.store import RunRecord, Store
+
+_HOMES = {
+    "Run": "tracekit._run",
+    "RunRecord": "tracekit.store",
+    "Store": "tracekit.store",
+    "TracekitError": "tracekit.errors",
+    "ingest": "tracekit._run",
+    "open": "tracekit._run",
+}
+
+__all__ = ["Run", "RunRecord", "Store", "TracekitError", "__version__", "ingest", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,78 @@
+"""Every error that tracekit raises on purpose.
+
+TracekitError
+├── UsageError             the request makes no sense (a wrong option, a wrong query)
+│   ├── RuleError          a rules file, or a pattern in it, is wrong
+│   ├── UnknownRunError    no run of that name or id
+│   └── NameTakenError     a run of that name exists
+├── InputError             a file cannot be read as a trace
+│   ├── NotATraceError     it is something else
+│   ├── UnsupportedTraceError  it is a trace of a kind that is not read yet
+│   ├── DamagedTraceError  it is a trace, but cut short or corrupt
+│   └── MissingDataError   it is a trace, but lacks what was asked for
+└── StoreError             the store or its catalogue cannot be used
+
+Each says what is wrong, where, and what to do. The command line prints it as one message and exits
+with 2; no traceback is shown for any of them.
+"""
+
+from __future__ import annotations
+
+
+class TracekitError(Exception):
+    """Base of all errors of tracekit.
+
+    Parameters
+    ----------
+    what
+        What is wrong and where, as a clause without a full stop.
+    hint
+        What the user can do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what if hint is None else f"{what}: {hint}")
+        self.what = what
+        self.hint = hint
+
+
+class UsageError(TracekitError):
+    """The request makes no sense."""
+
+
+class RuleError(UsageError):
+    """A rules file, or a pattern in it, is wrong."""
+
+
+class UnknownRunError(UsageError):
+    """No run of that name or id is in the store."""
+
+
+class NameTakenError(UsageError):
+    """A run of that name is in the store already."""
+
+
+class InputError(TracekitError):
+    """A file cannot be read as a trace."""
+
+
+class NotATraceError(InputError):
+    """The file is something else than a trace."""
+
+
+class UnsupportedTraceError(InputError):
+    """The file is a trace of a kind that is not read yet."""
+
+
+class DamagedTraceError(InputError):
+    """The file is a trace, but it is cut short or corrupt."""
+
+
+class MissingDataError(InputError):
+    """The trace lacks what was asked for."""
+
+
+class StoreError(TracekitError):
+    """The store or its catalogue cannot be used."""

@@ -1,0 +1,256 @@
+"""The canonical tables: one declaration per table, from which everything else follows.
+
+The Parquet files of a run, the frames of `Trace`, the reference page ``docs/tables.md`` and the
+tests all read these declarations; nothing else names the columns of a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+from polars.datatypes import DataType, DataTypeClass
+
+from tracekit.model._vocabulary import COLLECTIVE, KIND, RANGE_STYLE, STAGE, STAGE_SOURCE
+
+PolarsType = DataType | DataTypeClass
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, type, meaning, and the unit of its values."""
+
+    name: str
+    dtype: PolarsType
+    meaning: str
+    unit: str | None = None
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """One canonical table."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pl.Schema:
+        """Column names and types, in order."""
+        return pl.Schema({column.name: column.dtype for column in self.columns})
+
+    def empty(self) -> pl.DataFrame:
+        """Return the table without rows."""
+        return pl.DataFrame(schema=self.schema)
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Give `frame` this table's columns, order and types; absent nullable columns are null.
+
+        Raises
+        ------
+        ValueError
+            If a column that may not be null is absent.
+        """
+        present = set(frame.columns)
+        absent = [c.name for c in self.columns if c.name not in present and not c.nullable]
+        if absent:
+            raise ValueError(f"table {self.name} lacks {', '.join(absent)}")
+        return frame.select(
+            (pl.col(c.name) if c.name in present else pl.lit(None)).cast(c.dtype).alias(c.name)
+            for c in self.columns
+        )
+
+
+def _key(name: str, meaning: str) -> Column:
+    return Column(name, pl.Int32, meaning, nullable=False)
+
+
+def _time(name: str, meaning: str, *, nullable: bool = False) -> Column:
+    return Column(name, pl.Int64, meaning, "ns", nullable)
+
+
+_REPORT = _key("report", "index of the report in the run")
+
+REPORTS = Table(
+    "reports",
+    "One row per recorded file of the run.",
+    (
+        _REPORT,
+        Column("file", pl.String, "name of the file, without its folder", nullable=False),
+        Column("format", pl.String, "what the file was recognised as", nullable=False),
+        Column("product", pl.String, "product and version that wrote it"),
+        Column("schema_version", pl.String, "version of its schema, as it says itself"),
+        Column("size", pl.Int64, "size of the file", "bytes", nullable=False),
+        Column("digest", pl.String, "SHA-256 of the file's content, in hexadecimal"),
+        Column("host", pl.String, "name of the host it was recorded on"),
+        _time("session_start", "Unix time of time 0 of the report", nullable=True),
+        _time("duration", "length of the recording", nullable=True),
+    ),
+)
+
+CONTENTS = Table(
+    "contents",
+    "One row per report and kind of data that such a report may hold, present or not.",
+    (
+        _REPORT,
+        Column("feature", pl.String, "what kind of data", nullable=False),
+        Column("source_table", pl.String, "where the file keeps it", nullable=False),
+        Column("present", pl.Boolean, "whether the file holds any", nullable=False),
+        Column("rows", pl.Int64, "number of its rows; null where they were not counted"),
+        Column("tells", pl.String, "what can be known from it", nullable=False),
+        Column("record_with", pl.String, "how it is recorded or exported", nullable=False),
+    ),
+)
+
+PROCESSES = Table(
+    "processes",
+    "One row per traced process that launched GPU work or holds NVTX ranges.",
+    (
+        _key("process", "index of the process in the run"),
+        _REPORT,
+        Column("pid", pl.Int64, "process id as the traced side saw it", nullable=False),
+        Column("name", pl.String, "name of the executable"),
+        Column("global_id", pl.Int64, "identifier of the process in the report", nullable=False),
+    ),
+)
+
+THREADS = Table(
+    "threads",
+    "One row per thread that called CUDA or holds NVTX ranges.",
+    (
+        _key("thread", "index of the thread in the run"),
+        _REPORT,
+        _key("process", "the thread's process"),
+        Column("tid", pl.Int64, "thread id as the traced side saw it", nullable=False),
+        Column("name", pl.String, "name of the thread"),
+        Column("global_id", pl.Int64, "identifier of the thread in the report", nullable=False),
+    ),
+)
+
+DEVICES = Table(
+    "devices",
+    "One row per physical GPU of the machine that the report names or that ran an op.",
+    (
+        _key("device", "index of the GPU in the run"),
+        _REPORT,
+        Column("name", pl.String, "product name"),
+        Column("uuid", pl.String, "UUID, without the prefix GPU-"),
+        Column("pci_bus", pl.String, "PCI bus location"),
+        Column("memory_bytes", pl.Int64, "size of its memory", "bytes"),
+        Column("peak_memory_bandwidth", pl.Int64, "peak bandwidth of its memory", "bytes/s"),
+        Column("sm_count", pl.Int32, "number of streaming multiprocessors"),
+        Column("compute_capability", pl.String, "compute capability, major.minor"),
+        Column("numa", pl.Int32, "NUMA node"),
+        Column("active", pl.Boolean, "whether it ran an op in this run", nullable=False),
+        Column(
+            "identity",
+            pl.String,
+            "how ops were assigned to it: `device_table` (the report maps each process's ordinal), "
+            "`ordinal` (the report gives the GPU's CUDA ordinal), `visible_devices` (from "
+            "CUDA_VISIBLE_DEVICES), `assumed` (ordinal taken as the GPU's number) or `unknown` "
+            "(no physical GPU is named; the process and its ordinal stand for it)",
+            nullable=False,
+        ),
+    ),
+)
+
+OPS = Table(
+    "ops",
+    "One row per piece of GPU work: kernel, copy, memset, or CUDA graph recorded as a whole.",
+    (
+        Column("op", pl.Int64, "number of the op in the run, by start time", nullable=False),
+        _REPORT,
+        _key("process", "process that launched it"),
+        _key("device", "GPU that ran it"),
+        Column("context", pl.Int32, "CUDA context id, unique within the process"),
+        Column("stream", pl.Int64, "CUDA stream id, unique within the context"),
+        _time("start", "start on the GPU"),
+        _time("end", "end on the GPU"),
+        Column("name", pl.Categorical(), "demangled name with arguments, or the copy's direction"),
+        Column("short_name", pl.Categorical(), "name without template arguments and parameters"),
+        Column("kind", KIND, "what it does", nullable=False),
+        Column("collective", COLLECTIVE, "collective operation, for kind `collective`"),
+        Column("bytes", pl.Int64, "bytes copied or set; null for kernels", "bytes"),
+        Column("copy_kind", pl.String, "direction of a copy as recorded, such as `HtoD`"),
+        Column("src_device", pl.Int32, "source GPU of a copy; null for host memory"),
+        Column("dst_device", pl.Int32, "destination GPU of a copy; null for host memory"),
+        Column("correlation", pl.Int64, "correlation id, unique within the process"),
+        Column("graph_node", pl.Int64, "CUDA graph node it replays"),
+        Column("call", pl.Int64, "the call that launched it; null where none was recorded"),
+        Column("launch_thread", pl.Int32, "thread of that call"),
+        _time("launch_start", "start of that call", nullable=True),
+        _time("launch_end", "end of that call", nullable=True),
+        Column("range", pl.Int64, "innermost range open on the launching thread at launch"),
+        Column("stage", STAGE, "why it runs", nullable=False),
+        Column("stage_source", STAGE_SOURCE, "how the stage was found", nullable=False),
+        Column("iteration", pl.Int64, "iteration in which it was launched"),
+    ),
+)
+
+CALLS = Table(
+    "calls",
+    "One row per CUDA runtime or driver call.",
+    (
+        Column("call", pl.Int64, "number of the call in the run, by start time", nullable=False),
+        _REPORT,
+        _key("process", "process that made it"),
+        _key("thread", "thread that made it"),
+        _time("start", "start of the call"),
+        _time("end", "end of the call"),
+        Column("name", pl.Categorical(), "function name, without its version suffix"),
+        Column("correlation", pl.Int64, "correlation id, unique within the process"),
+        Column("result", pl.Int64, "return value; 0 is success"),
+    ),
+)
+
+RANGES = Table(
+    "ranges",
+    "One row per NVTX range.",
+    (
+        Column("range", pl.Int64, "number of the range in the run, by start time", nullable=False),
+        _REPORT,
+        _key("process", "process that made it"),
+        _key("thread", "thread that opened it"),
+        Column("domain", pl.String, "NVTX domain; null is the default domain"),
+        Column("name", pl.String, "message of the range"),
+        Column("category", pl.String, "NVTX category"),
+        _time("start", "start of the range"),
+        _time("end", "end of the range; the end of the recording where it was still open"),
+        Column("open", pl.Boolean, "whether it was still open when recording ended"),
+        Column("style", RANGE_STYLE, "push/pop (nests per thread) or start/end", nullable=False),
+        Column("end_thread", pl.Int32, "thread that ended it, where another than opened it"),
+        Column("payload", pl.String, "value attached to it, as text or JSON"),
+        Column("parent", pl.Int64, "tightest push/pop range around it on its thread"),
+        Column("depth", pl.Int32, "number of push/pop ranges around it on its thread"),
+        Column("stage", STAGE, "stage that its own name maps to, null where none"),
+        Column(
+            "path",
+            pl.Categorical(),
+            "names of the push/pop ranges around it and its own, outermost first, without the "
+            "numbers that PyTorch appends and with `N` for the number of the iteration",
+        ),
+    ),
+)
+
+ITERATIONS = Table(
+    "iterations",
+    "One row per training step and process.",
+    (
+        _REPORT,
+        _key("process", "process that runs it"),
+        _key("thread", "thread that drives it"),
+        Column("iteration", pl.Int64, "number of the iteration", nullable=False),
+        Column("name", pl.String, "name of the range it was taken from"),
+        _time("start", "start on the host"),
+        _time("end", "end on the host"),
+    ),
+)
+
+TABLES = {
+    table.name: table
+    for table in (
+        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS
+    )
+}  # fmt: skip
+"""All canonical tables by name."""
