@@ -1,0 +1,5 @@
+"""Input formats: a file is recognised by its content, never by its name."""
+
+from tracekit.sources._recognise import Progress, check_readable, read
+
+__all__ = ["Progress", "check_readable", "read"]

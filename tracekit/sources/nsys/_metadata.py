@@ -1,0 +1,117 @@
+"""What an export says about itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tracekit.sources._sqlite import SqliteFile
+
+_EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_CAPTURE_TABLE = "META_DATA_CAPTURE"
+_EXPORT_KEYS = (
+    "EXPORT_SCHEMA_VERSION",
+    "EXPORT_PRODUCT_NAME",
+    "EXPORT_PRODUCT_VERSION",
+    "EXPORT_CONFIG_TIME_SHIFT",
+    "EXPORT_PARAM_TABLES_TO_EXPORT",
+    "EXPORT_PARAM_TIMES_TO_EXPORT",
+)
+_VISIBLE = "CUDA_VISIBLE_DEVICES="
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Facts about the export; what it does not say is None or empty."""
+
+    schema_version: str | None = None
+    product: str | None = None
+    time_shift: int = 0
+    """What the exporter added to every time, ns."""
+    session_start: int | None = None
+    """Unix time of time 0, ns."""
+    duration: int | None = None
+    host: str | None = None
+    visible_devices: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def read_metadata(file: SqliteFile) -> Metadata:
+    """Read the metadata tables; of the environment only ``CUDA_VISIBLE_DEVICES`` is looked at."""
+    export = _export_values(file)
+    product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
+    return Metadata(
+        schema_version=export.get("EXPORT_SCHEMA_VERSION"),
+        product=" ".join(part for part in product if part) or None,
+        time_shift=_time_shift(export.get("EXPORT_CONFIG_TIME_SHIFT", "")),
+        session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+        duration=_first(file, "ANALYSIS_DETAILS", "duration"),
+        host=_host(file),
+        visible_devices=_visible_devices(file),
+        warnings=_filter_warnings(export),
+    )
+
+
+def _export_values(file: SqliteFile) -> dict[str, str]:
+    table = next((name for name in _EXPORT_TABLES if file.has(name, "name", "value")), None)
+    if table is None:
+        return {}
+    keys = ", ".join(f"'{key}'" for key in _EXPORT_KEYS)
+    frame = file.read(table, {"name": "text", "value": "text"}, f"name IN ({keys})")
+    return {name: value for name, value in frame.rows() if value}
+
+
+def _time_shift(value: str) -> int:
+    number = int(value) if re.fullmatch(r"-?[0-9]{1,19}", value) else 0
+    return number if abs(number) < 1 << 63 else 0
+
+
+def _first(file: SqliteFile, table: str, column: str) -> int | None:
+    values = file.read(table, {column: "int"})[column].drop_nulls()
+    return None if values.is_empty() else int(values[0])
+
+
+def _host(file: SqliteFile) -> str | None:
+    if not file.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
+        return None
+    columns = file.read("TARGET_INFO_SYSTEM_ENV", {"value": "text"}, "name = 'Hostname'")
+    return columns["value"][0] if columns.height else None
+
+
+def _visible_devices(file: SqliteFile) -> tuple[str, ...] | None:
+    """Return the entries of CUDA_VISIBLE_DEVICES; None where it is not set, or set in two ways."""
+    if not file.has(_CAPTURE_TABLE, "name", "value"):
+        return None
+    # Other environment variables may hold secrets, so they do not even leave the file.
+    wanted = (
+        f"name LIKE '%:ENVIRONMENT_VARIABLE' AND substr(value, 1, {len(_VISIBLE)}) = '{_VISIBLE}'"
+    )
+    values = file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].unique()
+    if len(values) != 1:
+        return None
+    return tuple(part.strip() for part in values[0].removeprefix(_VISIBLE).split(","))
+
+
+def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:
+    warnings = []
+    if export.get("EXPORT_PARAM_TIMES_TO_EXPORT"):
+        warnings.append(
+            "the export holds a part of the recorded time only "
+            f"(--times {export['EXPORT_PARAM_TIMES_TO_EXPORT']}): "
+            "NVTX domain, category and thread names are lost in such exports"
+        )
+    if export.get("EXPORT_PARAM_TABLES_TO_EXPORT"):
+        warnings.append(
+            "the export holds some tables only "
+            f"(--tables {export['EXPORT_PARAM_TABLES_TO_EXPORT']})"
+        )
+    return tuple(warnings)
+
+
+def shifted(frame: pl.DataFrame, metadata: Metadata, *columns: str) -> pl.DataFrame:
+    """Undo the exporter's time shift, so that time 0 is the start of the session."""
+    if metadata.time_shift == 0:
+        return frame
+    return frame.with_columns(pl.col(columns) - metadata.time_shift)
