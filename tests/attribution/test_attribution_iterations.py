@@ -1,0 +1,321 @@
+"""Where training steps begin and end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from trace_builder import TraceBuilder, iterations_of, steps
+
+from tracekit.attribution import Rules
+from tracekit.errors import MissingDataError
+
+Step = tuple[int, int, int, int]
+"""Process, iteration, start, end."""
+
+
+def _named(*ranges: tuple[int, int, str], iteration: str | None = None) -> list[Step]:
+    """The iterations of a thread that holds some ranges."""
+    builder = TraceBuilder()
+    for start, end, name in ranges:
+        builder.range(start, end, name)
+    return steps(builder.attributed(Rules.load(iteration=iteration)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step {}", "Step {}", "step_{}", "step#{}", "step: {}", "train step {}", "training_step {}",
+        "iteration {}", "iter {}", "iter={}", "Iteration-{}", "[step {}]", "ProfilerStep#{}",
+        "epoch 3, step {}", "global_step {}", "step {}/100", "Warm-up Step {}", "batch {}",
+        "mini-batch {}", "batch_{}", "train_step_{}", "step {}, seq = 3",
+        "train#step_num={}#", "Batch [{}]", "step({})", "Iter[{}/200]",
+    ],
+)  # fmt: skip
+def test_numbered_ranges(name: str) -> None:
+    found = _named((0, 10, name.format(7)), (20, 35, name.format(8)))
+    assert found == [(0, 7, 0, 10), (0, 8, 20, 35)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step", "Iteration", "train_step", "training step", "iter", "train one batch",
+        "[pl][profile]run_training_batch", "PipelineEngine.train_batch",
+        "XlaModule:#hlo_module=jit_train_step,program_id=12#",
+    ],
+)  # fmt: skip
+def test_ranges_without_numbers_are_counted(name: str) -> None:
+    assert _named((0, 10, name), (20, 35, name)) == [(0, 0, 0, 10), (0, 1, 20, 35)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer step {}", "forward step {}", "eval step {}", "validation batch {}", "steps {}",
+        "timestep {}", "step 0.{}", "epoch {}", "layer {}", "data copy in {}", "test iteration {}",
+        "load batch {}", "minibatches {}", "literal {}", None,
+    ],
+)  # fmt: skip
+def test_ranges_that_are_no_steps(name: str | None) -> None:
+    names = [None if name is None else name.format(number) for number in (1, 2)]
+    builder = TraceBuilder()
+    for number, each in enumerate(names):
+        builder.range(20 * number, 20 * number + 10, each)
+    assert steps(builder.attributed()) == []
+
+
+def test_numbers_that_restart_are_counted_instead() -> None:
+    found = _named(*((10 * n, 10 * n + 9, f"step {n % 3}") for n in range(6)))
+    assert [number for _, number, _, _ in found] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_number_that_is_too_long_is_counted_instead() -> None:
+    found = _named((0, 9, "step 99999999999999999999"), (10, 19, "step 5"))
+    assert [number for _, number, _, _ in found] == [0, 1]
+
+
+def test_a_batch_inside_a_step_is_no_step() -> None:
+    found = _named((0, 50, "step 4"), (5, 20, "batch 0"), (20, 40, "batch 1"), (60, 90, "step 5"))
+    assert found == [(0, 4, 0, 50), (0, 5, 60, 90)]
+
+
+def test_a_step_inside_a_step_is_no_step() -> None:
+    found = _named((0, 50, "step 4"), (5, 20, "inner step 1"), (60, 90, "step 5"))
+    assert found == [(0, 4, 0, 50), (0, 5, 60, 90)]
+
+
+def test_the_first_rule_that_matches_anything_decides() -> None:
+    found = _named((0, 50, "step"), (10, 40, "iteration 7"), (60, 70, "batch 3"), (70, 80, "step"))
+    assert found == [(0, 7, 10, 40)]
+
+
+def test_evaluation_steps_are_no_training_steps() -> None:
+    found = _named(
+        (0, 10, "step 0"), (10, 20, "step 1"), (20, 60, "validation"), (25, 30, "step 0"),
+        (30, 35, "step 1"), (70, 80, "step 2"),
+    )  # fmt: skip
+    assert found == [(0, 0, 0, 10), (0, 1, 10, 20), (0, 2, 70, 80)]
+
+
+def test_steps_inside_a_process_wide_evaluation_are_no_training_steps() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 10, "step 0")
+    builder.range(10, 20, "step 1")
+    builder.start_end(20, 60, "validation")
+    builder.range(25, 30, "step 0")
+    builder.range(60, 70, "step 2")
+    assert steps(builder.attributed()) == [(0, 0, 0, 10), (0, 1, 10, 20), (0, 2, 60, 70)]
+
+
+def test_evaluation_that_another_range_crosses() -> None:
+    # The evaluation is in a second lane: "epoch" ends while it is still open.
+    found = _named((0, 30, "epoch"), (5, 15, "step 0"), (20, 60, "validation"), (40, 50, "step 0"))
+    assert found == [(0, 0, 5, 15)]
+
+
+def test_steps_that_overlap_a_little_are_cut_where_the_next_one_begins() -> None:
+    builder = TraceBuilder()
+    for number in range(4):
+        builder.start_end(10 * number, 10 * number + 12, f"step {number}")
+    for at in (11, 12, 31, 41, 42):
+        builder.op(f"at {at}", at, thread=1)
+    trace = builder.attributed()
+    assert steps(trace) == [(0, 0, 0, 10), (0, 1, 10, 20), (0, 2, 20, 30), (0, 3, 30, 42)]
+    assert iterations_of(trace) == {"at 11": 1, "at 12": 1, "at 31": 3, "at 41": 3, "at 42": None}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (r"^tick (\d+)$", [(0, 7, 0, 10), (0, 9, 20, 30)]),
+        (r"^tick", [(0, 0, 0, 10), (0, 1, 20, 30)]),
+        (r"^(?P<word>tick) (?P<number>\d+)", [(0, 0, 0, 10), (0, 1, 20, 30)]),
+        (r"forward of (\d)", [(0, 1, 2, 8), (0, 2, 22, 28)]),
+    ],
+)
+def test_a_users_pattern(pattern: str, expected: list[Step]) -> None:
+    ranges = [
+        (0, 10, "tick 7"), (2, 8, "forward of 1"), (20, 30, "tick 9"), (22, 28, "forward of 2"),
+        (40, 50, "validation"), (41, 42, "step 1"),
+    ]  # fmt: skip
+    assert _named(*ranges, iteration=pattern) == expected
+
+
+@pytest.mark.parametrize("pattern", ["^tick", "^step 0$", "^validation$"])
+def test_a_users_pattern_that_matches_no_training_step(pattern: str) -> None:
+    ranges = [
+        (0, 4, "step 1"), (1, 2, "forward"), (5, 9, "step 2"), (6, 7, "forward"),
+        (10, 20, "validation"), (11, 12, "step 0"),
+    ]  # fmt: skip
+    with pytest.raises(MissingDataError, match=re.escape(f"--iteration {pattern!r}")):
+        _named(*ranges, iteration=pattern)
+
+
+# Steps told by the repetition of forward ranges.
+
+
+def test_forward_backward_and_update_repeat() -> None:
+    found = _named(
+        (0, 10, "forward"), (10, 12, "loss"), (12, 30, "backward"), (30, 40, "optimizer"),
+        (41, 42, "zero_grad"),
+        (50, 60, "forward"), (60, 62, "loss"), (62, 80, "backward"), (80, 90, "optimizer"),
+    )  # fmt: skip
+    assert found == [(0, 0, 0, 50), (0, 1, 50, 90)]
+
+
+def test_gradients_accumulate_over_several_passes() -> None:
+    found = _named(*(
+        (begin + start, begin + start + 9, name)
+        for begin in (0, 100, 200)
+        for start, name in ((0, "forward"), (10, "backward"), (20, "forward"), (30, "backward"),
+                            (40, "optimizer"))
+    ))  # fmt: skip
+    assert found == [(0, 0, 0, 100), (0, 1, 100, 200), (0, 2, 200, 249)]
+
+
+def test_forward_and_backward_without_update() -> None:
+    found = _named(*(
+        (begin + start, begin + start + 9, name)
+        for begin in (0, 100)
+        for start, name in ((0, "forward embed"), (10, "forward rest"), (20, "backward"))
+    ))  # fmt: skip
+    assert found == [(0, 0, 0, 100), (0, 1, 100, 129)]
+
+
+def test_forward_and_update_without_backward() -> None:
+    found = _named((0, 9, "forward"), (40, 49, "optimizer"), (50, 59, "forward"),
+                   (90, 99, "optimizer"))  # fmt: skip
+    assert found == [(0, 0, 0, 50), (0, 1, 50, 99)]
+
+
+def test_forward_alone() -> None:
+    found = _named((0, 9, "forward"), (10, 19, "loss"), (50, 59, "forward"), (60, 69, "loss"))
+    assert found == [(0, 0, 0, 50), (0, 1, 50, 69)]
+
+
+def test_an_update_inside_the_backward_range() -> None:
+    found = _named(*(
+        (begin + start, begin + end, name)
+        for begin in (0, 100)
+        for start, end, name in ((0, 9, "forward"), (10, 50, "backward"), (20, 40, "optimizer"))
+    ))  # fmt: skip
+    assert found == [(0, 0, 0, 100), (0, 1, 100, 150)]
+
+
+def test_recording_that_begins_within_a_step() -> None:
+    found = _named((0, 5, "backward"), (6, 9, "optimizer"), (10, 15, "forward"),
+                   (16, 18, "optimizer"), (20, 25, "forward"), (26, 28, "optimizer"))  # fmt: skip
+    assert found == [(0, 0, 10, 20), (0, 1, 20, 28)]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [],
+        [(0, 9, "forward")],
+        [(0, 9, "forward"), (10, 19, "backward"), (20, 29, "optimizer")],
+        [(0, 9, "backward"), (20, 29, "backward")],
+        [(0, 9, "optimizer"), (20, 29, "optimizer")],
+        [(0, 90, "validation"), (10, 20, "forward"), (30, 40, "forward")],
+    ],
+    ids=str,
+)
+def test_no_repetition_no_iterations(ranges: list[tuple[int, int, str]]) -> None:
+    assert _named(*ranges) == []
+
+
+def test_only_the_training_thread_tells_by_repetition() -> None:
+    builder = TraceBuilder()
+    for begin in (0, 100):
+        for start, name in ((0, "forward"), (20, "backward"), (40, "optimizer")):
+            builder.range(begin + start, begin + start + 10, name, thread=3)
+    for begin in range(0, 200, 10):
+        builder.range(begin, begin + 5, "forward", thread=1)
+    assert steps(builder.attributed()) == [(0, 0, 0, 100), (0, 1, 100, 150)]
+    assert set(builder.attributed().read("iterations")["thread"]) == {3}
+
+
+def test_exchange_inside_autograd_markers_makes_no_training_thread() -> None:
+    builder = TraceBuilder()
+    for begin in (0, 100, 200):
+        builder.range(begin, begin + 20, "forward")
+        for start in (30, 40, 50):
+            marker = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+            builder.range(begin + start, begin + start + 8, marker, thread=1)
+            builder.range(begin + start + 1, begin + start + 7, "nccl:all_reduce", thread=1)
+    assert steps(builder.attributed()) == [(0, 0, 0, 100), (0, 1, 100, 200), (0, 2, 200, 220)]
+
+
+# Threads and processes.
+
+
+def test_named_steps_of_the_training_thread() -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = 100 * number
+        builder.range(begin, begin + 90, f"step {number}", thread=2)
+        builder.range(begin + 10, begin + 20, "forward", thread=2)
+        for start in (0, 30, 60):  # a data loader counts batches of its own
+            builder.range(begin + start, begin + start + 20, f"step {start}", thread=1)
+    trace = builder.attributed()
+    assert steps(trace) == [(0, 0, 0, 90), (0, 1, 100, 190), (0, 2, 200, 290)]
+    assert trace.read("iterations").row(0, named=True) == {
+        "report": 0, "process": 0, "thread": 2, "iteration": 0, "name": "step 0", "start": 0,
+        "end": 90,
+    }  # fmt: skip
+
+
+def test_named_steps_of_another_thread_than_trains() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 10, "step 5", thread=2)
+    builder.range(10, 20, "step 6", thread=2)
+    builder.range(3, 9, "step 1", thread=4)
+    builder.range(0, 100, "forward", thread=3)
+    assert steps(builder.attributed()) == [(0, 5, 0, 10), (0, 6, 10, 20)]
+
+
+def test_each_process_has_its_own() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 10, "step 5")
+    builder.range(10, 20, "step 6")
+    builder.range(1, 11, "iteration", thread=10)
+    builder.range(12, 22, "iteration", thread=10)
+    for start, name in ((0, "forward"), (5, "optimizer"), (10, "forward"), (15, "optimizer")):
+        builder.range(start, start + 4, name, thread=20)
+    builder.range(0, 50, "nothing of the kind", thread=30)
+    builder.op("a", 9)
+    builder.op("b", 11, thread=11)
+    builder.op("c", 11, thread=1)
+    builder.op("d", 11, thread=30)
+    builder.op("e", 11, thread=20)
+    trace = builder.attributed()
+    assert steps(trace) == [
+        (0, 5, 0, 10), (0, 6, 10, 20), (1, 0, 1, 11), (1, 1, 12, 22), (2, 0, 0, 10), (2, 1, 10, 19),
+    ]  # fmt: skip
+    assert iterations_of(trace) == {"a": 5, "b": None, "c": 6, "d": None, "e": 1}
+
+
+def test_an_op_belongs_to_the_iteration_of_its_launch() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 10, "step 0")
+    builder.range(12, 20, "step 1")
+    builder.op("first", 0)
+    builder.op("late", 9, start=15)
+    builder.op("between", 10)
+    builder.op("last", 19)
+    builder.op("after", 20)
+    builder.op("without launch", start=5)
+    assert iterations_of(builder.attributed()) == {
+        "first": 0, "late": 0, "between": None, "last": 1, "after": None, "without launch": None,
+    }  # fmt: skip
+
+
+def test_start_end_ranges_may_be_steps() -> None:
+    builder = TraceBuilder()
+    builder.start_end(0, 10, "iteration 3")
+    builder.start_end(10, 20, "iteration 4")
+    builder.op("op", 15, thread=1)
+    trace = builder.attributed()
+    assert steps(trace) == [(0, 3, 0, 10), (0, 4, 10, 20)]
+    assert iterations_of(trace) == {"op": 4}

@@ -1,0 +1,130 @@
+"""Backward work that another thread launches than the one that holds the ranges."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.attribution._iterations import outermost
+
+_ALMOST_ALL = 0.9
+"""How much of a thread's launches lies in backward windows, and how many of these it serves,
+for it to count as an autograd thread without being named so. Steps cut at an edge of the recording
+are why it is not 1."""
+
+
+def backward_windows(
+    ranges: pl.DataFrame, training: pl.DataFrame, iterations: pl.DataFrame, evaluation: pl.Series
+) -> pl.DataFrame:
+    """Return when each process may be running its backward pass.
+
+    Those are the backward ranges of its training thread. Where it has none, they are the gaps
+    between the end of a forward range and the next forward range or weight update, inside an
+    iteration.
+
+    Returns
+    -------
+    ``process, start, end, unit, ranged`` by start: `unit` numbers what one backward pass is (a
+    range, or an iteration), `ranged` tells which of the two kinds a window is.
+    """
+    passes = ranges.filter(~evaluation & pl.col("stage").is_in(["FP", "BP", "WU"])).join(
+        training, on=["process", "thread"], how="semi"
+    )
+    marked = outermost(passes.filter(pl.col("stage") == "BP")).select(
+        "process", "start", "end", unit="range", ranged=pl.lit(value=True)
+    )
+    silent = passes.join(marked, on="process", how="anti")
+    return pl.concat([marked, _gaps(silent, iterations)]).sort("start")
+
+
+def _gaps(passes: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    steps = iterations.select("process", "iteration", "start", step_end="end").sort("start")
+    # Gradients may be cleared between forward and backward; the weight update begins later.
+    clears = pl.col("name").str.contains("(?i)zero[ _.-]?grad").fill_null(value=False)
+    return (
+        outermost(passes.filter(~clears))
+        .with_columns(next=pl.col("start").shift(-1).over("process"))
+        .filter(pl.col("stage") == "FP")
+        .sort("start")
+        .join_asof(steps, on="start", by="process", check_sortedness=False)
+        .filter(pl.col("end") <= pl.col("step_end"))
+        .select(
+            "process",
+            start="end",
+            end=pl.min_horizontal("next", "step_end"),
+            unit="iteration",
+            ranged=pl.lit(value=False),
+        )
+    )
+
+
+def in_window(launches: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+    """Return for each launch (``process, time``) the ``unit`` of the window that it falls in."""
+    begins = windows.select("process", "end", "unit", time="start").sort("time")
+    inside = pl.col("time") < pl.col("end")
+    return (
+        launches.select("process", "time")
+        .with_row_index("row")
+        .sort("time")
+        .join_asof(begins, on="time", by="process", check_sortedness=False)
+        .sort("row")
+        .select(pl.when(inside).then("unit"))
+        .to_series()
+    )
+
+
+def autograd_threads(
+    launches: pl.DataFrame,
+    units: pl.Series,
+    windows: pl.DataFrame,
+    threads: pl.DataFrame,
+    marked: pl.Series,
+    training: pl.DataFrame,
+) -> pl.Series:
+    """Return the threads that run backward passes: named so, marked so, or behaving so.
+
+    Parameters
+    ----------
+    launches, units
+        ``process, thread, time`` of each launch, and the window that it falls in.
+    windows
+        What `backward_windows` returned.
+    threads
+        The threads, with what their names mean.
+    marked
+        Threads that carry autograd markers.
+    training
+        The training threads, which are never autograd threads, as data loaders are not.
+    """
+    behaving = _behaving(launches.with_columns(unit=units), windows)
+    qualifies = (
+        pl.col("autograd") | pl.col("thread").is_in(marked.implode())
+        | pl.col("thread").is_in(behaving.implode())
+    )  # fmt: skip
+    return threads.filter(
+        qualifies
+        & ~pl.col("thread").is_in(training["thread"].implode())
+        & pl.col("stage").is_null()
+    )["thread"]
+
+
+def _behaving(launches: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+    """Return threads that launch in almost every backward window, and almost only there."""
+    spans = windows.group_by("process").agg(
+        first=pl.col("start").min(), last=pl.col("end").max(), units=pl.col("unit").n_unique()
+    )
+    during = pl.col("time").is_between("first", "last")
+    return (
+        launches.join(spans, on="process")
+        .filter(during)
+        .group_by("thread")
+        .agg(
+            inside=pl.col("unit").is_not_null().mean(),
+            served=pl.col("unit").drop_nulls().n_unique(),
+            units=pl.col("units").first(),
+        )
+        .filter(
+            (pl.col("units") > 1)
+            & (pl.col("inside") >= _ALMOST_ALL)
+            & (pl.col("served") >= _ALMOST_ALL * pl.col("units"))
+        )["thread"]
+    )

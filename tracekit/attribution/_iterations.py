@@ -1,0 +1,207 @@
+"""The training thread of each process, and where each training step begins and ends."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.attribution._names import base_name
+from tracekit.attribution._rules import Rules
+from tracekit.errors import MissingDataError
+
+_PASSES = ("FP", "BP", "WU")
+
+
+def training_threads(
+    ranges: pl.DataFrame, differentiates: pl.Series, ops: pl.DataFrame
+) -> pl.DataFrame:
+    """Return ``process, thread``: of each process the thread that drives its training.
+
+    That is the one whose ranges tell most of forward, backward and weight update apart, then the
+    one with most such ranges, else the one that launches the most ops. What lies inside autograd
+    markers (`differentiates` tells for each range) does not count: these threads are driven.
+    """
+    marks = ranges.filter(~differentiates & pl.col("stage").is_in(_PASSES)).select(
+        "process", "thread", passes="stage", marks=1
+    )
+    launches = ops.drop_nulls("launch_thread").select(
+        "process", pl.col("launch_thread").alias("thread"), launches=1
+    )
+    return (
+        pl.concat([marks, launches], how="diagonal")
+        .group_by("process", "thread")
+        .agg(pl.col("passes").drop_nulls().n_unique(), pl.col("marks", "launches").sum())
+        .sort("passes", "marks", "launches", "thread", descending=[True, True, True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .select("process", "thread")
+    )
+
+
+def find_iterations(
+    ranges: pl.DataFrame, training: pl.DataFrame, evaluation: pl.Series, rules: Rules
+) -> pl.DataFrame:
+    """Return the canonical table ``iterations``.
+
+    Parameters
+    ----------
+    ranges
+        The ranges with the stage that their own names mean.
+    training
+        The training thread of each process.
+    evaluation
+        For each range, whether it lies in metric evaluation: nothing in there is a training step.
+    rules
+        The list ``iteration`` names the ranges that are steps. Of a process in which none of these
+        match, the steps begin with its forward ranges.
+
+    Raises
+    ------
+    MissingDataError
+        If the user names the ranges that are steps, and there is none.
+    """
+    outside = ranges.filter(~evaluation)
+    named = _named(outside, training, rules)
+    chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
+    if chosen:
+        if named.is_empty():
+            raise MissingDataError(
+                f"no range outside metric evaluation matches --iteration {chosen[0]!r}",
+                "`tracekit breakdown --by range` shows the names of ranges",
+            )
+        return _numbered(named)
+    rest = training.join(named.select("process").unique(), on="process", how="anti")
+    repeated = _repeated(outside, rest)
+    return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
+        "process", "start"
+    )
+
+
+def _named(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return the outermost ranges that the first rule with any match names, per process."""
+    entries = rules["iteration"]
+    matches = [
+        base_name(pl.col("name")).str.contains(entry["name"]).fill_null(value=False)
+        & (pl.lit(value=bool(entry.get("any_stage"))) | pl.col("stage").is_null())
+        for entry in entries
+    ]
+    if not matches:
+        return ranges.clear().with_columns(number=pl.lit(None, pl.Int64))
+    numbers = [
+        base_name(pl.col("name")).str.extract(entry["name"]).cast(pl.Int64, strict=False)
+        if _has_group(entry["name"])
+        else pl.lit(None, pl.Int64)
+        for entry in entries
+    ]
+    rule = pl.coalesce(
+        *(pl.when(match).then(pl.lit(i)) for i, match in enumerate(matches)),
+        pl.lit(None, pl.Int32),
+    )
+    number = pl.coalesce(
+        *(pl.when(pl.col("rule") == i).then(number) for i, number in enumerate(numbers)),
+        pl.lit(None, pl.Int64),
+    )
+    found = ranges.with_columns(rule=rule).drop_nulls("rule").with_columns(number=number)
+    found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
+    return outermost(_on_one_thread(found, training))
+
+
+def _has_group(pattern: str) -> bool:
+    groups = pl.Series([""]).str.extract_groups(pattern).struct.fields
+    return len(groups) > 0
+
+
+def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Keep the matches of the training thread, else of the thread that has the most."""
+    best = (
+        found.group_by("process", "thread")
+        .agg(count=pl.len())
+        .join(training.select("process", trainer="thread"), on="process", how="left")
+        .sort(
+            (pl.col("thread") == pl.col("trainer")).fill_null(value=False), "count", "thread",
+            descending=[True, True, False],
+        )
+        .unique("process", keep="first", maintain_order=True)
+    )  # fmt: skip
+    return found.join(best.select("process", "thread"), on=["process", "thread"], how="semi")
+
+
+def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Drop ranges that end no later than an earlier one of their process."""
+    before = pl.col("end").cum_max().shift(1).over("process", order_by="range")
+    return ranges.sort("range").filter((pl.col("end") > before).fill_null(value=True))
+
+
+def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Tell steps by the repetition of forward ranges.
+
+    A step begins with the first forward range after a weight update; without any weight update,
+    after a backward range; without either, where the first forward range of all comes again.
+    """
+    passes = outermost(
+        ranges.filter(pl.col("stage").is_in(_PASSES)).join(
+            training, on=["process", "thread"], how="semi"
+        )
+    ).with_columns(base=base_name(pl.col("name")))
+    forward, before = pl.col("stage") == "FP", pl.col("stage").shift(1).over("process")
+    updates, backward = ((pl.col("stage") == s).any().over("process") for s in ("WU", "BP"))
+    first = pl.col("base").filter(forward).first().over("process")
+    begins = (
+        pl.when(updates).then(forward & (before.is_null() | (before == "WU")))
+        .when(backward).then(forward & (before.is_null() | (before == "BP")))
+        .otherwise(forward & (pl.col("base") == first))
+    )  # fmt: skip
+    steps = (
+        passes.with_columns(step=begins.fill_null(value=False).cum_sum().over("process"))
+        .filter(pl.col("step") > 0)
+        .group_by("process", "step")
+        .agg(pl.col("thread", "report", "start").first(), end=pl.col("end").max())
+        .sort("process", "step")
+    )
+    # A step lasts until the next one begins; the last one, until its last range ends.
+    following = pl.col("start").shift(-1).over("process")
+    return (
+        steps.filter(pl.len().over("process") > 1)
+        .with_columns(
+            end=pl.coalesce(following, "end"),
+            number=pl.lit(None, pl.Int64),
+            name=pl.lit(None, pl.String),
+        )
+        .drop("step")
+    )
+
+
+def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
+    """Take the numbers in names where they tell the steps of a process apart, else count.
+
+    Of two steps that overlap the earlier one ends where the later one begins.
+    """
+    tells = (pl.col("number").n_unique() == pl.len()) & (pl.col("number").null_count() == 0)
+    following = pl.col("start").shift(-1).over("process")
+    return steps.sort("process", "start").select(
+        "report",
+        "process",
+        "thread",
+        "name",
+        "start",
+        "number",
+        end=pl.min_horizontal("end", following),
+        iteration=pl.when(tells.over("process"))
+        .then("number")
+        .otherwise(pl.int_range(pl.len()).over("process")),
+    )
+
+
+def iteration_of(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.Series:
+    """Return for each op the iteration of its process that was running when it was launched."""
+    steps = iterations.select("process", "iteration", "end", time="start").sort("time")
+    queries = ops.select("process", time="launch_start").with_row_index("row")
+    found = (
+        queries.drop_nulls("time")
+        .sort("time")
+        .join_asof(steps, on="time", by="process", check_sortedness=False)
+        .with_columns(iteration=pl.when(pl.col("time") < pl.col("end")).then("iteration"))
+    )
+    return (
+        queries.select("row")
+        .join(found.select("row", "iteration"), on="row", how="left", maintain_order="left")
+        .get_column("iteration")
+    )

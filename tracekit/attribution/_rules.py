@@ -1,0 +1,214 @@
+"""The rules that give names a meaning: read from TOML, applied to whole columns."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit._resources import schemas
+from tracekit.errors import RuleError
+from tracekit.model import COLLECTIVES, KINDS, STAGES
+
+_IGNORED = "-"
+"""Stands for the value of a rule that says that a name means nothing."""
+
+# What each list of a rules file may hold: keys that are patterns, the key that is the outcome and
+# the outcomes it may have, and other keys with the type of their values.
+_LISTS: dict[str, dict[str, Any]] = {
+    "range": {"patterns": ("name", "domain"), "stage": STAGES, "flags": ("ignore",)},
+    "autograd": {"patterns": ("name",)},
+    "thread": {"patterns": ("name",), "stage": STAGES, "flags": ("autograd",)},
+    "collective": {"patterns": ("kernel",), "collective": COLLECTIVES, "flags": ("ignore",)},
+    "exchange": {"stage": STAGES, "sets": {"collective": COLLECTIVES, "kind": KINDS}},
+    "kernel": {"patterns": ("name",), "stage": STAGES, "flags": ("ignore",)},
+    "copy": {"stage": STAGES, "sets": {"kind": KINDS}, "numbers": ("min_bytes",)},
+    "iteration": {"patterns": ("name",)},
+}
+_VERSION = 1
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What names mean, list by list, in the order in which entries are tried."""
+
+    lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, extra: Path | None = None, iteration: str | None = None) -> Rules:
+        """Read the default rules, with those of a user before them.
+
+        Parameters
+        ----------
+        extra
+            A rules file; with ``replace = true`` it stands alone.
+        iteration
+            A pattern of the ranges that are iterations, in place of all those in files.
+
+        Raises
+        ------
+        RuleError
+            If a file cannot be read, or an entry or pattern is wrong.
+        """
+        rules = cls(_read(schemas() / "stages" / "default.toml")[0])
+        if extra is not None:
+            lists, alone = _read(extra)
+            rules = cls(lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS})
+        if iteration is not None:
+            _check_pattern(iteration, "--iteration")
+            entry = {"name": iteration, "any_stage": True}
+            rules = replace(rules, lists={**rules.lists, "iteration": (entry,)})
+        return rules
+
+    def canonical(self) -> str:
+        """Return a text that is the same for the same rules."""
+        return json.dumps(
+            {name: list(map(dict, self.lists[name])) for name in _LISTS}, sort_keys=True
+        )
+
+    def __getitem__(self, name: str) -> tuple[Entry, ...]:
+        return self.lists[name]
+
+    def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
+        """Return the outcome of the first matching entry of a list, null where none matches.
+
+        Parameters
+        ----------
+        name
+            The list.
+        key
+            The outcome, such as ``stage``.
+        columns
+            For each pattern of the list's entries, the column that it is searched for in.
+        """
+        branches = [
+            pl.when(_matches(entry, columns)).then(
+                pl.lit(_IGNORED if entry.get("ignore") else str(entry[key]))
+            )
+            for entry in self.lists[name]
+            if key in entry or entry.get("ignore")
+        ]
+        found = pl.coalesce(*branches, pl.lit(None, pl.String))
+        return pl.when(found != _IGNORED).then(found)
+
+    def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
+        """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
+        entries = [e for e in self.lists[name] if flag is None or e.get(flag)]
+        return pl.any_horizontal(
+            pl.lit(value=False), *(_matches(entry, columns) for entry in entries)
+        )
+
+
+def by_distinct(
+    frame: pl.DataFrame, keys: Sequence[str], make: Callable[[], Mapping[str, pl.Expr]]
+) -> pl.DataFrame:
+    """Add columns that depend on `keys` alone, working each out once per distinct value."""
+    distinct = frame.select(keys).unique()
+    distinct = (
+        distinct.with_columns(pl.col(key).cast(pl.String).alias(f"{key}_text") for key in keys)
+        .with_columns(**make())
+        .drop(f"{key}_text" for key in keys)
+    )
+    return frame.join(distinct, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+
+
+def _matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
+    patterns = [
+        pl.col(column).str.contains(entry[key]).fill_null(value=False)
+        for key, column in columns.items()
+        if key in entry
+    ]
+    return pl.all_horizontal(pl.lit(value=True), *patterns)
+
+
+def _read(path: Path) -> tuple[dict[str, tuple[Entry, ...]], bool]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RuleError(f"rules file {path} cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RuleError(f"rules file {path} is not TOML ({error})") from error
+    version, alone = content.pop("version", _VERSION), content.pop("replace", False)
+    if version != _VERSION:
+        raise RuleError(
+            f"rules file {path} has version {version}", f"this tracekit reads {_VERSION}"
+        )
+    _check_flag("replace", alone, f"rules file {path}")
+    unknown = sorted(set(content) - set(_LISTS))
+    if unknown:
+        raise RuleError(
+            f"rules file {path} has an unknown list {unknown[0]!r}",
+            f"there are {', '.join(_LISTS)}",
+        )
+    lists = {name: _entries(content.get(name, []), name, path) for name in _LISTS}
+    return lists, alone
+
+
+def _entries(raw: object, name: str, path: Path) -> tuple[Entry, ...]:
+    if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
+        raise RuleError(f"{name!r} in {path} is not a list", f"write [[{name}]] before each entry")
+    for number, entry in enumerate(raw, 1):
+        _check_entry(entry, name, f"[[{name}]] entry {number} of {path}")
+    return tuple(raw)
+
+
+def _check_entry(entry: Entry, name: str, where: str) -> None:
+    allowed = _LISTS[name]
+    flags: tuple[str, ...] = allowed.get("flags", ())
+    matchers = (*allowed.get("patterns", ()), *allowed.get("sets", {}))
+    outcomes = tuple(key for key in ("stage", "collective") if key in allowed)
+    known = {*matchers, *flags, *allowed.get("numbers", ()), *outcomes}
+    for key, value in entry.items():
+        if key not in known:
+            raise RuleError(
+                f"{where} has an unknown key {key!r}", f"known are {', '.join(sorted(known))}"
+            )
+        _check_value(key, value, allowed, where)
+    if not set(matchers) & set(entry):
+        raise RuleError(f"{where} matches nothing", f"give {' or '.join(matchers)}")
+    means = set(outcomes) & set(entry) or any(entry.get(flag) for flag in flags)
+    if (outcomes or flags) and not means:
+        raise RuleError(f"{where} has no outcome", f"give {' or '.join((*outcomes, *flags))}")
+
+
+def _check_value(key: str, value: object, allowed: Mapping[str, Any], where: str) -> None:
+    is_wrong = f"{where}: {key} is {value!r}"
+    if key in allowed.get("patterns", ()):
+        _check_pattern(value, where)
+    elif key in allowed.get("flags", ()):
+        _check_flag(key, value, where)
+    elif key in allowed.get("numbers", ()):
+        if type(value) is not int or value < 0:
+            raise RuleError(is_wrong, "give a number that is not negative")
+    elif key in allowed.get("sets", {}):
+        words = allowed["sets"][key]
+        if not isinstance(value, list) or not value or not all(each in words for each in value):
+            raise RuleError(is_wrong, f"list some of {', '.join(words)}")
+    elif value not in allowed[key]:
+        raise RuleError(f"{where}: no {key} {value!r}", f"there are {', '.join(allowed[key])}")
+
+
+def _check_flag(key: str, value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise RuleError(f"{where}: {key} is {value!r}", "write true or false")
+
+
+def _check_pattern(pattern: object, where: str) -> None:
+    if not isinstance(pattern, str):
+        raise RuleError(
+            f"{where}: {pattern!r} is not a pattern", "give a regular expression as text"
+        )
+    try:
+        pl.Series([""]).str.contains(pattern)
+    except pl.exceptions.ComputeError as error:
+        lines = str(error).strip().splitlines()
+        reason = next((line for line in lines if line.startswith("error: ")), lines[0])
+        reason = reason.removeprefix("regex ").removeprefix("error: ")
+        raise RuleError(f"{where}: {pattern!r} is not a regular expression ({reason})") from error
