@@ -1,0 +1,297 @@
+"""The catalogue: which runs there are, in SQLite or PostgreSQL.
+
+One catalogue may serve several stores; each row carries the id of its store. Writers take turns, so
+that what a writer has read stays true until it commits. The constraints say the same once more.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from tracekit.errors import StoreError
+from tracekit.store._record import Entry, RunRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SCHEMA = 1
+_WAIT_SECONDS = 30  # for another writer
+_CONNECT_SECONDS = 10
+_POSTGRES_LOCK = 0x7472_6163_656B_6974  # any number that no other program is likely to take
+
+_TABLES = sa.MetaData()
+
+_META = sa.Table(
+    "tracekit_meta",
+    _TABLES,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+_RUNS = sa.Table(
+    "tracekit_runs",
+    _TABLES,
+    sa.Column("number", sa.Integer, primary_key=True),  # grows, whatever the clock does
+    sa.Column("store", sa.Text, nullable=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),  # ISO 8601, UTC
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("options", sa.Text, nullable=False),
+    sa.Column("labels", sa.Text, nullable=False),  # JSON, as are the three that follow
+    sa.Column("files", sa.Text, nullable=False),
+    sa.Column("warnings", sa.Text, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("folder", sa.Text, nullable=False, unique=True),
+    sa.UniqueConstraint("store", "id"),
+    sa.UniqueConstraint("store", "name"),
+    sa.UniqueConstraint("store", "digest"),
+)
+
+
+class Rows:
+    """The runs of one store, seen and changed within a transaction."""
+
+    def __init__(self, connection: sa.Connection, store: str, catalogue_id: str) -> None:
+        self._connection = connection
+        self._store = store
+        self.catalogue_id = catalogue_id
+
+    def entries(self) -> list[Entry]:
+        """Return the runs, oldest first."""
+        query = sa.select(_RUNS).where(_RUNS.c.store == self._store).order_by(_RUNS.c.number)
+        return [_entry(row) for row in self._connection.execute(query).mappings()]
+
+    def insert(self, entry: Entry) -> None:
+        """Add a run."""
+        self._connection.execute(sa.insert(_RUNS).values(store=self._store, **_values(entry)))
+
+    def update(self, entry: Entry) -> None:
+        """Change everything of the run with the id of `entry`, which keeps its place."""
+        self._connection.execute(
+            sa.update(_RUNS).where(self._is(entry.record)).values(**_values(entry))
+        )
+
+    def delete(self, record: RunRecord) -> None:
+        """Remove a run."""
+        self._connection.execute(sa.delete(_RUNS).where(self._is(record)))
+
+    def _is(self, record: RunRecord) -> sa.ColumnElement[bool]:
+        return sa.and_(_RUNS.c.store == self._store, _RUNS.c.id == record.id)
+
+
+class Catalogue:
+    """The database that holds the catalogue; connections last no longer than a transaction."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._url = url
+        self.where = _shown(url)
+
+    @classmethod
+    def of(cls, root: Path, catalog: str | None) -> Catalogue:
+        """Return the catalogue of the store at `root`: the one at the URL `catalog`, or its own."""
+        if catalog is None:
+            return cls(sa.URL.create("sqlite", database=str(root / "catalogue.sqlite")))
+        return cls(_parsed(catalog))
+
+    def identity(self) -> str | None:
+        """Return the catalogue's own id; None where it was never written."""
+        with self._connected() as connection:
+            return self._identity(connection) if connection else None
+
+    def folders(self, identity: str) -> set[str]:
+        """Return the folders of all runs of all stores, provided the catalogue has this id."""
+        with self._connected() as connection:
+            if connection is None or self._identity(connection) != identity:
+                raise StoreError(f"the catalogue {self.where} was replaced", "try again")
+            return set(connection.execute(sa.select(_RUNS.c.folder)).scalars())
+
+    @contextmanager
+    def reading(self, store: str) -> Iterator[Rows | None]:
+        """Yield the rows of a store; None where the catalogue was never written."""
+        with self._connected() as connection:
+            identity = self._identity(connection) if connection else None
+            yield Rows(connection, store, identity) if connection and identity else None
+
+    @contextmanager
+    def writing(self, store: str) -> Iterator[Rows]:
+        """Yield the rows of a store in a transaction that no other writer interrupts.
+
+        It is committed at the end, and rolled back where an exception leaves it.
+        """
+        with self._errors(), self._engine.connect() as connection:
+            writer = connection.execution_options(tracekit_writes=True)
+            with writer.begin():
+                yield Rows(writer, store, self._identity(writer) or self._create(writer))
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection | None]:
+        with self._errors():
+            if self._is_sqlite and not Path(self._url.database or "").exists():
+                yield None  # where connecting would create the file
+                return
+            with self._engine.connect() as connection:
+                yield connection
+
+    def _identity(self, connection: sa.Connection) -> str | None:
+        if not sa.inspect(connection).has_table(_META.name):
+            return None
+        meta: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(_META))}
+        try:
+            version, identity = int(meta["schema"]), meta["id"]
+        except (KeyError, ValueError) as error:
+            raise self._damaged() from error
+        if version > _SCHEMA:
+            raise StoreError(
+                f"the catalogue {self.where} was written by a newer tracekit", "upgrade tracekit"
+            )
+        return identity
+
+    @staticmethod
+    def _create(connection: sa.Connection) -> str:
+        _TABLES.create_all(connection)
+        identity = secrets.token_hex(4)
+        meta = {"schema": str(_SCHEMA), "id": identity}
+        connection.execute(
+            sa.insert(_META), [{"key": key, "value": value} for key, value in meta.items()]
+        )
+        return identity
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        try:
+            return _sqlite_engine(self._url) if self._is_sqlite else _postgres_engine(self._url)
+        except ImportError as error:
+            raise StoreError(
+                f"the catalogue {self.where} needs the PostgreSQL driver psycopg",
+                "install it with `pip install 'tracekit[postgres]'`",
+            ) from error
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn failures of the database, and rows that make no sense, into `StoreError`."""
+        try:
+            yield
+        except (sa.exc.SQLAlchemyError, OSError) as error:
+            cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+            what = f"the catalogue {self.where} cannot be used ({' '.join(cause)})"
+            raise StoreError(what, self._hint(what)) from error
+        except _UnreadableRowError as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> StoreError:
+        return StoreError(f"the catalogue {self.where} is damaged", _DAMAGED)
+
+    def _hint(self, what: str) -> str:
+        if not self._is_sqlite:
+            return "check TRACEKIT_CATALOG, and that its server runs and knows the user"
+        return next((hint for symptom, hint in _SQLITE_HINTS.items() if symptom in what), _OTHER)
+
+
+_DAMAGED = "restore it from a copy, or move it away and ingest the reports again"
+_OTHER = "see that the file and its folder are readable and writable"
+_SQLITE_HINTS = {
+    "locked": "another process keeps it busy, try again when it is done",
+    "disk is full": "free some space",
+    "not a database": _DAMAGED,
+    "malformed": _DAMAGED,
+}
+
+
+def _shown(url: sa.URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return url.database or ""
+    # The query may hold a password too.
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def _parsed(catalog: str) -> sa.URL:
+    hint = "write it as postgresql://user@host/database"
+    try:
+        url = sa.make_url(catalog)
+    except (sa.exc.ArgumentError, ValueError):
+        # Their texts, and the chain of causes, may repeat a password.
+        raise StoreError("TRACEKIT_CATALOG is no database URL", hint) from None
+    if url.drivername in {"postgres", "postgresql", "postgresql+psycopg"}:
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername == "sqlite" and url.database not in {None, "", ":memory:"}:
+        return url.set(database=str(Path(url.database or "").absolute()), query={})
+    raise StoreError("TRACEKIT_CATALOG names neither a PostgreSQL database nor a file", hint)
+
+
+def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    # Without the driver's own transactions: a writer has to say BEGIN IMMEDIATE.
+    arguments = {"timeout": _WAIT_SECONDS, "isolation_level": None}
+    engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("tracekit_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: sa.URL) -> sa.Engine:
+    arguments = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_SECONDS}
+    engine = sa.create_engine(
+        url, poolclass=sa.NullPool, connect_args=arguments, isolation_level="READ COMMITTED"
+    )
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get("tracekit_writes", False):
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
+
+    return engine
+
+
+class _UnreadableRowError(Exception):
+    """A row of the catalogue is not what tracekit writes."""
+
+
+def _values(entry: Entry) -> dict[str, str]:
+    record = entry.record
+    return {
+        "id": record.id,
+        "name": record.name,
+        "created": record.created.isoformat(),
+        "digest": record.digest,
+        "options": record.options,
+        "labels": json.dumps(dict(record.labels)),
+        "files": json.dumps(record.files),
+        "warnings": json.dumps(record.warnings),
+        "summary": json.dumps(dict(record.summary), allow_nan=False),
+        "folder": entry.folder,
+    }
+
+
+def _entry(row: sa.RowMapping) -> Entry:
+    try:
+        record = RunRecord(
+            id=row["id"],
+            name=row["name"],
+            created=datetime.fromisoformat(row["created"]),
+            digest=row["digest"],
+            options=row["options"],
+            labels=json.loads(row["labels"]),
+            files=tuple(json.loads(row["files"])),
+            warnings=tuple(json.loads(row["warnings"])),
+            summary=json.loads(row["summary"]),
+        )
+    except ValueError as error:
+        raise _UnreadableRowError from error
+    return Entry(record, row["folder"])

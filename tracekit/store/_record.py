@@ -1,0 +1,173 @@
+"""What the catalogue knows of a run, what a run may be called, and how a user refers to one."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracekit.errors import UnknownRunError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+SummaryValue = int | float | str | None
+"""A value of a run's summary."""
+
+LATEST = "@latest"
+_LONGEST_NAME = 200
+_FALLBACK_NAME = "run"
+_SHORTEST_PREFIX = 4  # of an id, so that a mistyped name does not mean another run
+_SHOWN = 5  # runs listed where a reference is ambiguous
+# Control characters, surrogates (which no encoding takes), and separators of lines and paragraphs.
+_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_FORBIDDEN_STARTS = ("@", "-")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What the catalogue knows of a run.
+
+    Parameters
+    ----------
+    id
+        12 hexadecimal digits, random; the run's for life.
+    name
+        Its name, unique in the store.
+    created
+        When the run was first ingested, UTC.
+    digest
+        Digest of the content of its reports; for a single report its SHA-256.
+    options
+        Canonical JSON of the attribution options it was ingested with.
+    labels
+        Labels that the user gave it.
+    files
+        Names of its report files, without folders.
+    warnings
+        What a user should know about it, one sentence each.
+    summary
+        Small numbers and words for listings.
+    """
+
+    id: str
+    name: str
+    created: datetime
+    digest: str
+    options: str
+    labels: Mapping[str, str]
+    files: tuple[str, ...]
+    warnings: tuple[str, ...]
+    summary: Mapping[str, SummaryValue]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the catalogue: a run and the folder in ``runs/`` that holds its columns."""
+
+    record: RunRecord
+    folder: str
+
+
+def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
+    """Return `summary` with null for the numbers that are none: unknown is null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in summary.items()
+    }
+
+
+def check_name(name: str) -> None:
+    """Raise `UsageError` where `name` cannot be the name of a run."""
+    fault = _fault(name)
+    if fault is not None:
+        raise UsageError(f"the run name {name!r} {fault}", "choose another name")
+
+
+def _fault(name: str) -> str | None:
+    faults = {
+        "is empty": not name.strip(),
+        "begins or ends with a space": name != name.strip(),
+        f"has more than {_LONGEST_NAME} characters": len(name) > _LONGEST_NAME,
+        f"begins with {name[:1]!r}": name.startswith(_FORBIDDEN_STARTS),
+        "has a slash": "/" in name,
+        "has a character that cannot be printed": any(map(_is_forbidden, name)),
+    }
+    return next((fault for fault, there in faults.items() if there), None)
+
+
+def _is_forbidden(character: str) -> bool:
+    return unicodedata.category(character) in _FORBIDDEN_CATEGORIES
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """Return `wanted` made into a valid name, with the first free number from 2 where taken."""
+    base = _tidied(wanted)
+    if base not in taken:
+        return base
+    numbered = (
+        f"{base[: _LONGEST_NAME - len(suffix)]}{suffix}"
+        for suffix in (f"-{number}" for number in itertools.count(2))
+    )
+    return next(name for name in numbered if name not in taken)
+
+
+def _tidied(name: str) -> str:
+    printable = "".join("_" if c == "/" or _is_forbidden(c) else c for c in name)
+    started = printable.strip().lstrip("".join(_FORBIDDEN_STARTS) + " ")
+    return started[:_LONGEST_NAME].strip() or _FALLBACK_NAME
+
+
+def resolve(entries: Sequence[Entry], reference: str, where: str) -> Entry:
+    """Return the entry that `reference` means: a name, the start of an id, or ``@latest``.
+
+    Parameters
+    ----------
+    entries
+        All runs of the store, oldest first.
+    reference
+        What the user wrote; of an id, four digits at least.
+    where
+        The store, for messages.
+
+    Raises
+    ------
+    UnknownRunError
+        If no run, or more than one, is meant.
+    """
+    if not entries:
+        raise UnknownRunError(
+            f"no run {reference!r}, the store {where} is empty", "fill it with `tracekit ingest`"
+        )
+    if reference == LATEST:
+        return entries[-1]
+    named = [entry for entry in entries if entry.record.name == reference]
+    found = named or _with_prefix(entries, reference.lower())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(f"{entry.record.id} ({entry.record.name})" for entry in found[:_SHOWN])
+        more = ", ..." if len(found) > _SHOWN else ""
+        raise UnknownRunError(
+            f"{reference!r} begins the ids of {len(found)} runs of the store {where}",
+            f"write more digits of one: {listed}{more}",
+        )
+    raise UnknownRunError(f"no run {reference!r} in the store {where}", _near(entries, reference))
+
+
+def _with_prefix(entries: Sequence[Entry], prefix: str) -> list[Entry]:
+    if len(prefix) < _SHORTEST_PREFIX:
+        return []
+    return [entry for entry in entries if entry.record.id.startswith(prefix)]
+
+
+def _near(entries: Sequence[Entry], reference: str) -> str:
+    near = difflib.get_close_matches(reference, [entry.record.name for entry in entries])
+    listing = "`tracekit runs list` shows all"
+    if not near:
+        return listing
+    return f"did you mean {' or '.join(repr(name) for name in near)}? {listing}"

@@ -1,0 +1,183 @@
+"""The folders of a store: columns are staged, published, and swept away when nothing needs them.
+
+An ingest holds a lock file from before its folder exists until after its row is committed, so a
+folder whose lock is free belongs to an ingest that has ended, and the catalogue, when asked *while
+the lock is held*, says for good whether the folder is a run's. The kernel frees the lock of a
+process that dies, however it dies. Names are random and never used twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_LOCK_SUFFIX = ".lock"
+_HINTS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+}
+_OTHER_HINT = "choose another folder with --store or TRACEKIT_STORE"
+
+
+@contextmanager
+def file_errors(root: Path) -> Iterator[None]:
+    """Turn failures to read or write the store's own files into `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        # Errors of polars carry their text, and neither number nor file.
+        cause = error.strerror or str(error)
+        file = f" of {error.filename}" if error.filename else ""
+        hint = _HINTS.get(error.errno or 0, _OTHER_HINT)
+        raise StoreError(f"the store {root} cannot be used ({cause}{file})", hint) from error
+    except pl.exceptions.ComputeError as error:
+        # So polars reports a full disk; an error of any other origin is not the store's.
+        if "(os error " not in str(error):
+            raise
+        raise StoreError(
+            f"the store {root} cannot be written ({error})", "free some space"
+        ) from error
+
+
+class Folders:
+    """The folders of the store at `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.staging = root / "staging"
+        self.runs = root / "runs"
+
+    def create(self) -> None:
+        """Make the folders that are not there yet."""
+        with file_errors(self.root):
+            self.staging.mkdir(parents=True, exist_ok=True)
+            self.runs.mkdir(exist_ok=True)
+            sync(self.root)
+
+    @contextmanager
+    def claim(self, prefix: str) -> Iterator[Path]:
+        """Yield a new folder in ``staging/`` that no sweep touches, nor the one it is published to.
+
+        What is still in ``staging/`` at the end is removed.
+        """
+        with file_errors(self.root):
+            lock = _Lock.fresh(self.staging, prefix)
+        folder = self.staging / lock.name
+        try:
+            with file_errors(self.root):
+                folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+
+    def publish(self, staged: Path) -> None:
+        """Move a complete folder from ``staging/`` to ``runs/``, all of it safely on disk."""
+        with file_errors(self.root):
+            for file in staged.iterdir():
+                sync(file)
+            sync(staged)
+            staged.rename(self.runs / staged.name)
+            sync(self.runs)
+
+    def discard(self, name: str) -> None:
+        """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
+        shutil.rmtree(self.runs / name, ignore_errors=True)
+
+    def sweep(self, prefix: str, named: Callable[[], set[str]]) -> None:
+        """Remove the folders that no run has and no living ingest holds.
+
+        Parameters
+        ----------
+        prefix
+            What the names of the folders of this catalogue begin with. Those of another catalogue
+            stay: this one cannot know whether they are needed.
+        named
+            Asks the catalogue for the folders of its runs.
+        """
+        staged = {_stem(path) for path in self.staging.iterdir()}
+        published = {path.name for path in self.runs.iterdir() if path.name.startswith(prefix)}
+        # Asked after listing, so that the folder of a finished ingest is not taken for left over.
+        left = staged | (published - named())
+        if not left:
+            return
+        with ExitStack() as held:
+            dead = [name for name in left if self._hold(name, held)]
+            needed = named()
+            for name in dead:
+                shutil.rmtree(self.staging / name, ignore_errors=True)
+                if name in published and name not in needed:
+                    self.discard(name)
+
+    def _hold(self, name: str, held: ExitStack) -> bool:
+        lock = _Lock.take(self.staging, name)
+        if lock is not None:
+            held.callback(lock.release)
+        return lock is not None
+
+
+class _Lock:
+    """An exclusive lock on the file ``<name>.lock``, which exists no longer than the lock."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.name = _stem(path)
+        self._path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, folder: Path, name: str) -> _Lock | None:
+        """Take the lock of that name; None where another holds it."""
+        path = folder / f"{name}{_LOCK_SUFFIX}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed the file after it was opened here: that lock is void.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return cls(path, descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    @classmethod
+    def fresh(cls, folder: Path, prefix: str) -> _Lock:
+        """Take a lock of a name that was never used."""
+        while True:
+            # None where a sweep has caught the new file before it was locked.
+            lock = cls.take(folder, f"{prefix}{secrets.token_hex(8)}")
+            if lock is not None:
+                return lock
+
+    def release(self) -> None:
+        """Remove the file, then let go: whoever waits for it finds it void."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(_LOCK_SUFFIX)
+
+
+def sync(path: Path) -> None:
+    """Have the operating system put a file, or the entries of a folder, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,376 @@
+"""A store of runs: ingest, look up, open, rename, remove."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import NameTakenError, StoreError, UnknownRunError
+from tracekit.model import TABLES, Trace
+from tracekit.store._identity import make_id, read_id
+from tracekit.store._record import (
+    Entry,
+    RunRecord,
+    SummaryValue,
+    check_name,
+    free_name,
+    known,
+    resolve,
+)
+from tracekit.store._staging import Folders, file_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tracekit.store._catalogue import Catalogue, Rows
+
+_FOLDER = ".tracekit"
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What an ingest was asked to add."""
+
+    digest: str
+    options: str
+    files: tuple[str, ...]
+    name: str | None
+    default_name: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Columns that are complete on disk, and what is known of them."""
+
+    folder: str
+    warnings: tuple[str, ...]
+    summary: Mapping[str, SummaryValue]
+
+
+class Store:
+    """A catalogue of runs and the folders of their columns.
+
+    Nothing is created on disk before a run is added.
+
+    Parameters
+    ----------
+    root
+        The store's folder.
+    catalog
+        URL of the database that holds the catalogue, ``postgresql://user@host/database``; by
+        default it is a SQLite file in `root`.
+    """
+
+    def __init__(self, root: Path, catalog: str | None = None) -> None:
+        self.root = root.absolute()
+        self._catalog = catalog
+        self._folders = Folders(self.root)
+
+    @classmethod
+    def discover(cls, path: Path | None = None, start: Path | None = None) -> Store:
+        """Return the store that a command means.
+
+        Parameters
+        ----------
+        path
+            The store's folder, where the user named one. Else it is the one that the environment
+            variable ``TRACEKIT_STORE`` names, else the nearest ``.tracekit`` upward from `start`,
+            else ``.tracekit`` in `start`. ``TRACEKIT_CATALOG`` puts the catalogue elsewhere.
+        start
+            Where to begin looking, by default the working directory.
+        """
+        named = path or os.environ.get("TRACEKIT_STORE")
+        root = Path(named) if named else _nearest((start or Path.cwd()).absolute())
+        return cls(root, os.environ.get("TRACEKIT_CATALOG") or None)
+
+    def runs(self, labels: Mapping[str, str] | None = None) -> list[RunRecord]:
+        """Return the runs, oldest first: all, or those that carry all the given labels."""
+        wanted = (labels or {}).items()
+        records = [entry.record for entry in self._entries()]
+        return [record for record in records if wanted <= record.labels.items()]
+
+    def find(self, reference: str) -> RunRecord:
+        """Return the run that a user means.
+
+        Parameters
+        ----------
+        reference
+            The name of a run, at least four digits that begin its id, or ``@latest`` for the run
+            that was added last.
+
+        Raises
+        ------
+        UnknownRunError
+            If no run, or more than one, is meant.
+        """
+        return resolve(self._entries(), reference, str(self.root)).record
+
+    def find_content(self, digest: str, options: str) -> RunRecord | None:
+        """Return the run of this content and these options whose columns are there, if any."""
+        entry = _of_content(self._entries(), digest)
+        return entry.record if entry and self._holds(entry, options) else None
+
+    def open(self, record: RunRecord) -> Trace:
+        """Open the columns of a run; nothing is read yet.
+
+        Reading fails once the run has been removed or its columns replaced: open it again.
+
+        Raises
+        ------
+        UnknownRunError
+            If the run has been removed.
+        StoreError
+            If its columns are not there, or were written by a tracekit with other tables.
+        """
+        entry = next((e for e in self._entries() if e.record.id == record.id), None)
+        if entry is None:
+            raise UnknownRunError(
+                f"the run {record.name!r} is no longer in the store {self.root}",
+                "`tracekit runs list` shows all",
+            )
+        folder = self._folders.runs / entry.folder
+        missing = self._missing(entry.folder)
+        if missing:
+            raise StoreError(
+                f"the run {entry.record.name!r} lacks {', '.join(missing)} in {folder}",
+                f"ingest {', '.join(entry.record.files)} again",
+            )
+        return Trace.scan(folder, entry.record.warnings)
+
+    def rename(self, reference: str, name: str) -> RunRecord:
+        """Give a run another name and return it.
+
+        Raises
+        ------
+        UnknownRunError
+            If `reference` means no run.
+        UsageError
+            If no run may have that name.
+        NameTakenError
+            If another run has it.
+        """
+        check_name(name)
+        with self._writing(reference) as rows:
+            entries = rows.entries()
+            entry = resolve(entries, reference, str(self.root))
+            self._check_free(entries, name, entry)
+            renamed = replace(entry, record=replace(entry.record, name=name))
+            rows.update(renamed)
+        return renamed.record
+
+    def remove(self, reference: str) -> RunRecord:
+        """Remove a run with its columns and return what it was.
+
+        Raises
+        ------
+        UnknownRunError
+            If `reference` means no run.
+        StoreError
+            If the run is removed, but its columns could not be.
+        """
+        with self._writing(reference) as rows:
+            entry = resolve(rows.entries(), reference, str(self.root))
+            rows.delete(entry.record)
+        self._folders.discard(entry.folder)
+        folder = self._folders.runs / entry.folder
+        if folder.exists():
+            raise StoreError(
+                f"the run {entry.record.name!r} is removed, but its columns in {folder} are not",
+                "delete the folder",
+            )
+        return entry.record
+
+    def add(
+        self,
+        *,
+        digest: str,
+        options: str,
+        files: Sequence[str],
+        name: str | None,
+        default_name: str,
+        labels: Mapping[str, str],
+        make: Callable[[], Trace],
+        summarise: Callable[[Trace], Mapping[str, SummaryValue]],
+    ) -> tuple[RunRecord, bool]:
+        """Add a run: all of it or, where anything fails or interrupts, nothing.
+
+        A run of this content and these options is not made again: it gets the labels, and the name
+        if one is given. The columns of a run of this content with other options are replaced; it
+        keeps its id, its labels, and its name unless one is given.
+
+        Parameters
+        ----------
+        digest
+            Digest of the content of the run's reports.
+        options
+            Canonical JSON of the options that shape the columns.
+        files
+            Names of the report files, without folders.
+        name, default_name
+            The name that the user chose, and the one of a new run where the user chose none, which
+            is altered where it is invalid or taken.
+        labels
+            Labels, added to those that the run has.
+        make, summarise
+            Make the run's tables, and a summary of them as they are in the store. Neither is called
+            where the run is there already.
+
+        Returns
+        -------
+        tuple
+            The run, and whether its columns were made now.
+
+        Raises
+        ------
+        UsageError
+            If no run may have that name, or (`NameTakenError`) a run of other content has it.
+        StoreError
+            If the store or its catalogue cannot be written.
+        """
+        if name is not None:
+            check_name(name)
+        request = _Request(digest, options, tuple(files), name, default_name, labels)
+        self._folders.create()
+        store = make_id(self._folders)
+        self._sweep()
+        try:
+            return self._ingest(store, request, make, summarise)
+        finally:
+            # What this ingest replaced or did not finish is left over by now.
+            self._sweep()
+
+    def _ingest(
+        self,
+        store: str,
+        request: _Request,
+        make: Callable[[], Trace],
+        summarise: Callable[[Trace], Mapping[str, SummaryValue]],
+    ) -> tuple[RunRecord, bool]:
+        with self._catalogue.writing(store) as rows:
+            settled = self._settle(rows, request)
+            prefix = f"{rows.catalogue_id}-"
+        if settled is not None:
+            return settled, False
+        # The claim outlasts the commit, so that no sweep comes between publishing and committing.
+        with self._folders.claim(prefix) as staged:
+            trace = make()
+            with file_errors(self.root):
+                trace.write(staged)
+            summary = summarise(Trace.scan(staged, trace.warnings))
+            self._folders.publish(staged)
+            return self._commit(store, request, _Columns(staged.name, trace.warnings, summary))
+
+    def _settle(self, rows: Rows, request: _Request) -> RunRecord | None:
+        """Return the run that is there already, with its new labels and name; else None."""
+        entries = rows.entries()
+        entry = _of_content(entries, request.digest)
+        if request.name is not None:
+            self._check_free(entries, request.name, entry)
+        if entry is None or not self._holds(entry, request.options):
+            return None
+        settled = replace(entry, record=_retouched(entry.record, request))
+        if settled != entry:
+            rows.update(settled)
+        return settled.record
+
+    def _commit(self, store: str, request: _Request, columns: _Columns) -> tuple[RunRecord, bool]:
+        """Make published columns a run, unless another process has made the same meanwhile."""
+        with self._catalogue.writing(store) as rows:
+            settled = self._settle(rows, request)
+            if settled is not None:
+                return settled, False
+            entries = rows.entries()
+            old = _of_content(entries, request.digest)
+            record = replace(
+                _new_record(entries, request) if old is None else _retouched(old.record, request),
+                options=request.options,
+                files=request.files,
+                warnings=columns.warnings,
+                summary=known(columns.summary),
+            )
+            (rows.insert if old is None else rows.update)(Entry(record, columns.folder))
+        return record, True
+
+    def _check_free(self, entries: Sequence[Entry], name: str, but: Entry | None) -> None:
+        if any(entry.record.name == name and entry is not but for entry in entries):
+            raise NameTakenError(
+                f"the store {self.root} has another run {name!r}",
+                f"choose another name, or `tracekit runs remove {shlex.quote(name)}` first",
+            )
+
+    def _holds(self, entry: Entry, options: str) -> bool:
+        return entry.record.options == options and not self._missing(entry.folder)
+
+    def _missing(self, folder: str) -> list[str]:
+        """Return the files that a run's folder lacks."""
+        with file_errors(self.root):
+            paths = [self._folders.runs / folder / f"{table}.parquet" for table in TABLES]
+            return [path.name for path in paths if not path.exists()]
+
+    def _sweep(self) -> None:
+        """Remove what is left over; what cannot be removed now stays until the next time."""
+        with suppress(StoreError), file_errors(self.root):
+            identity = self._catalogue.identity()
+            if identity is not None:
+                needed = partial(self._catalogue.folders, identity)
+                self._folders.sweep(f"{identity}-", needed)
+
+    def _entries(self) -> list[Entry]:
+        store = read_id(self._folders)
+        if store is None:
+            return []
+        with self._catalogue.reading(store) as rows:
+            return rows.entries() if rows else []
+
+    @contextmanager
+    def _writing(self, reference: str) -> Iterator[Rows]:
+        """Yield the rows to change a run in; a store without that run is left untouched."""
+        self.find(reference)
+        with self._catalogue.writing(make_id(self._folders)) as rows:
+            yield rows
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        # SQLAlchemy takes long to import, and many commands need no store.
+        from tracekit.store._catalogue import Catalogue  # noqa: PLC0415
+
+        return Catalogue.of(self.root, self._catalog)
+
+
+def _nearest(start: Path) -> Path:
+    stores = (folder / _FOLDER for folder in (start, *start.parents))
+    return next((store for store in stores if store.is_dir()), start / _FOLDER)
+
+
+def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:
+    return next((entry for entry in entries if entry.record.digest == digest), None)
+
+
+def _retouched(record: RunRecord, request: _Request) -> RunRecord:
+    """Return a run with the name and labels that a new ingest of its content gives it."""
+    return replace(
+        record, name=request.name or record.name, labels={**record.labels, **request.labels}
+    )
+
+
+def _new_record(entries: Sequence[Entry], request: _Request) -> RunRecord:
+    taken = {entry.record.name for entry in entries}
+    return RunRecord(
+        id=secrets.token_hex(6),
+        name=request.name or free_name(request.default_name, taken),
+        created=datetime.now(UTC),
+        digest=request.digest,
+        options=request.options,
+        labels=dict(request.labels),
+        files=request.files,
+        warnings=(),
+        summary={},
+    )
