@@ -1,0 +1,287 @@
+"""The library's front door: open a run, ask it questions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import MissingDataError, UnknownRunError
+from tracekit.store import RunRecord, Store, SummaryValue, file_digest
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.attribution import Rules
+    from tracekit.model import Trace
+
+Progress = Callable[[str, int, int], None]
+StrPath = str | os.PathLike[str]
+
+
+def _silent(_step: str, _done: int, _total: int) -> None:
+    """Report progress to no one."""
+
+
+class Run:
+    """One run of a store, and the questions that it answers.
+
+    Made by `open` and `ingest`, not by hand.
+    """
+
+    def __init__(self, record: RunRecord, trace: Trace, rules: Rules | None = None) -> None:
+        self.record = record
+        self._stored = trace
+        self._rules = rules
+
+    def __repr__(self) -> str:
+        numbers = self.record.summary
+        parts = [f"{numbers.get(key)} {key}" for key in ("devices", "ops", "iterations")]
+        return f"<Run {self.name!r} ({self.id}): {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        from tracekit.present import html
+
+        try:
+            rows, meta = self.breakdown(), self.breakdown_meta()
+        except MissingDataError:
+            rows, meta = self.info(), {}
+        return html(rows, meta, self.name)
+
+    @property
+    def id(self) -> str:
+        """The run's id, 12 hexadecimal digits."""
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """The run's name in its store."""
+        return self.record.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels that the run was given."""
+        return self.record.labels
+
+    @property
+    def created(self) -> datetime:
+        """When the run was ingested, UTC."""
+        return self.record.created
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about this run, one sentence each."""
+        return self.trace.warnings
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The run's tables; attributed anew if rules were given when it was opened."""
+        if self._rules is None:
+            return self._stored
+        from tracekit.attribution import attribute
+
+        return attribute(self._stored, self._rules)
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.
+
+        Raises
+        ------
+        UnknownRunError
+            If there is no such table.
+        """
+        if name not in self.trace.tables:
+            raise UnknownRunError(f"no table {name!r}", f"there are {', '.join(self.trace.tables)}")
+        return self.trace[name]
+
+    def breakdown(
+        self, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
+    ) -> pl.DataFrame:
+        """Return where GPU time goes; see `tracekit.analysis.breakdown`."""
+        from tracekit.analysis import breakdown
+
+        return breakdown(self.trace, by, skip=skip, per_iteration=per_iteration)
+
+    def breakdown_meta(self, by: str | Sequence[str] = "stage", *, skip: int = 0) -> dict[str, Any]:
+        """Return what `breakdown` is measured against; see `tracekit.analysis.breakdown_meta`."""
+        from tracekit.analysis import breakdown_meta, share_meaning
+
+        return {**breakdown_meta(self.trace, skip=skip), "share": share_meaning(by)}
+
+    def info(self) -> pl.DataFrame:
+        """Return what the run holds and lacks; see `tracekit.analysis.features`."""
+        from tracekit.analysis import features
+
+        return features(self.trace)
+
+    def info_meta(self) -> dict[str, str | None]:
+        """Return what the run's reports are; see `tracekit.analysis.identify`."""
+        from tracekit.analysis import identify
+
+        return identify(self.trace)
+
+    def summary(self) -> Mapping[str, SummaryValue]:
+        """Return the run's size and how much of it is explained."""
+        from tracekit.analysis import summarise
+
+        return summarise(self.trace)
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Run a reading SQL statement over the canonical tables.
+
+        Raises
+        ------
+        UsageError
+            If the statement is wrong, or does more than read.
+        """
+        from tracekit.analysis import query as run_query
+
+        return run_query(self.trace, query)
+
+
+def ingest(
+    path: StrPath,
+    *,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    rules: StrPath | None = None,
+    iteration: str | None = None,
+    store: StrPath | None = None,
+    progress: Progress | None = None,
+) -> tuple[Run, bool]:
+    """Make a run of a trace file in the store.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        Name of the run; the file's by default.
+    labels
+        Labels to give it.
+    rules
+        A rules file, in addition to the default rules.
+    iteration
+        A pattern of the ranges that are training steps.
+    store
+        Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
+        from the working directory, else a new one there.
+    progress
+        Told what is being done, how much of it is done, and how much there is.
+
+    Returns
+    -------
+    The run, and whether it is new. The same file with the same rules makes no second run; with
+    other rules it takes the place of the first.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read as a trace; the store is unchanged then.
+    UsageError
+        If the name or a rule is wrong.
+    StoreError
+        If the store cannot be written.
+    """
+    from tracekit.analysis import summarise
+    from tracekit.attribution import Rules
+    from tracekit.sources import check_readable
+
+    file = Path(path)
+    check_readable(file)
+    chosen = Rules.load(None if rules is None else Path(rules), iteration)
+    tell = progress or _silent
+    digest = _digest(file, tell)
+    place = Store.discover(None if store is None else Path(store))
+    make = cache(partial(_make, file, digest, chosen, tell))
+    if not place.root.exists():
+        make()  # A store is not created for a file that turns out to be none.
+    record, is_new = place.add(
+        digest=digest,
+        options=_options(chosen),
+        files=(file.name,),
+        name=name,
+        default_name=file.stem,
+        labels=labels or {},
+        make=make,
+        summarise=summarise,
+    )
+    return Run(record, place.open(record)), is_new
+
+
+def open(  # noqa: A001 - the word that users of a library expect, as in tracekit.open(...)
+    reference: StrPath = "@latest",
+    *,
+    store: StrPath | None = None,
+    rules: StrPath | None = None,
+    iteration: str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
+
+    A file that no run was made of is ingested on the way. With `rules` or `iteration`, stages and
+    iterations are found anew for this `Run`, and the store keeps what it has.
+
+    Raises
+    ------
+    UnknownRunError
+        If there is no such run.
+    InputError, UsageError, StoreError
+        As for `ingest`.
+    """
+    place = Store.discover(None if store is None else Path(store))
+    record = _find(place, reference, progress or _silent)
+    chosen = None
+    if rules is not None or iteration is not None:
+        from tracekit.attribution import Rules
+
+        chosen = Rules.load(None if rules is None else Path(rules), iteration)
+    return Run(record, place.open(record), chosen)
+
+
+def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
+    path = Path(reference)
+    if not path.exists() and not _looks_like_path(reference):
+        return place.find(str(reference))
+    from tracekit.sources import check_readable
+
+    check_readable(path)
+    digest = _digest(path, progress)
+    known = next((record for record in place.runs() if record.digest == digest), None)
+    return known or ingest(path, store=place.root, progress=progress)[0].record
+
+
+def _looks_like_path(reference: StrPath) -> bool:
+    """Tell whether someone who wrote this meant a file, even if there is none."""
+    text = str(reference)
+    return not isinstance(reference, str) or os.sep in text or text.endswith((".sqlite", ".db"))
+
+
+def _digest(path: Path, progress: Progress) -> str:
+    size = path.stat().st_size
+    return file_digest(path, lambda done: progress("check content", done, size))
+
+
+def _options(rules: Rules) -> str:
+    digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
+    return json.dumps({"rules": digest})
+
+
+def _make(path: Path, digest: str, rules: Rules, progress: Progress) -> Trace:
+    from tracekit.attribution import attribute
+    from tracekit.sources import read
+
+    trace = attribute(read(path, progress), rules, progress)
+    reports = trace.read("reports")
+    return trace.with_tables({"reports": reports.with_columns(digest=_literal(digest))})
+
+
+def _literal(value: str) -> pl.Expr:
+    import polars as pl
+
+    return pl.lit(value)

@@ -1,0 +1,50 @@
+"""SQL over a run's tables."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from tracekit.errors import UsageError
+from tracekit.model import Trace
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_READING = re.compile(r"\s*\(*\s*(select|with|show|explain|describe)\b", re.IGNORECASE)
+# Functions of the SQL engine that open files; a query is for this run's tables alone. Their names
+# may be quoted, and only space and comments come before the parenthesis. Text that looks like a call
+# is refused too: what is a literal or a comment, the engine decides.
+_OPENS_FILES = re.compile(r"\b(read|scan)_\w+[\"'`]?\s*(\(|--|/\*)", re.IGNORECASE)
+
+
+def query(trace: Trace, sql: str) -> pl.DataFrame:
+    """Run one reading SQL statement over the canonical tables.
+
+    Parameters
+    ----------
+    trace
+        The run; its tables are ``ops``, ``calls``, ``ranges`` and so on.
+    sql
+        A SELECT (or WITH, SHOW TABLES, EXPLAIN) in the dialect of polars.
+
+    Raises
+    ------
+    UsageError
+        If the statement does anything else, or is wrong.
+    """
+    bare = _COMMENT.sub(" ", sql)
+    if not _READING.match(bare):
+        raise UsageError("a query only reads", "begin it with SELECT or WITH")
+    if _OPENS_FILES.search(sql):
+        raise UsageError(
+            "a query reads the tables of its run and no files", "SHOW TABLES lists them"
+        )
+    try:
+        with pl.SQLContext(frames=dict(trace.tables)) as context:
+            return context.execute(sql).collect()
+    except pl.exceptions.PolarsError as error:
+        # What follows the first paragraph is the engine's plan, which names files of the store.
+        reason = str(error).strip().split("\n\n")[0]
+        raise UsageError(
+            f"the query failed ({reason})", f"the tables are {', '.join(trace.tables)}"
+        ) from error

@@ -1,0 +1,196 @@
+"""Windows: which stretch of which device's time an analysis looks at.
+
+Every device is a window of its own. A window is [start, end) on the GPU's time line.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.errors import UsageError
+from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+
+
+def whole_windows(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return one window per device, from its first op's start to its last op's end."""
+    return (
+        ops.group_by("device")
+        .agg(start=pl.col("start").min(), end=pl.col("end").max())
+        .with_columns(iteration=pl.lit(None, pl.Int64), process=pl.lit(None, pl.Int32))
+        .sort("device")
+    )
+
+
+def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Cut each device's time into its iterations, and what lies between them.
+
+    An iteration begins on a device when the first op starts that its process launched during the
+    iteration, input copies aside (these run ahead for a later step); it ends when the next
+    iteration, or work launched between the two, begins. The last one ends with its process's last
+    op on that device.
+
+    Parameters
+    ----------
+    ops
+        ``process, device, start, end, launch_start, stage``.
+    iterations
+        The canonical table.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end``, by start; `iteration` is null for windows between
+    iterations.
+    """
+    marks = _host_marks(iterations)
+    launched = (
+        ops.drop_nulls("launch_start")
+        .sort("launch_start")
+        .join_asof(
+            marks, left_on="launch_start", right_on="time", by="process", check_sortedness=False
+        )
+        .with_columns(pl.col("part").fill_null(-1))
+    )
+    begins = pl.coalesce(
+        pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
+    )
+    last = ops.group_by(_OWNER).agg(last=pl.col("end").max())
+    return (
+        launched.group_by(*_OWNER, "part")
+        .agg(pl.col("iteration").first(), start=begins)
+        .sort(*_OWNER, "part")
+        .with_columns(pl.col("start").cum_max().over(_OWNER))
+        .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
+        .join(last, on=_OWNER, how="left", maintain_order="left")
+        .select(*_OWNER, "iteration", "start", end=pl.coalesce("next", "last"))
+    )
+
+
+def _host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return when on the host an iteration, or the time after one, begins."""
+    return (
+        pl.concat(
+            [
+                iterations.select("process", "iteration", time="start", begins=1),
+                iterations.select(
+                    "process", iteration=pl.lit(None, pl.Int64), time="end", begins=0
+                ),
+            ]
+        )
+        .sort("process", "time", "begins")
+        # Where one iteration ends as the next begins, nothing lies between them.
+        .unique(["process", "time"], keep="last", maintain_order=True)
+        .with_columns(part=pl.int_range(pl.len()).over("process"))
+        .sort("time")
+        .select("process", "time", "iteration", "part")
+    )
+
+
+def chosen_windows(
+    trace: Trace, ops: pl.DataFrame, *, skip: int, per_iteration: bool
+) -> pl.DataFrame:
+    """Return the windows of an analysis: ``process, device, iteration, start, end``.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    ops
+        Its ops.
+    skip
+        How many iterations to leave out at the beginning of each process. With any, the windows
+        begin with the first iteration that is kept and end with the last one.
+    per_iteration
+        Whether each iteration is a window of its own.
+
+    Raises
+    ------
+    UsageError
+        If iterations are asked for and the run has none, or fewer.
+    """
+    if skip < 0:
+        raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
+    if not skip and not per_iteration:
+        return whole_windows(ops)
+    iterations = trace.read("iterations")
+    if iterations.is_empty():
+        raise UsageError(
+            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+        )
+    windows = iteration_windows(ops, iterations)
+    if skip:
+        windows = _without_first(windows, iterations, skip)
+    if per_iteration:
+        return windows
+    return windows.group_by(_OWNER, maintain_order=True).agg(
+        pl.col("start").min(), pl.col("end").max(), iteration=pl.lit(None, pl.Int64)
+    )
+
+
+def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
+    """Keep the windows from iteration number `skip` of each process to its last one."""
+    kept = iterations.sort("process", "start").filter(
+        pl.int_range(pl.len()).over("process") >= skip
+    )
+    if kept.is_empty():
+        most = iterations.group_by("process").len()["len"].to_list()
+        raise UsageError(
+            f"all iterations would be skipped ({skip} of {max(most)})",
+            "give --skip a smaller number",
+        )
+    edges = (
+        windows.join(kept.select("process", "iteration"), on=["process", "iteration"], how="semi")
+        .group_by(_OWNER)
+        .agg(first=pl.col("start").min(), last=pl.col("end").max())
+    )
+    return (
+        windows.join(edges, on=_OWNER)
+        .filter((pl.col("start") >= pl.col("first")) & (pl.col("end") <= pl.col("last")))
+        .drop("first", "last")
+        .sort(*_OWNER, "start")
+    )
+
+
+def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Cut ops at the edges of windows; what lies in none is dropped.
+
+    Returns
+    -------
+    The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the op's whole
+    length; ``window``, the window's row; ``counts``, true for the one piece that stands for the op,
+    which is the one in the window where the op starts.
+    """
+    numbered = windows.with_row_index("window").sort("start")
+    owners = ["device"] if windows["process"].null_count() else _OWNER
+    spans = numbered.select(*owners, "window", window_start="start", window_end="end")
+    order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
+    first = order.select(*owners, time="window_start", first="turn")
+    located = (
+        ops.sort("start")
+        .join_asof(
+            first, left_on="start", right_on="time", by=owners, check_sortedness=False,
+        )
+        .sort("end")
+        .join_asof(
+            first.rename({"first": "final"}), left_on="end", right_on="time", by=owners,
+            check_sortedness=False,
+        )
+        .with_columns(turn=pl.int_ranges(pl.col("first").fill_null(0), pl.col("final") + 1))
+        .drop("time", "time_right", "final", strict=False)
+        .explode("turn")
+        .drop_nulls("turn")
+    )  # fmt: skip
+    begin, end = pl.col("start"), pl.col("end")
+    return (
+        located.join(order, on=[*owners, "turn"], how="left", maintain_order="left")
+        .with_columns(
+            duration_ns=end - begin,
+            counts=(pl.col("turn") == pl.col("first"))
+            & begin.is_between("window_start", "window_end"),
+            start=pl.max_horizontal(begin, "window_start"),
+            end=pl.min_horizontal(end, "window_end"),
+        )
+        .filter((pl.col("end") > pl.col("start")) | pl.col("counts"))
+        .drop("turn", "first", "window_start", "window_end")
+    )
