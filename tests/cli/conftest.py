@@ -1,0 +1,39 @@
+"""A store for each test, and one that holds the sample trace."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_helpers import SAMPLE
+
+import tracekit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store, the one that commands find; nothing else in the environment matters."""
+    for name in ("TRACEKIT_CATALOG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRACEKIT_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one run, `ddp`, made once."""
+    folder = tmp_path_factory.mktemp("filled") / "store"
+    tracekit.ingest(SAMPLE, name="ddp", labels={"gpus": "4"}, store=folder)
+    return folder
+
+
+@pytest.fixture
+def stored(store: Path, filled: Path) -> Path:
+    """The store of this test, with the run `ddp`."""
+    shutil.copytree(filled, store)
+    return store

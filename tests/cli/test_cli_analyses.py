@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_helpers import SAMPLE, tracekit
+
+import tracekit as tk
+from tracekit.analysis import KEYS as ANALYSIS_KEYS
+from tracekit.cli._breakdown import KEYS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def document(*words: str | Path) -> dict[str, Any]:
+    done = tracekit(*words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert isinstance(content, dict)
+    return content
+
+
+def test_the_keys_are_those_of_the_analysis() -> None:
+    assert tuple(ANALYSIS_KEYS) == KEYS
+
+
+def test_by_stage_has_the_documented_columns(stored: Path) -> None:
+    content = document("breakdown")
+    assert content["command"] == "breakdown"
+    assert content["run"] == "ddp"
+    columns = ["stage", "ops", "busy_ns", "exposed_ns", "overlap_ns", "share"]
+    assert [list(row) for row in content["rows"]] == [columns] * len(content["rows"])
+    meta = content["meta"]
+    assert (meta["devices"], meta["iterations"], meta["skip"]) == (4, 6, 0)
+    exposed = sum(row["exposed_ns"] for row in content["rows"])
+    assert exposed + meta["idle_ns"] == meta["window_ns"]
+    assert all(isinstance(row["busy_ns"], int) for row in content["rows"])
+
+
+def test_by_kernel_has_the_documented_columns(stored: Path) -> None:
+    rows = document("breakdown", "--by", "kernel")["rows"]
+    assert list(rows[0]) == [
+        "name", "kind", "ops", "total_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "busy_ns",
+        "share",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_library_gives_the_same_rows(stored: Path, key: str) -> None:
+    run = tk.open("ddp", store=stored)
+    assert document("breakdown", "ddp", "--by", key)["rows"] == run.breakdown(key).to_dicts()
+
+
+def test_keys_are_joined_by_commas_or_options(stored: Path) -> None:
+    joined = document("breakdown", "--by", "stage, device")
+    assert document("breakdown", "--by", "stage", "--by", "device") == joined
+    assert {"stage", "device"} <= set(joined["rows"][0])
+
+
+def test_skip_leaves_iterations_out(stored: Path) -> None:
+    assert document("breakdown", "--skip", "2")["meta"]["iterations"] == 4
+    assert document("breakdown", "--skip", "2")["meta"]["skip"] == 2
+
+
+def test_per_iteration_adds_statistics(stored: Path) -> None:
+    row = document("breakdown", "--per-iteration")["rows"][0]
+    assert row["p5_ns"] <= row["median_ns"] <= row["p95_ns"]
+
+
+def test_an_iteration_pattern_changes_what_is_found_and_not_the_store(stored: Path) -> None:
+    before = document("breakdown")
+    assert before["meta"]["iterations"] == 6
+    assert document("breakdown", "--iteration", "^iteration [0-2]$")["meta"]["iterations"] == 3
+    assert document("breakdown") == before
+
+
+def test_a_file_is_ingested_on_the_way() -> None:
+    content = document("breakdown", SAMPLE)
+    assert content["run"] == "ddp_4gpu"
+    assert document("breakdown") == content
+    assert [row["name"] for row in document("runs")["rows"]] == ["ddp_4gpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--by", "stages"], "no breakdown by 'stages'"),
+        (["--by", "stage,"], "no breakdown by ''"),
+        (["--by", "stage", "--by", "stage"], "cannot break down by"),
+        (["--skip", "99"], "all iterations would be skipped (99 of 6)"),
+        (["--iteration", "("], "("),
+        (["--rules", "none.toml"], "none.toml"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_a_breakdown_cannot_do_is_one_message(
+    stored: Path, words: list[str], message: str
+) -> None:
+    done = tracekit("breakdown", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracekit: ")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_title_says_which_run_and_what(stored: Path) -> None:
+    assert tracekit("breakdown", "--by", "stage,device").stdout.startswith(
+        " ddp · time by stage, device\n"
+    )
+
+
+def test_info(stored: Path) -> None:
+    content = document("info")
+    assert content["run"] == "ddp"
+    by_feature = {row["feature"]: row for row in content["rows"]}
+    assert by_feature["kernels"]["available"] == "yes"
+    assert by_feature["kernels"]["record_with"] is None
+    assert all(row["record_with"] for row in content["rows"] if row["available"] == "no")
+
+
+def test_sql(stored: Path) -> None:
+    query = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY n DESC LIMIT 1"
+    content = document("sql", "@latest", query)
+    assert content["rows"] == [{"kind": "compute", "n": 824}]
+    assert content["meta"] == {"query": query}
+
+
+def test_sql_of_no_rows(stored: Path) -> None:
+    done = tracekit("sql", "@latest", "SELECT op FROM ops WHERE op < 0")
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, " no rows")
+
+
+@pytest.mark.parametrize(
+    "query", ["", "SELEC 1", "SELECT nothing FROM ops", "SELECT * FROM nowhere", "DROP TABLE ops"]
+)
+def test_sql_that_is_wrong(stored: Path, query: str) -> None:
+    done = tracekit("sql", "@latest", query)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracekit: ")
+    assert "Traceback" not in done.stderr
+    assert tracekit("sql", "@latest", "SELECT count(*) AS n FROM ops").exit_code == 0

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from cli_helpers import SAMPLE, command, environment, in_process, tracekit
+
+from tracekit.cli._breakdown import complete_key
+from tracekit.cli._options import complete_run
+from tracekit.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.errors import TracekitError
+
+
+def raising(error: BaseException | type[BaseException]) -> NoReturn:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (StoreError("the store is \x1b[31mred", "wash it"), 2, "the store is ␛[31mred: wash it"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (PermissionError(13, "Permission denied", "x/y"), 2, "x/y: Permission denied"),
+        (OSError("odd"), 2, "odd"),
+    ],
+    ids=["tracekit", "interrupt", "file", "system"],
+)
+def test_a_failure_is_one_line_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(error), raising=False)
+    done = tracekit("breakdown")
+    assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"tracekit: {message}\n")
+
+
+def test_an_error_says_which_code_it_exits_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        error: TracekitError = StoreError("a check failed")
+        error.exit_code = 1
+        raise error
+
+    monkeypatch.setattr("tracekit.open", fail, raising=False)
+    assert tracekit("breakdown").exit_code == 1
+
+
+def test_a_mistake_of_tracekit_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(ZeroDivisionError), raising=False)
+    assert isinstance(tracekit("breakdown").exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("output_format", ["table", "csv", "json", "parquet"])
+def test_a_reader_that_goes_away_is_no_error(stored: Path, output_format: str) -> None:
+    # More than a pipe holds, so that writing meets the closed end.
+    query = "SELECT a.name FROM calls AS a CROSS JOIN devices AS b"
+    with subprocess.Popen(
+        command("sql", "@latest", query, "--format", output_format),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+WAITING = """
+import signal, sys, time, tracekit
+from tracekit.cli import main
+
+def wait(*_, **__):
+    print("waiting", flush=True)
+    time.sleep(60)
+
+# A shell lets what it runs in the background ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+tracekit.open = wait
+sys.argv = ["tracekit", "breakdown"]
+main()
+"""
+
+
+def test_an_interrupt_stops_with_one_line() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (130, b"tracekit: interrupted\n")
+
+
+def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = in_process("ingest", SAMPLE, TRACEKIT_STORE=str(tmp_path / "file" / "store"))
+    assert done.code == 2
+    assert done.stderr.startswith("tracekit: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "file/store" in done.stderr
+
+
+def test_completion_proposes_runs_and_files(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "ddp.sqlite").touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "x.sqlite").touch()
+    assert list(complete_run("d")) == ["ddp", "ddp.sqlite"]
+    assert list(complete_run("@")) == ["@latest"]
+    assert list(complete_run("sub/")) == ["sub/x.sqlite"]
+    assert list(complete_run("none/")) == []
+
+
+def test_completion_without_a_store_that_works(store: Path) -> None:
+    store.mkdir()
+    (store / "catalogue.sqlite").write_text("not a database")
+    assert list(complete_run("@")) == ["@latest"]
+
+
+def test_completion_of_keys() -> None:
+    assert list(complete_key("s")) == ["stage", "stream"]
+    assert list(complete_key("stage,s")) == ["stage,stream"]
+    assert list(complete_key("stage,de")) == ["stage,device"]
+
+
+def test_a_shell_gets_its_completions(stored: Path) -> None:
+    done = subprocess.run(
+        command(),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(
+            _TRACEKIT_COMPLETE="complete_bash", COMP_WORDS="tracekit breakdown dd", COMP_CWORD="2"
+        ),
+    )
+    assert done.stdout.split() == ["ddp"]

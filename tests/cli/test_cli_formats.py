@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import jsonschema
+import polars as pl
+import pytest
+from cli_helpers import ANSI, ROOT, SAMPLE, in_process, on_terminal, tracekit
+
+from tracekit.present._text import cells
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMAS = ROOT / "schemas" / "json"
+QUERY = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"
+KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "iteration"]
+
+LISTINGS = {
+    "breakdown": [
+        *(["breakdown", "--by", key] for key in KEYS),
+        *(["breakdown", "--by", key, "--per-iteration"] for key in ("stage", "kernel", "device")),
+        ["breakdown", "ddp", "--by", "stage,device", "--skip", "1"],
+        ["breakdown", "--by", "kernel", "--by", "stage,stream"],
+        ["breakdown", str(SAMPLE)],
+    ],
+    "info": [["info"], ["info", "ddp"]],
+    "sql": [["sql", "@latest", QUERY], ["sql", "ddp", "SELECT * FROM ranges LIMIT 20"]],
+    "runs": [["runs"], ["runs", "list"], ["runs", "--label", "gpus=4"], ["runs", "--label", "a=b"]],
+    "runs-show": [["runs", "show"], ["runs", "show", "ddp"]],
+    "ingest": [["ingest", str(SAMPLE)], ["ingest", "no-such-file.sqlite"]],
+}
+CASES = [(name, words) for name, cases in LISTINGS.items() for words in cases]
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_schemas_are_schemas(name: str) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_schema_is_tested() -> None:
+    assert {path.name for path in SCHEMAS.iterdir()} == {f"{n}.schema.json" for n in LISTINGS}
+
+
+@pytest.mark.parametrize(("name", "words"), CASES, ids=[" ".join(w[:4]) for _, w in CASES])
+def test_json_is_as_its_schema_says(stored: Path, name: str, words: list[str]) -> None:
+    done = tracekit(*words, "--format", "json")
+    document = json.loads(done.stdout)
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(
+        schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    assert [error.message for error in validator.iter_errors(document)] == []
+    assert document["command"] == name.replace("-", " ")
+
+
+def test_all_formats_hold_the_same_rows(stored: Path) -> None:
+    words = ["breakdown", "--by", "kernel"]
+    rows = json.loads(tracekit(*words, "--format", "json").stdout)["rows"]
+    assert rows
+    frame = pl.read_parquet(io.BytesIO(tracekit(*words, "--format", "parquet").stdout_bytes))
+    assert frame.to_dicts() == rows
+    texts = list(csv.DictReader(io.StringIO(tracekit(*words, "--format", "csv").stdout)))
+    assert [row["name"] for row in texts] == [row["name"] for row in rows]
+    assert [int(row["total_ns"]) for row in texts] == [row["total_ns"] for row in rows]
+    table = tracekit(*words).stdout.splitlines()
+    assert [line.split()[0] for line in table[4 : 4 + len(rows)]] == [
+        row["name"].split()[0] for row in rows
+    ]
+    markdown = tracekit(*words, "--format", "markdown").stdout.splitlines()
+    assert markdown[2].startswith("| name | kind | ops |")
+    assert markdown[3].count("---:") == len(frame.columns) - 2
+    assert len(markdown[4 : markdown.index("", 4)]) == len(rows)
+
+
+def test_the_ending_of_the_output_file_names_the_format(stored: Path, tmp_path: Path) -> None:
+    beginnings = {"json": b"{", "csv": b"stage,", "parquet": b"PAR1", "md": b"**ddp", "x": b" ddp"}
+    for ending, begins in beginnings.items():
+        path = tmp_path / f"out.{ending}"
+        done = tracekit("breakdown", "--output", path)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert path.read_bytes().startswith(begins)
+    assert not tracekit("breakdown", "--format", "json", "-o", tmp_path / "out.csv").stdout
+    assert json.loads((tmp_path / "out.csv").read_text())["command"] == "breakdown"
+
+
+def test_an_output_file_is_replaced_as_a_whole(stored: Path, tmp_path: Path) -> None:
+    path, link = tmp_path / "out.csv", tmp_path / "link.csv"
+    path.write_text("old")
+    link.symlink_to(path)
+    assert tracekit("breakdown", "-o", link).exit_code == 0
+    assert link.is_symlink()
+    assert path.read_text().startswith("stage,ops")
+    before = {p.name for p in tmp_path.iterdir()}
+    assert before == {"out.csv", "link.csv", "store"}
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_device_is_written_to_and_not_replaced(stored: Path) -> None:
+    assert tracekit("breakdown", "--output", "/dev/null").exit_code == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116 - not a file's
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (".", "cannot write ., it is a folder: name a file with --output"),
+        ("a/b.csv", "cannot write a/b.csv, there is no folder a: create it first"),
+        ("file/b.csv", "cannot write file/b.csv, there is no folder file: create it first"),
+        (LONG, f"cannot write {LONG}, File name too long: choose another file with --output"),
+        (
+            "trace.sqlite",
+            "will not overwrite trace.sqlite, which is an SQLite database as traces are",
+        ),
+    ],
+    ids=["folder", "no-folder", "below-a-file", "long", "trace"],
+)
+def test_an_output_that_cannot_be_written_is_one_message(
+    stored: Path, tmp_path: Path, output: str, message: str
+) -> None:
+    (tmp_path / "file").write_text("a file")
+    trace = tmp_path / "trace.sqlite"
+    trace.write_bytes(SAMPLE.read_bytes())
+    done = tracekit("breakdown", "--output", output)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tracekit: {message}")
+    assert len(done.stderr.splitlines()) == 1
+    assert trace.read_bytes() == SAMPLE.read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_one_message(stored: Path) -> None:
+    done = in_process("breakdown", "--output", "/dev/full")
+    assert done.code == 2
+    assert done.stderr == (
+        "tracekit: cannot write /dev/full, No space left on device:"
+        " choose another file with --output\n"
+    )
+
+
+def test_a_pipe_gets_whole_names_and_no_colours(stored: Path) -> None:
+    done = in_process("breakdown", "--by", "kernel", COLUMNS="40", TERM="xterm-256color")
+    longest = max(len(row["name"]) for row in rows_by_kernel())
+    assert max(map(len, done.stdout.splitlines())) > longest > 40
+    assert "…" not in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "■" not in done.stdout
+
+
+def rows_by_kernel() -> list[dict[str, str]]:
+    rows = json.loads(tracekit("breakdown", "--by", "kernel", "--format", "json").stdout)["rows"]
+    assert isinstance(rows, list)
+    return rows
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("words", [["breakdown", "--by", "kernel"], ["info"], ["runs"]], ids=str)
+def test_a_terminal_is_not_overrun(stored: Path, words: list[str], columns: int) -> None:
+    done = on_terminal(*words, columns=columns)
+    assert done.code == 0
+    assert max(cells(line) for line in ANSI.sub("", done.stdout).splitlines()) <= columns
+
+
+def test_colours_are_for_terminals_and_for_who_asks(stored: Path) -> None:
+    words = ["breakdown"]
+    assert "\x1b[38;5;" in on_terminal(*words).stdout
+    assert "\x1b" not in on_terminal(*words, NO_COLOR="1").stdout
+    assert "\x1b" not in on_terminal(*words, TERM="dumb").stdout
+    assert "\x1b[38;2;" in in_process(*words, FORCE_COLOR="1", COLORTERM="truecolor").stdout
+    assert "\x1b" not in in_process(*words, FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+def test_parquet_is_not_written_to_a_terminal(stored: Path) -> None:
+    done = on_terminal("breakdown", "--format", "parquet")
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "tracekit: parquet is binary and standard output is a terminal:"
+        " name a file with --output, or pipe it\n"
+    )
+
+
+def test_a_stream_that_cannot_show_a_character_replaces_it(stored: Path) -> None:
+    done = in_process("breakdown", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.code == 0
+    assert "ddp ? time by stage" in done.stdout

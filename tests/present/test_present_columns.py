@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tracekit.present._columns import duration, percent, scaled, shown
+from tracekit.present._notes import notes
+from tracekit.present._text import cells, printable, shorten, wrap
+
+
+def show(**columns: object) -> list[tuple[str, list[str]]]:
+    return [(c.header, c.texts) for c in shown(pl.DataFrame(columns, strict=False))]
+
+
+@pytest.mark.parametrize(
+    ("largest", "header", "text"),
+    [
+        (999, "busy (ns)", "999"),
+        (1_000, "busy (us)", "1.000"),
+        (999_999, "busy (us)", "1,000.00"),
+        (1_000_000, "busy (ms)", "1.000"),
+        (123_456_789, "busy (ms)", "123.46"),
+        (9_999_000_000, "busy (ms)", "9,999.0"),
+        (31_900_000_000, "busy (s)", "31.900"),
+    ],
+)
+def test_a_time_column_takes_the_unit_of_its_largest_value(
+    largest: int, header: str, text: str
+) -> None:
+    assert show(busy_ns=[largest, 0, None])[0][0] == header
+    assert show(busy_ns=[largest])[0][1] == [text]
+
+
+def test_totals_share_one_unit_and_statistics_another() -> None:
+    assert show(total_ns=[50_000_000], busy_ns=[1_000_000], mean_ns=[50_000.0], max_ns=[9]) == [
+        ("total (ms)", ["50.000"]),
+        ("busy (ms)", ["1.000"]),
+        ("mean (us)", ["50.000"]),
+        ("max (us)", ["0.009"]),
+    ]
+
+
+def test_what_is_not_zero_is_not_shown_as_zero() -> None:
+    assert show(busy_ns=[5_000_000_000, 400, 0]) == [("busy (ms)", ["5,000.0", "<0.1", "0.0"])]
+    assert show(share=[0.5, 0.00001, 0.0, None]) == [("share (%)", ["50.0", "<0.1", "0.0", "-"])]
+
+
+def test_sizes_are_decimal() -> None:
+    assert show(bytes=[2_500_000_000, None]) == [("bytes (GB)", ["2.500", "-"])]
+    assert show(memory_bytes=[65_536]) == [("memory_bytes (kB)", ["65.536"])]
+    assert show(bytes=[999]) == [("bytes (B)", ["999"])]
+
+
+def test_counts_are_grouped_and_identifiers_are_not() -> None:
+    assert show(ops=[22_340], correlation=[1_234_567], launch_thread=[12_345]) == [
+        ("ops", ["22,340"]),
+        ("correlation", ["1234567"]),
+        ("launch_thread", ["12345"]),
+    ]
+
+
+def test_unknown_values_are_dashes() -> None:
+    rows = show(ops=[None, 1], x=[float("nan"), 0.25], range=[None, "a"], t_ns=[None, 7])
+    assert rows == [
+        ("ops", ["-", "1"]),
+        ("x", ["-", "0.25"]),
+        ("range", ["-", "a"]),
+        ("t (ns)", ["-", "7"]),
+    ]
+
+
+def test_other_types_have_a_text() -> None:
+    frame = pl.DataFrame(
+        {
+            "is": [True],
+            "list": [["a", "b\n"]],
+            "empty": pl.Series([[]], dtype=pl.List(pl.String)),
+            "raw": [b"\x00\xff"],
+            "at": [datetime(2024, 2, 3, 4, 5, 6, 7, tzinfo=UTC)],
+            "inf": [float("inf")],
+        }
+    )
+    assert [c.texts for c in shown(frame)] == [
+        ["yes"], ["a; b␊"], ["-"], ["00ff"], ["2024-02-03 04:05:06Z"], ["inf"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_500, "1.500 us"),
+        (31_900_000, "31.900 ms"),
+        (1_884_912_345, "1.885 s"),
+    ],
+)
+def test_one_duration(value: int, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_percent() -> None:
+    fractions = (0.0, 0.00001, 0.1234, 1.0)
+    assert [percent(x) for x in fractions] == ["0.0 %", "<0.1 %", "12.3 %", "100.0 %"]
+
+
+@given(st.lists(st.integers(-(2**60), 2**60), min_size=1))
+def test_scaled_numbers_read_back(values: list[int]) -> None:
+    for value, text in zip(values, scaled(values, 1000, 3), strict=True):
+        number = float(text.replace(",", ""))
+        assert number == pytest.approx(value / 1000, rel=1e-12, abs=5e-4)
+
+
+@given(st.text())
+def test_printable_text_holds_no_controls(text: str) -> None:
+    safe = printable(text)
+    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in safe)
+    assert len(safe) == len(text)
+    safe.encode()
+
+
+def test_printable_shows_what_a_control_was() -> None:
+    assert printable("a\x1b[31m\tb\x7f\x9b\u202e\u2028é") == "a␛[31m␉b␡���é"
+
+
+@given(st.text(st.characters(exclude_categories=("C", "M", "Z"))), st.integers(1, 40))
+def test_shortened_text_fits_and_keeps_its_ends(text: str, width: int) -> None:
+    assume(not text.endswith(")"))
+    short = shorten(text, width)
+    assert cells(short) <= width
+    if short != text:
+        head, _, tail = short.partition("…")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+
+
+def test_shorten_counts_wide_characters_twice() -> None:
+    assert shorten("カーネル名前の長い", 10) == "カーネ…い"
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (40, "void ns::kernel<float>(int, f(float))"),
+        (30, "ns::kernel<float>(…)"),
+        (18, "ns::kernel<f…loat>"),
+        (12, "ns::kern…at>"),
+    ],
+)
+def test_shorten_gives_up_parameters_first(width: int, text: str) -> None:
+    assert shorten("void ns::kernel<float>(int, f(float))", width) == text
+
+
+def test_wrap_keeps_given_breaks() -> None:
+    assert wrap("one two\nthree", 7) == ["one two", "three"]
+    assert wrap("", 7) == [""]
+
+
+def test_notes_word_a_breakdown() -> None:
+    meta = {
+        "window_ns": 2_000_000_000,
+        "idle_ns": 500_000_000,
+        "wu_residual_ns": 40_000_000,
+        "devices": 4,
+        "iterations": 1,
+        "skip": 2,
+        "coverage": {"none": 0.2, "nvtx": 0.8, "autograd": 0.0},
+        "share": "exposed_ns / window_ns",
+    }
+    assert notes(meta) == [
+        "window 2.000 s on 4 devices · 1 iteration after 2 skipped · idle 500.00 ms (25.0 %)",
+        "WU as a residual (window minus FP and BP): 40.000 ms",
+        "stages known by: nvtx 80.0 %, none 20.0 % of busy time",
+        "share: exposed_ns / window_ns",
+    ]
+
+
+def test_notes_say_what_is_unknown_and_show_any_other_key() -> None:
+    meta = {
+        "window_ns": 0,
+        "idle_ns": 0,
+        "wu_residual_ns": None,
+        "coverage": {},
+        "warnings": ["first\x1b", "second"],
+        "step_ns": 1500,
+        "store": "a/b",
+        "shape": {"x": 1},
+    }
+    assert notes(meta) == [
+        "window 0 ns · idle 0 ns",
+        "WU as a residual (window minus FP and BP): unknown",
+        "stages known by: nothing of busy time",
+        "warning: first␛",
+        "warning: second",
+        "step_ns: 1.500 us",
+        "store: a/b",
+        "shape: x 1",
+    ]

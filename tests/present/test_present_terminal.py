@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import re
+
+import polars as pl
+import pytest
+from present_frames import HOSTILE, INFO, KERNELS, STAGES, STAGES_META
+
+from tracekit.present import records, terminal
+from tracekit.present._text import cells
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+def test_stages_add_up_to_the_window() -> None:
+    expected = """\
+ mnist · time by stage
+
+ stage     ops  busy (ms)  exposed (ms)  overlap (ms)  share (%)
+ ───────────────────────────────────────────────────────────────
+ FP      1,200     40.000        40.000         0.000       40.0
+ BP      2,400     50.000        50.000         0.000       50.0
+ WU         30     20.000         5.000        15.000        5.0
+ OTHER       1      0.001         0.001         0.000       <0.1
+ ───────────────────────────────────────────────────────────────
+ idle                             4.999                      5.0
+ window  3,631                  100.000                    100.0
+
+ window 100.00 ms on 1 device · 59 iterations after 2 skipped · idle 4.999 ms (5.0 %)
+ WU as a residual (window minus FP and BP): 10.000 ms
+ stages known by: nvtx 87.5 %, none 12.5 % of busy time
+ share: exposed_ns / window_ns
+"""
+    assert terminal(STAGES, STAGES_META, "mnist · time by stage") == expected
+
+
+def test_a_terminal_shows_marks_and_bars_of_the_share() -> None:
+    assert lines(terminal(STAGES, STAGES_META, width=90))[:9] == [
+        " stage       ops  busy (ms)  exposed (ms)  overlap (ms)  share (%)",
+        " ─────────────────────────────────────────────────────────────────",
+        " ■ FP      1,200     40.000        40.000         0.000       40.0  ████████▍",
+        " ■ BP      2,400     50.000        50.000         0.000       50.0  ██████████▌",
+        " ■ WU         30     20.000         5.000        15.000        5.0  █",
+        " ■ OTHER       1      0.001         0.001         0.000       <0.1",
+        " ─────────────────────────────────────────────────────────────────",
+        " ■ idle                             4.999                      5.0  █",
+        "   window  3,631                  100.000                    100.0",
+    ]
+
+
+def test_units_suit_the_stages_and_not_the_window() -> None:
+    text = terminal(STAGES, {"window_ns": 3_600_000_000_000, "idle_ns": 3_599_905_000_000})
+    assert "busy (ms)" in text
+    assert "3,600,000.000" in text
+
+
+def test_colours_are_those_of_the_palette_and_change_no_text() -> None:
+    coloured = terminal(STAGES, STAGES_META, "t", width=90, colours="truecolor")
+    assert "\x1b[38;2;0;114;178m■ \x1b[0mFP" in coloured
+    assert "\x1b[38;2;213;94;0m█" in coloured
+    assert _ANSI.sub("", coloured) == terminal(STAGES, STAGES_META, "t", width=90)
+
+
+def test_colours_without_a_terminal_mark_values_but_draw_no_bars() -> None:
+    text = terminal(KERNELS, {}, colours="standard")
+    assert "■" in text
+    assert "█" not in text
+
+
+def test_a_narrow_terminal_leaves_out_what_others_imply_and_says_so() -> None:
+    assert lines(terminal(KERNELS, {}, width=80)) == [
+        " name                               kind             ops   total    busy  share",
+        "                                                            (ms)    (ms)    (%)",
+        " ──────────────────────────────────────────────────────────────────────────────",
+        " at::native::elementwis…<4, float>  ■ compute     12,000  500.00  490.00   42.0",
+        " ncclKernel_AllReduce_R…_Sum_float  ■ collective     472  292.79  292.79   25.0",
+        "",
+        " left out to fit 80 columns: median_ns, min_ns, max_ns, mean_ns",
+    ]
+
+
+def test_nothing_is_shortened_or_left_out_without_a_terminal() -> None:
+    text = terminal(KERNELS, {})
+    assert "void at::native::elementwise_kernel<4, float>(int, float)" in text
+    assert lines(text)[0].split("  ")[-1] == "share (%)"
+    assert "…" not in text
+    assert "median (us)" in text
+
+
+@pytest.mark.parametrize("frame", [STAGES, KERNELS, INFO], ids=["stages", "kernels", "info"])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
+def test_tables_fit(frame: pl.DataFrame, width: int) -> None:
+    text = terminal(frame, STAGES_META, "title", width=width)
+    assert max(map(cells, lines(text))) <= width
+
+
+def test_prose_goes_on_below_where_it_does_not_fit() -> None:
+    assert lines(terminal(INFO, {}, width=80)) == [
+        " feature           available  found → record_with",
+        " ──────────────────────────────────────────────────────────────────────────────",
+        " stages            ■ yes      19,118 NVTX ranges",
+        " collective sizes  ■ no       -",
+        "                              → nsys profile --trace=cuda,nvtx and export with",
+        "                              --include-blobs=true",
+    ]
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert terminal(STAGES.clear(), {}, "t", empty="no ops") == " t\n\n no ops\n"
+
+
+def test_hostile_names_stay_text() -> None:
+    frame = pl.DataFrame({HOSTILE: [HOSTILE], "n": [1]})
+    for text in (
+        terminal(frame, {HOSTILE: HOSTILE}, HOSTILE, width=300, colours="truecolor"),
+        terminal(frame, {HOSTILE: HOSTILE}, HOSTILE),
+        records(frame, {HOSTILE: HOSTILE}, colours="truecolor"),
+    ):
+        assert "\x1b[31m" not in text
+        assert "\x9b" not in text
+        assert "\u202e" not in text
+        assert "␛[31mred␛[0m [bold]x[/bold] a|b␊" in text
+
+
+def test_rows_as_records() -> None:
+    frame = pl.DataFrame(
+        {
+            "name": ["mnist", "unet"],
+            "ops": [9345, None],
+            "launched": [1.0, None],
+            "labels": [["gpus=1"], []],
+            "warnings": [["one thing that is long enough to be wrapped", "two"], []],
+        }
+    )
+    assert lines(records(frame, {"store": "s"}, width=50)) == [
+        " mnist",
+        "   ops             9,345",
+        "   launches known  100.0 %",
+        "   labels          gpus=1",
+        "   warnings        one thing that is long enough",
+        "                   to be wrapped",
+        "                   two",
+        "",
+        " unet",
+        "   ops             -",
+        "   launches known  -",
+        "   labels          -",
+        "   warnings        -",
+        "",
+        " store: s",
+    ]
+    assert records(frame.clear(), {}, empty="") == ""
+    assert records(frame.clear(), {}, empty="none") == " none\n"
+
+
+def test_a_long_table_is_written_in_little_time() -> None:
+    frame = pl.DataFrame({"op": range(20_000), "name": ["kernel"] * 20_000})
+    assert terminal(frame, {}).count("\n") == 20_002

@@ -1,0 +1,69 @@
+"""The command `tracekit` and its families of sub-commands."""
+
+from typing import Annotated
+
+import typer
+
+from tracekit import __version__
+from tracekit.cli._breakdown import breakdown
+from tracekit.cli._guard import GuardedGroup
+from tracekit.cli._info import info
+from tracekit.cli._ingest import ingest
+from tracekit.cli._options import examples
+from tracekit.cli._runs import runs
+from tracekit.cli._sql import sql
+
+app = typer.Typer(
+    cls=GuardedGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog=examples("tracekit ingest trace.sqlite", "tracekit breakdown --by stage"),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tracekit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tracekit(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Say where each training step's time goes, from GPU traces of DNN training."""
+
+
+app.command(
+    epilog=examples(
+        "tracekit ingest trace.sqlite",
+        "tracekit ingest rank*.sqlite --label model=unet --label gpus=4",
+    )
+)(ingest)
+app.add_typer(runs, name="runs")
+app.command(
+    epilog=examples(
+        "tracekit breakdown",
+        "tracekit breakdown trace.sqlite --by kernel --format csv --output kernels.csv",
+        "tracekit breakdown mnist --by stage,device --skip 2",
+    )
+)(breakdown)
+app.command(epilog=examples("tracekit info", "tracekit info trace.sqlite --format json"))(info)
+app.command(
+    epilog=examples(
+        'tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"',
+    )
+)(sql)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    app(prog_name="tracekit")

@@ -1,0 +1,66 @@
+"""`tracekit breakdown`: where the time goes."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from tracekit.cli._options import (
+    LATEST,
+    IterationOption,
+    RulesOption,
+    RunArgument,
+    StoreOption,
+    listing,
+    open_run,
+)
+from tracekit.cli._output import Listing
+
+KEYS = ("stage", "kind", "kernel", "range", "device", "stream", "iteration")
+"""What a breakdown can group by."""
+
+
+def complete_key(incomplete: str) -> Iterator[str]:
+    """Propose keys that continue a list such as `stage,dev`."""
+    before, comma, last = incomplete.rpartition(",")
+    for key in KEYS:
+        if key.startswith(last) and key not in before.split(","):
+            yield f"{before}{comma}{key}"
+
+
+@listing
+def breakdown(
+    run: RunArgument = LATEST,
+    *,
+    by: Annotated[
+        list[str],
+        typer.Option(
+            "--by",
+            metavar="KEYS",
+            help=f"What to group by: {', '.join(KEYS)}, or several joined by commas.",
+            autocompletion=complete_key,
+        ),
+    ] = ["stage"],  # noqa: B006 - typer copies it
+    skip: Annotated[
+        int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
+    ] = 0,
+    per_iteration: Annotated[
+        bool,
+        typer.Option("--per-iteration", help="Add median, p5 and p95 over the iterations."),
+    ] = False,
+    rules: RulesOption = None,
+    iteration: IterationOption = None,
+    store: StoreOption = None,
+) -> Listing:
+    """Say where the GPUs' time goes: by stage, kind, kernel, range, device, stream or iteration.
+
+    Without RUN it is the run that was ingested last. A trace file is ingested on the way.
+    """
+    keys = [key.strip() for part in by for key in part.split(",")]
+    opened = open_run(run, store, rules, iteration)
+    rows = opened.breakdown(keys, skip=skip, per_iteration=per_iteration)
+    meta = opened.breakdown_meta(keys, skip=skip)
+    if opened.warnings:
+        meta = {**meta, "warnings": list(opened.warnings)}
+    title = f"{opened.name} · time by {', '.join(keys)}"
+    return Listing("breakdown", opened.name, rows, meta, title, "no ops in this window")

@@ -1,0 +1,171 @@
+"""Options that commands share, and the decorator that gives a listing its output formats."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.cli._output import Format, Listing, Target
+from tracekit.cli._progress import progress_bar
+from tracekit.errors import TracekitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    import tracekit
+
+LATEST = "@latest"
+
+
+def listing(command: Callable[..., Listing]) -> Callable[..., None]:
+    """Give `command` the options `--format` and `--output`, and write what it returns."""
+
+    @functools.wraps(command)
+    def run(
+        *, output_format: Format | None = None, output: Path | None = None, **options: Any
+    ) -> None:
+        target = Target.of(output_format, output)
+        result = command(**options)
+        target.write(result)
+        if result.exit_code:
+            raise typer.Exit(result.exit_code)
+
+    own = {"output_format": FormatOption, "output": OutputOption}
+    signature = inspect.signature(command)
+    parameters = [
+        *signature.parameters.values(),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in own.items()
+        ),
+    ]
+    # typer reads the options of a command from its signature and its annotations.
+    run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def examples(*lines: str) -> str:
+    """Return the text that closes the help of a command."""
+    return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {x}" for x in lines)])
+
+
+def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
+    """Return labels written as `key=value`.
+
+    Raises
+    ------
+    UsageError
+        If one is not, or a key is there twice.
+    """
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"label {pair!r} is not of the form key=value", "write --label gpus=4")
+        if key in labels:
+            raise UsageError(f"label {key!r} is given twice", "give each label once")
+        labels[key] = value
+    return labels
+
+
+def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
+    """Return rows as a frame; its lists are lists of texts even where all of them are empty."""
+    import polars as pl
+
+    lists = {key for row in rows for key, value in row.items() if isinstance(value, list)}
+    types = dict.fromkeys(lists, pl.List(pl.String))
+    return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=types)
+
+
+def open_run(
+    reference: str, store: Path | None, rules: Path | None = None, iteration: str | None = None
+) -> "tracekit.Run":
+    """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+    import tracekit
+
+    with progress_bar(reference) as progress:
+        return tracekit.open(
+            reference, store=store, rules=rules, iteration=iteration, progress=progress
+        )
+
+
+def complete_run(incomplete: str) -> Iterator[str]:
+    """Propose the names of runs, and files, that begin with what is typed."""
+    from tracekit.store import Store
+
+    try:
+        names = [LATEST, *(run.name for run in Store.discover(None).runs())]
+    except TracekitError:
+        names = [LATEST]
+    yield from (name for name in names if name.startswith(incomplete))
+    yield from (str(path) for path in _paths(incomplete))
+
+
+def _paths(incomplete: str) -> list[Path]:
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if str(path).startswith(incomplete))
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help=f"{', '.join(Format)}. Default: by the ending of --output, else table.",
+        rich_help_panel="Output",
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file instead of standard output.",
+        rich_help_panel="Output",
+    ),
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        envvar="TRACEKIT_STORE",
+        help="Folder of the store. The default is the nearest .tracekit upward from here.",
+    ),
+]
+RulesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--rules",
+        metavar="FILE",
+        help="TOML file with rules that say which names mean which stage.",
+    ),
+]
+IterationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
+    ),
+]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="A label; may be given several times."),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Name of a run, start of its id, @latest, or a trace file.",
+        autocompletion=complete_run,
+    ),
+]

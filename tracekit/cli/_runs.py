@@ -1,0 +1,149 @@
+"""`tracekit runs`: the runs in the store."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tracekit.cli._options import (
+    LabelOption,
+    RunArgument,
+    StoreOption,
+    complete_run,
+    examples,
+    listing,
+    parse_labels,
+    rows_frame,
+)
+from tracekit.cli._output import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from tracekit.store import RunRecord, Store
+
+_HELP = ("-h", "--help")
+
+
+class _ListByDefault(TyperGroup):
+    """A group that means its command `list` where no command is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in _HELP):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+runs = typer.Typer(
+    cls=_ListByDefault,
+    help="List, show, rename and remove the runs in the store; `tracekit runs` alone lists them.",
+    epilog=examples("tracekit runs", "tracekit runs show @latest"),
+)
+
+
+@runs.command("list", epilog=examples("tracekit runs list --label model=unet"))
+@listing
+def list_runs(label: LabelOption = None, store: StoreOption = None) -> Listing:
+    """List the runs in the store, oldest first: all, or those that carry the given labels."""
+    found = _store(store)
+    records = found.runs(parse_labels(label or []))
+    return Listing(
+        "runs",
+        None,
+        _overview(records),
+        {"store": str(found.root)},
+        empty="no runs; `tracekit ingest FILE` makes one",
+    )
+
+
+@runs.command("show", epilog=examples("tracekit runs show @latest"))
+@listing
+def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> Listing:
+    """Show all that the store knows about a run."""
+    record = _store(store).find(run)
+    return Listing("runs show", record.name, rows_frame([_details(record)]), as_records=True)
+
+
+@runs.command("rename", epilog=examples("tracekit runs rename @latest unet-fp16"))
+def rename_run(
+    run: RunArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
+    store: StoreOption = None,
+) -> None:
+    """Give a run another name."""
+    found = _store(store)
+    before = found.find(run)
+    _say(f"renamed {before.name} to {found.rename(before.id, name).name}")
+
+
+@runs.command("remove", epilog=examples("tracekit runs remove unet-fp16"))
+def remove_runs(
+    references: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Names of runs, starts of their ids, or @latest.",
+            autocompletion=complete_run,
+        ),
+    ],
+    store: StoreOption = None,
+) -> None:
+    """Remove runs from the store; the trace files that they were made of stay."""
+    found = _store(store)
+    # All are looked up before the first goes, so that a wrong name removes nothing.
+    records = {record.id: record for record in map(found.find, references)}
+    for record in records.values():
+        found.remove(record.id)
+        _say(f"removed {record.name} ({record.id})")
+
+
+def _store(path: Path | None) -> "Store":
+    from tracekit.store import Store
+
+    return Store.discover(path)
+
+
+def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":
+    import polars as pl
+
+    texts = pl.List(pl.String)
+    return pl.DataFrame(
+        {
+            "name": pl.Series([record.name for record in records], dtype=pl.String),
+            "id": pl.Series([record.id for record in records], dtype=pl.String),
+            "created": pl.Series([r.created for r in records], dtype=pl.Datetime("us", "UTC")),
+            **{
+                key: pl.Series([record.summary.get(key) for record in records], dtype=pl.Int64)
+                for key in ("devices", "iterations", "ops")
+            },
+            "labels": pl.Series([_labels(record) for record in records], dtype=texts),
+            "files": pl.Series([list(record.files) for record in records], dtype=texts),
+        }
+    )
+
+
+def _details(record: "RunRecord") -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "id": record.id,
+        "created": record.created,
+        "files": list(record.files),
+        "labels": _labels(record),
+        "digest": record.digest,
+        "options": record.options,
+        **record.summary,
+        "warnings": list(record.warnings),
+    }
+
+
+def _labels(record: "RunRecord") -> list[str]:
+    return [f"{key}={value}" for key, value in record.labels.items()]
+
+
+def _say(message: str) -> None:
+    from tracekit.present import printable
+
+    typer.echo(printable(message))

@@ -1,0 +1,197 @@
+"""What a frame's columns look like to a person: labels, units, and the text of every cell.
+
+Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which stands beside
+the label; shares are percent; unknown values are `-`. Terminal, Markdown and notebook tables are
+all made of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.present._text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+NULL = "-"
+"""What stands for an unknown value."""
+
+_TIME = re.compile(r"_ns(?=_|$)")
+_STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
+_WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
+_SHARE = re.compile(r"(^|_)(share|coverage|explained|launched)(_|$)")
+_BYTES = re.compile(r"(^|_)bytes$")
+# Numbers that name a thing are shown as they are; all other integers get thousands separators.
+_IDENTIFIER = re.compile(
+    r"(^|_)(call|context|correlation|depth|device|id|iteration|node|numa|op|parent|pid|process"
+    r"|range|rank|report|result|stream|thread|tid)$"
+)
+
+_LABELS = {"launched": "launches known", "explained": "stages known"}
+
+_TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
+_BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"), (0, 1, "B"))
+
+Number = int | float
+
+
+class _Scale(NamedTuple):
+    """How the numbers of a column are shown."""
+
+    divisor: int
+    unit: str
+    decimals: int
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """One column as it is shown.
+
+    Parameters
+    ----------
+    name
+        Name in the frame.
+    label
+        Name without its unit.
+    texts
+        One text per row, safe to print.
+    unit
+        Unit of the texts, or None.
+    numeric
+        Whether the values are numbers, which align to the right.
+    """
+
+    name: str
+    label: str
+    texts: list[str]
+    unit: str | None = None
+    numeric: bool = True
+
+    @property
+    def header(self) -> str:
+        """Label and unit in one line."""
+        return self.label if self.unit is None else f"{self.label} ({self.unit})"
+
+
+def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
+    """Return the columns of `frame` as they are shown.
+
+    Parameters
+    ----------
+    frame
+        The frame.
+    height
+        The units suit so many of its first rows; by default all.
+    """
+    scales = _time_scales(frame.head(frame.height if height is None else height))
+    return [
+        _shown_number(series, scales.get(series.name))
+        if series.dtype.is_numeric()
+        else _shown_text(series)
+        for series in frame.get_columns()
+    ]
+
+
+def duration(value: Number) -> str:
+    """Return a time in ns as text with a unit that suits it."""
+    divisor, unit = next((d, u) for _, d, u in _TIME_UNITS if abs(value) >= d or d == 1)
+    return f"{scaled([value], divisor, _decimals(value, divisor))[0]} {unit}"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction as text in percent."""
+    return f"{scaled([fraction], 0.01, 1)[0]} %"
+
+
+def scaled(values: Sequence[Number | None], divisor: float, decimals: int) -> list[str]:
+    """Return numbers, divided by `divisor`, as texts with so many decimals.
+
+    A number that would round to zero but is not zero is shown as less than the smallest number.
+    """
+    smallest = 10.0**-decimals
+    return [
+        NULL
+        if value is None
+        else f"<{smallest:.{decimals}f}"
+        if 0 < value / divisor < smallest / 2
+        else f"{value / divisor:,.{decimals}f}"
+        for value in values
+    ]
+
+
+def _shown_text(series: pl.Series) -> ShownColumn:
+    texts = [NULL if value is None else text_of(value) for value in series.to_list()]
+    return ShownColumn(series.name, printable(series.name), texts, numeric=False)
+
+
+def _shown_number(series: pl.Series, time_scale: _Scale | None) -> ShownColumn:
+    name, label, values = series.name, printable(series.name), _numbers(series)
+    scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
+    if scale is not None:
+        texts = scaled(values, scale.divisor, scale.decimals)
+        return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
+    if _SHARE.search(name) and series.dtype.is_float():
+        return ShownColumn(name, _LABELS.get(name, label), scaled(values, 0.01, 1), "%")
+    grouped = _IDENTIFIER.search(name) is None
+    texts = [NULL if value is None else _number(value, grouped=grouped) for value in values]
+    return ShownColumn(name, label, texts)
+
+
+def _time_scales(frame: pl.DataFrame) -> dict[str, _Scale]:
+    """Choose one unit for all columns that are compared by eye: totals, windows, statistics."""
+    groups: dict[str, list[pl.Series]] = {}
+    for series in frame.get_columns():
+        if _TIME.search(series.name) and series.dtype.is_numeric():
+            statistic, window = _STATISTIC.search(series.name), _WINDOW.search(series.name)
+            key = "statistic" if statistic else "window" if window else "total"
+            groups.setdefault(key, []).append(series)
+    scales = {
+        key: _scale([value for series in group for value in _numbers(series)], _TIME_UNITS)
+        for key, group in groups.items()
+    }
+    return {series.name: scales[key] for key, group in groups.items() for series in group}
+
+
+def _numbers(series: pl.Series) -> list[Number | None]:
+    """Return the values as ints and floats, decimals included; NaN is as unknown as null."""
+    values = series.fill_nan(None) if series.dtype.is_float() else series
+    return [value if value is None or isinstance(value, int) else float(value) for value in values]
+
+
+def _scale(values: Sequence[Number | None], units: tuple[tuple[int, int, str], ...]) -> _Scale:
+    largest = max((abs(value) for value in values if value is not None), default=0)
+    divisor, unit = next((divisor, unit) for least, divisor, unit in units if largest >= least)
+    return _Scale(divisor, unit, _decimals(largest, divisor))
+
+
+def _decimals(largest: Number, divisor: int) -> int:
+    """Return how many decimals show the largest of some numbers with about five digits."""
+    if divisor == 1:
+        return 0
+    shown = abs(largest) / divisor
+    return 3 if shown < 100 else 2 if shown < 1000 else 1  # noqa: PLR2004
+
+
+def _number(value: Number, *, grouped: bool) -> str:
+    if isinstance(value, int):
+        return f"{value:,}" if grouped else str(value)
+    return f"{value:,.3f}" if abs(value) >= 1 else f"{value:.4g}"
+
+
+def text_of(value: object) -> str:
+    """Return one value that is not a number of a column, as text that is safe to print."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(text_of(item) for item in value) or NULL
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+    return printable(str(value))

@@ -1,0 +1,107 @@
+"""A frame in the formats that other programs and documents take."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from decimal import Decimal
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from tracekit.present._notes import notes
+from tracekit.present._text import printable
+from tracekit.present._totals import shown_with_totals
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# Everything that Markdown or HTML inside it could take for markup; an underscore only where it is
+# not within a word.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def to_json(command: str, run: str | None, meta: Mapping[str, Any], rows: pl.DataFrame) -> str:
+    """Return `{"command", "run", "meta", "rows"}` as JSON text, one line per row.
+
+    Times are ISO 8601 texts, spans of time ns, binary values hexadecimal texts; a number that is
+    not finite is null. The text is ASCII.
+    """
+    lines = ",\n".join(f"    {_dumps(row)}" for row in _portable(rows).iter_rows(named=True))
+    block = f"[\n{lines}\n  ]" if lines else "[]"
+    head = {"command": command, "run": run, "meta": meta}
+    members = [f'  "{key}": {_dumps(value)},\n' for key, value in head.items()]
+    return "".join(["{\n", *members, f'  "rows": {block}\n', "}\n"])
+
+
+def to_csv(rows: pl.DataFrame) -> str:
+    """Return comma-separated values with a header; lists and structs are JSON texts in a cell."""
+    import polars as pl
+
+    rows = _portable(rows)
+    return rows.with_columns(
+        pl.Series(s.name, [None if v is None else _cell(v) for v in s.to_list()], pl.String)
+        for s in rows.get_columns()
+        if s.dtype.is_nested() or s.dtype == pl.Binary
+    ).write_csv()
+
+
+def to_parquet(rows: pl.DataFrame) -> bytes:
+    """Return the content of a Parquet file, with the types of the frame."""
+    buffer = BytesIO()
+    rows.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def to_markdown(rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
+    """Return a Markdown table as people read it, with a title above and notes below."""
+    columns = shown_with_totals(rows, meta)
+    lines = [f"**{_escaped(printable(title))}**", ""] if title else []
+    if columns:
+        lines.append(_line(_escaped(column.header) for column in columns))
+        lines.append(_line("---:" if column.numeric else "---" for column in columns))
+        texts = zip(*(column.texts for column in columns), strict=True)
+        lines += [_line(map(_escaped, row)) for row in texts]
+    lines += [part for note in notes(meta) for part in ("", _escaped(note))]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", text)
+
+
+def _cell(value: object) -> str:
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else _dumps(plain)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def _portable(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return `rows` with spans of time as ns, which Python's own type cannot hold."""
+    import polars.selectors as cs
+
+    return rows.with_columns(cs.duration().dt.total_nanoseconds())
+
+
+def _plain(value: object) -> object:
+    """Return `value` made of what JSON knows."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,141 @@
+"""Where the columns of a table go: as wide as they are, or made to fit a terminal.
+
+What does not fit gives way in this order: units move below their labels, columns that others
+imply are left out (and named), long texts are shortened or wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tracekit.present._columns import NULL, ShownColumn
+from tracekit.present._text import cells, pad, shorten, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GAP = 2
+"""Spaces between columns."""
+
+_PROSE = ("found", "record_with", "warnings")
+_LEAST_PROSE = 18
+_LEAST_NAME = 30
+_SPARE = (
+    "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
+    "busy_ns", "files", "id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A column with the width it got.
+
+    Parameters
+    ----------
+    column
+        The column.
+    width
+        Width in terminal cells.
+    header
+        Its header, one text per line.
+    """
+
+    column: ShownColumn
+    width: int
+    header: tuple[str, ...]
+
+    def lines(self, row: int) -> list[str]:
+        """Return the lines of the cell in `row`, each as wide as the column."""
+        text = self.column.texts[row]
+        is_prose = self.column.name in _PROSE
+        parts = wrap(text, self.width) if is_prose else [shorten(text, self.width)]
+        return [self.pad(part) for part in parts]
+
+    def pad(self, text: str) -> str:
+        """Fill `text` to the width of the column."""
+        return pad(text, self.width, right=self.column.numeric)
+
+    @property
+    def least(self) -> int:
+        """Width to which it may shrink: numbers do not, long texts do."""
+        least = _LEAST_PROSE if self.column.name in _PROSE else _LEAST_NAME
+        return self.width if self.column.numeric else min(self.width, least)
+
+
+def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Placed], list[str]]:
+    """Place columns side by side.
+
+    Parameters
+    ----------
+    columns
+        The columns, in order.
+    width
+        Width to fit into; None where there is no limit.
+
+    Returns
+    -------
+    tuple
+        The placed columns, and the names of those left out.
+    """
+    natural = [Placed(c, _width(c, (c.header,)), (c.header,)) for c in columns]
+    if width is None or total_width(natural) <= width:
+        return natural, []
+    stacked = [_stacked(column) for column in _merged(columns)]
+    hidden: list[str] = []
+    while len(stacked) > 1 and _least_width(stacked) > width:
+        victim = _most_spare(stacked)
+        hidden.append(victim.column.name)
+        stacked.remove(victim)
+    return _squeeze(stacked, width), hidden
+
+
+def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
+    """Put all prose of a row into one column, one text below the other: it wraps better wide."""
+    prose = [column for column in columns if column.name in _PROSE]
+    if len(prose) < 2:  # noqa: PLR2004 - a column alone has nothing to merge with
+        return list(columns)
+    first, *others = prose
+    texts = [
+        "\n".join((row[0], *(f"→ {text}" for text in row[1:] if text != NULL)))
+        for row in zip(*(column.texts for column in prose), strict=True)
+    ]
+    label = " → ".join(column.label for column in prose)
+    merged = replace(first, label=label, texts=texts)
+    return [merged if column is first else column for column in columns if column not in others]
+
+
+def total_width(placed: Sequence[Placed]) -> int:
+    """Return the width of columns side by side with gaps between them."""
+    return sum(p.width for p in placed) + GAP * (len(placed) - 1)
+
+
+def _stacked(column: ShownColumn) -> Placed:
+    header = (column.label,) if column.unit is None else (column.label, f"({column.unit})")
+    return Placed(column, _width(column, header), header)
+
+
+def _width(column: ShownColumn, header: Sequence[str]) -> int:
+    lines = (line for text in (*header, *column.texts) for line in text.split("\n"))
+    return max(map(cells, lines))
+
+
+def _least_width(placed: Sequence[Placed]) -> int:
+    return sum(p.least for p in placed) + GAP * (len(placed) - 1)
+
+
+def _most_spare(placed: Sequence[Placed]) -> Placed:
+    """Return the column to leave out first: one that others imply, else the last."""
+    by_name = {p.column.name: p for p in placed}
+    return next((by_name[name] for name in _SPARE if name in by_name), placed[-1])
+
+
+def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:
+    """Share what the short columns leave of `width` among the long ones, the shortest first."""
+    long = sorted((p for p in placed if p.least < p.width), key=lambda p: p.width)
+    left = width - total_width(placed) + sum(p.width for p in long)
+    widths: dict[str, int] = {}
+    for index, p in enumerate(long):
+        widths[p.column.name] = max(1, min(p.width, left // (len(long) - index)))
+        left -= widths[p.column.name]
+    return [Placed(p.column, widths.get(p.column.name, p.width), p.header) for p in placed]

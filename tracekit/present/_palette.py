@@ -1,0 +1,60 @@
+"""One colour per stage and kind, told apart by people with any colour vision.
+
+The stages take the Okabe-Ito colours; kinds, of which there are more, continue with Paul Tol's.
+Tables, notebooks and figures all take their colours from here.
+"""
+
+from __future__ import annotations
+
+STAGE_COLOURS = {
+    "FP": "#0072B2",
+    "BP": "#D55E00",
+    "WU": "#009E73",
+    "IO": "#E69F00",
+    "ME": "#CC79A7",
+    "OTHER": "#999999",
+}
+"""Colour of each stage."""
+
+KIND_COLOURS = {
+    "compute": "#0072B2",
+    "collective": "#009E73",
+    "p2p": "#CC79A7",
+    "staged": "#D55E00",
+    "h2d": "#E69F00",
+    "d2h": "#F0E442",
+    "d2d": "#56B4E9",
+    "h2h": "#882255",
+    "memset": "#DDCC77",
+    "graph": "#332288",
+    "unknown": "#999999",
+}
+"""Colour of each kind."""
+
+ANSWER_COLOURS = {"yes": "#009E73", "partly": "#E69F00", "no": "#D55E00"}
+"""Colour of an answer to whether something is available."""
+
+ACCENT = "#56B4E9"
+"""Colour of a bar that belongs to no stage and no kind."""
+
+IDLE_COLOUR = "#CCCCCC"
+"""Colour of time in which a device does nothing."""
+
+_BY_COLUMN = {
+    "stage": {**STAGE_COLOURS, "idle": IDLE_COLOUR},
+    "kind": KIND_COLOURS,
+    "available": ANSWER_COLOURS,
+}
+
+
+def colour_of(column: str, value: str) -> str | None:
+    """Return the colour of a value of a column, or None where it has none of its own.
+
+    Parameters
+    ----------
+    column
+        Name of the column, such as `stage`.
+    value
+        The value, such as `FP`.
+    """
+    return _BY_COLUMN.get(column, {}).get(value)

@@ -1,0 +1,229 @@
+"""A frame as a table, or as records, on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from tracekit.present._columns import NULL, ShownColumn, shown
+from tracekit.present._layout import GAP, Placed, place, total_width
+from tracekit.present._notes import notes
+from tracekit.present._palette import ACCENT, colour_of
+from tracekit.present._text import cells, printable, wrap
+from tracekit.present._totals import shown_with_totals, with_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import polars as pl
+
+Span = tuple[str, str | None]
+"""A piece of a line and its style in rich's words, or None."""
+
+_MARGIN = " "
+_MARK = "■ "
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_LONGEST_BAR = 24
+_SHORTEST_BAR = 6
+
+
+def terminal(
+    frame: pl.DataFrame,
+    meta: Mapping[str, Any],
+    title: str = "",
+    *,
+    width: int | None = None,
+    colours: str | None = None,
+    empty: str = "no rows",
+) -> str:
+    """Return `frame` as a table with its notes.
+
+    Parameters
+    ----------
+    frame
+        Rows, as an analysis returned them.
+    meta
+        What the analysis says about them; becomes the lines below the table.
+    title
+        Line above the table.
+    width
+        Width of the terminal. None is no terminal: nothing is shortened or left out, and the table
+        has no bars.
+    colours
+        Colour system of the terminal as rich names it (`standard`, `256`, `truecolor`), or None.
+        Values that have a colour are marked on a terminal and where there are colours.
+    empty
+        What to say when there are no rows.
+    """
+    lines: list[list[Span]] = [[(printable(title), "bold")], []] if title else []
+    hidden: list[str] = []
+    if frame.is_empty():
+        lines.append([(empty, None)])
+    else:
+        body, hidden = _table(frame, meta, width, has_marks=bool(width or colours))
+        lines += body
+    below = notes(meta)
+    if hidden:
+        below.append(f"left out to fit {width} columns: {printable(', '.join(hidden))}")
+    return _paint([*lines, *_noted(below, width)], colours)
+
+
+def records(
+    frame: pl.DataFrame,
+    meta: Mapping[str, Any],
+    *,
+    width: int | None = None,
+    colours: str | None = None,
+    empty: str = "no rows",
+) -> str:
+    """Return each row of `frame` as a block of lines, headed by the value of its first column.
+
+    Parameters are those of `terminal`.
+    """
+    lines: list[list[Span]] = [[(empty, None)]] if frame.is_empty() and empty else []
+    for number, row in enumerate(frame.iter_slices(1)):
+        lines += [*([[]] if number else []), *_record(row, width)]
+    return _paint([*lines, *_noted(notes(meta), width)], colours)
+
+
+def _record(row: pl.DataFrame, width: int | None) -> Iterator[list[Span]]:
+    head, *fields = shown(row)
+    yield [(head.texts[0], "bold")]
+    indent = max((cells(field.label) for field in fields), default=0) + 2 + GAP
+    for field in fields:
+        label = f"  {field.label}".ljust(indent)
+        room = None if width is None else max(width - indent - len(_MARGIN), 8)
+        for part in _field_lines(row[field.name], field, room):
+            yield [(label, "dim"), (part, None)]
+            label = " " * indent
+
+
+def _field_lines(values: pl.Series, field: ShownColumn, width: int | None) -> list[str]:
+    import polars as pl
+
+    texts = field.texts
+    if isinstance(values.dtype, pl.List):
+        texts = shown(values.explode(empty_as_null=True).to_frame())[0].texts
+    elif field.unit is not None and texts[0] != NULL:
+        texts = [f"{texts[0]} {field.unit}"]
+    return [part for text in texts for part in _wrapped(text, width)]
+
+
+def _table(
+    frame: pl.DataFrame, meta: Mapping[str, Any], width: int | None, *, has_marks: bool
+) -> tuple[list[list[Span]], list[str]]:
+    columns = shown_with_totals(frame, meta)
+    if has_marks:
+        columns = [_marked(column) for column in columns]
+    room = None if width is None else width - 2 * len(_MARGIN)
+    placed, hidden = place(columns, room)
+    used = total_width(placed)
+    # Of the closing rows only the first, idle time, has a bar: the other is the whole.
+    bars = _bars(
+        with_totals(frame, meta).head(frame.height + 1), 0 if room is None else room - used - GAP
+    )
+    lines = [*_header(placed), _rule(used)]
+    for row in range(len(columns[0].texts)):
+        if row == frame.height:
+            lines.append(_rule(used))
+        lines += _row(placed, row, bars[row] if row < len(bars) else None)
+    return lines, hidden
+
+
+def _marked(column: ShownColumn) -> ShownColumn:
+    if not any(colour_of(column.name, text) for text in column.texts):
+        return column
+    return replace(
+        column,
+        texts=[
+            (_MARK if colour_of(column.name, text) else " " * len(_MARK)) + text
+            for text in column.texts
+        ],
+    )
+
+
+def _rule(width: int) -> list[Span]:
+    return [("─" * width, "dim")]
+
+
+def _header(placed: Sequence[Placed]) -> list[list[Span]]:
+    lines = zip_longest(*(p.header for p in placed), fillvalue="")
+    return [
+        [((" " * GAP).join(p.pad(part) for p, part in zip(placed, line, strict=True)), "bold")]
+        for line in lines
+    ]
+
+
+def _row(placed: Sequence[Placed], row: int, bar: Span | None) -> Iterator[list[Span]]:
+    blocks = [p.lines(row) for p in placed]
+    for index in range(max(map(len, blocks))):
+        spans: list[Span] = []
+        for p, block in zip(placed, blocks, strict=True):
+            spans += _cell(p, block[index] if index < len(block) else p.pad(""))
+            spans.append((" " * GAP, None))
+        if bar is not None and index == 0:
+            spans.append(bar)
+        yield spans
+
+
+def _cell(placed: Placed, text: str) -> list[Span]:
+    if text.startswith(_MARK):
+        value = text.removeprefix(_MARK)
+        return [(_MARK, colour_of(placed.column.name, value.rstrip())), (value, None)]
+    return [(text, None)]
+
+
+def _bars(frame: pl.DataFrame, room: int) -> list[Span]:
+    """Return one bar per row as long as its share, or none where they do not fit."""
+    if "share" not in frame.columns or room < _SHORTEST_BAR:
+        return []
+    bars = [_bar((share or 0.0) * min(room, _LONGEST_BAR)) for share in frame["share"].to_list()]
+    key = next((name for name in ("stage", "kind") if name in frame.columns), None)
+    colours = [ACCENT] * len(bars)
+    if key is not None:
+        colours = [colour_of(key, str(value)) or ACCENT for value in frame[key].to_list()]
+    return list(zip(bars, colours, strict=True))
+
+
+def _bar(length: float) -> str:
+    full, eighths = divmod(round(length * 8), 8)
+    return "█" * full + _EIGHTHS[eighths].strip()
+
+
+def _noted(lines: Sequence[str], width: int | None) -> list[list[Span]]:
+    """Return the lines below a table, with an empty line before them."""
+    noted: list[list[Span]] = [[]] if lines else []
+    return noted + [[(part, "dim")] for line in lines for part in _wrapped(line, width)]
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else wrap(text, width - 2 * len(_MARGIN))
+
+
+def _paint(lines: Sequence[Sequence[Span]], colours: str | None) -> str:
+    """Join lines, each behind a margin and without spaces at its end."""
+    return "".join(_painted(line, colours) + "\n" for line in lines)
+
+
+def _painted(line: Sequence[Span], colours: str | None) -> str:
+    plain = "".join(text for text, _ in line).rstrip()
+    if not plain:
+        return ""
+    if colours is None:
+        return _MARGIN + plain
+    left = len(plain)
+    parts = [_MARGIN]
+    for text, style in line:
+        parts.append(_styled(text[:left], style, colours))
+        left = max(0, left - len(text))
+    return "".join(parts)
+
+
+def _styled(text: str, style: str | None, colours: str) -> str:
+    from rich.console import COLOR_SYSTEMS
+    from rich.style import Style
+
+    if not style or not text:
+        return text
+    return Style.parse(style).render(text, color_system=COLOR_SYSTEMS[colours])
