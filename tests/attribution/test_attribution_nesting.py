@@ -17,15 +17,19 @@ Range = tuple[int, int, int]
 """Thread, start, end."""
 
 
-def _frame(ranges: Sequence[Range]) -> pl.DataFrame:
+def _frame(ranges: Sequence[Range], domains: Sequence[str | None] = ()) -> pl.DataFrame:
+    """Number ranges; `domains` are those of the ranges in the order of their numbers."""
     numbered = sorted(ranges, key=lambda row: (row[1], -row[2]))
     return pl.DataFrame(
         numbered,
         schema={"thread": pl.Int32, "start": pl.Int64, "end": pl.Int64},
         orient="row",
     ).select(
-        pl.int_range(pl.len()).alias("range"), pl.all(), pl.lit("push_pop").alias("style")
-    )  # fmt: skip
+        pl.int_range(pl.len()).alias("range"),
+        pl.all(),
+        pl.Series("domain", domains or [None] * len(ranges), pl.String),
+        pl.lit("push_pop").alias("style"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_parents(ranges: list[Range], expected: list[int | None]) -> None:
 def _open_at(frame: pl.DataFrame, thread: int, at: int) -> list[int]:
     return [
         number
-        for number, owner, start, end, _ in frame.rows()
+        for number, owner, start, end, *_ in frame.rows()
         if owner == thread and start <= at < end
     ]
 
@@ -73,12 +77,12 @@ def _naive_parents(frame: pl.DataFrame) -> list[int | None]:
         max(
             (
                 other
-                for other, owner, begin, finish, _ in rows[:number]
+                for other, owner, begin, finish, *_ in rows[:number]
                 if owner == thread and begin <= start < finish and end <= finish
             ),
             default=None,
         )
-        for number, thread, start, end, _ in rows
+        for number, thread, start, end, *_ in rows
     ]
 
 
@@ -98,10 +102,15 @@ RANGES = st.lists(
 )
 
 
+DOMAINS = st.lists(st.sampled_from((None, "NCCL", "DALI")), min_size=12, max_size=12)
+
+
 @settings(max_examples=150, deadline=None)
-@given(ranges=RANGES)
-def test_nesting_is_that_of_every_range_and_instant(ranges: list[Range]) -> None:
-    frame = _frame(ranges)
+@given(ranges=RANGES, domains=DOMAINS)
+def test_nesting_is_that_of_every_range_and_instant(
+    ranges: list[Range], domains: list[str | None]
+) -> None:
+    frame = _frame(ranges, domains[: len(ranges)])
     nesting, warnings = nest(frame)
     assert warnings == ()
     moments = [(thread, at) for thread in (0, 1, 2) for at in range(-5, 26)]
@@ -184,10 +193,24 @@ def test_ranges_that_all_cross_each_other_end_in_a_warning() -> None:
     assert nesting.inherited(pl.Series(range(300))).to_list() == list(range(300))
 
 
-def test_many_crossings_one_after_the_other() -> None:
-    # Each range outlives the one before it by a little: two lanes, however long the chain.
-    frame = _frame([(0, 10 * n, 10 * n + 12) for n in range(400)])
+@pytest.mark.parametrize("domains", [(None, "profiler"), (None, None)])
+def test_a_long_chain_of_crossings(domains: tuple[str | None, str | None]) -> None:
+    # Each range outlives the one before it by a little.
+    count = 3000
+    frame = _frame([(0, 10 * n, 10 * n + 12) for n in range(count)], domains * (count // 2))
+    began = time.monotonic()
     nesting, warnings = nest(frame)
+    assert time.monotonic() - began < 5
     assert warnings == ()
     assert len(nesting.segments) == 2
-    assert parents_and_depths(nesting)["parent"].null_count() == 400
+    assert parents_and_depths(nesting)["parent"].null_count() == count
+
+
+def test_domains_that_interleave_have_a_lane_each() -> None:
+    ranges = [(0, 0, 40), (1, 0, 40), (0, 10, 50), (1, 10, 30), (0, 20, 30), (0, 25, 45)]
+    domains = ["a", "a", "b", "a", "c", "b"]
+    frame = _frame(ranges, domains)
+    nesting, warnings = nest(frame)
+    assert warnings == ()
+    assert nesting.ranges["lane"].to_list() == [0, 0, 1, 0, 2, 1]
+    assert parents_and_depths(nesting)["parent"].to_list() == [None, None, None, 1, 2, 2]

@@ -178,6 +178,32 @@ def test_every_list_can_be_extended(write: Write) -> None:
     assert steps(trace) == [(0, 7, 0, 100)]
 
 
+def test_an_exchange_or_a_copy_may_be_none(write: Write) -> None:
+    # This job's all_reduce is tensor parallelism, and its large copies are no input.
+    rules = Rules.load(
+        write(
+            """
+            [[exchange]]
+            collective = ["all_reduce"]
+            ignore = true
+            [[copy]]
+            kind = ["h2d"]
+            ignore = true
+            """
+        )
+    )
+    builder = TraceBuilder()
+    builder.range(0, 10, "forward")
+    builder.op("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5)
+    builder.op("ncclDevKernel_AllGather_RING_LL", 6)
+    builder.op("HtoD", 20, kind="h2d", bytes=1 << 20)
+    assert stages(builder.attributed(rules)) == {
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL": ("FP", "nvtx"),
+        "ncclDevKernel_AllGather_RING_LL": ("WU", "gradient_exchange"),
+        "HtoD": ("OTHER", "none"),
+    }
+
+
 def test_an_iteration_pattern_takes_the_place_of_all_others(write: Write) -> None:
     rules = Rules.load(write("[[iteration]]\nname = '^round'\n"), r"^forward (\d)")
     assert [entry["name"] for entry in rules["iteration"]] == [r"^forward (\d)"]
@@ -247,7 +273,7 @@ def test_a_wrong_file(write: Write, text: str, said: str) -> None:
         ("collective", "kernel = 'a'\ncollective = 'allreduce'", "no collective 'allreduce'"),
         ("collective", "kernel = 'a'", "has no outcome: give collective or ignore"),
         ("exchange", "stage = 'WU'", "matches nothing: give collective or kind"),
-        ("exchange", "kind = ['p2p']", "has no outcome: give stage"),
+        ("exchange", "kind = ['p2p']", "has no outcome: give stage or ignore"),
         ("exchange", "kind = 'p2p'\nstage = 'WU'", "kind is 'p2p': list some of compute, "),
         ("exchange", "kind = ['peer']\nstage = 'WU'", "kind is ['peer']: list some of"),
         ("exchange", "kind = [['p2p']]\nstage = 'WU'", "kind is [['p2p']]: list some of"),

@@ -203,7 +203,7 @@ def _grouped(keys: Sequence[str], pieces: pl.DataFrame, windows: pl.DataFrame) -
     table = _lengths(keys, pieces, columns)
     counted = pieces.filter("counts").group_by(columns).agg(_statistics(keys))
     table = table.join(counted, on=columns, how="left", nulls_equal=True).with_columns(
-        pl.col("ops").fill_null(0)
+        pl.col("ops", "total_ns").fill_null(0)
     )
     table = _with_windows(table, pieces, windows, own)
     part = "exposed_ns" if _is_by_stage(keys) else "busy_ns"
@@ -267,9 +267,9 @@ def _arranged(table: pl.DataFrame, keys: Sequence[str], columns: list[str]) -> p
         measures += ["exposed_ns", "overlap_ns"]
     if list(keys) == divides:
         measures += ["window_ns", "idle_ns"]
-    rest = [pl.col(name) for name in columns if name not in divides]
-    by_stage = [pl.col("stage").to_physical()] if list(columns[:1]) == ["stage"] else []
-    order = [*(pl.col(name) for name in divides), *by_stage, -pl.col("busy_ns"), *rest]
+    rest = [name for name in columns if name not in divides]
+    first = [*divides, *(name for name in rest[:1] if name == "stage")]
+    order = [pl.col(first), -pl.col("busy_ns"), pl.col(rest)]
     return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
 
 

@@ -12,8 +12,8 @@ from tracekit.model import Trace
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READING = re.compile(r"\s*\(*\s*(select|with|show|explain|describe)\b", re.IGNORECASE)
 # Functions of the SQL engine that open files; a query is for this run's tables alone. Their names
-# may be quoted, and only space and comments come before the parenthesis. Text that looks like a call
-# is refused too: what is a literal or a comment, the engine decides.
+# may be quoted, and only space and comments come before the parenthesis. Text that looks like such
+# a call is refused too: what is a literal or a comment, the engine decides.
 _OPENS_FILES = re.compile(r"\b(read|scan)_\w+[\"'`]?\s*(\(|--|/\*)", re.IGNORECASE)
 
 

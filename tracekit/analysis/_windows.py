@@ -28,8 +28,9 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     An iteration begins on a device when the first op starts that its process launched during the
     iteration, input copies aside (these run ahead for a later step); it ends when the next
-    iteration, or work launched between the two, begins. The last one ends with its process's last
-    op on that device.
+    iteration, or work launched between the two, begins. The first of these windows begins with its
+    process's first op on that device and the last one ends with its last, so that none is lost; a
+    process of which no launch is known has one window there, outside of all iterations.
 
     Parameters
     ----------
@@ -55,16 +56,26 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     begins = pl.coalesce(
         pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
     )
-    last = ops.group_by(_OWNER).agg(last=pl.col("end").max())
-    return (
+    edges = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
+    windows = (
         launched.group_by(*_OWNER, "part")
         .agg(pl.col("iteration").first(), start=begins)
         .sort(*_OWNER, "part")
         .with_columns(pl.col("start").cum_max().over(_OWNER))
         .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
-        .join(last, on=_OWNER, how="left", maintain_order="left")
-        .select(*_OWNER, "iteration", "start", end=pl.coalesce("next", "last"))
+        .join(edges, on=_OWNER, how="left", maintain_order="left")
+        .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
+        .select(
+            *_OWNER,
+            "iteration",
+            start=pl.when("is_first").then("first").otherwise("start"),
+            end=pl.coalesce("next", "last"),
+        )
     )
+    unknown = edges.join(windows, on=_OWNER, how="anti").select(
+        *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last"
+    )
+    return pl.concat([windows, unknown])
 
 
 def _host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
@@ -130,9 +141,9 @@ def chosen_windows(
 
 def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
     """Keep the windows from iteration number `skip` of each process to its last one."""
-    kept = iterations.sort("process", "start").filter(
-        pl.int_range(pl.len()).over("process") >= skip
-    )
+    ordered = iterations.sort("process", "start")
+    is_kept = pl.int_range(pl.len()).over("process") >= skip
+    kept, skipped = ordered.filter(is_kept), ordered.filter(~is_kept)
     if kept.is_empty():
         most = iterations.group_by("process").len()["len"].to_list()
         raise UsageError(
@@ -140,12 +151,13 @@ def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -
             "give --skip a smaller number",
         )
     edges = (
-        windows.join(kept.select("process", "iteration"), on=["process", "iteration"], how="semi")
+        windows.join(kept, on=["process", "iteration"], how="semi")
         .group_by(_OWNER)
         .agg(first=pl.col("start").min(), last=pl.col("end").max())
     )
     return (
-        windows.join(edges, on=_OWNER)
+        windows.join(skipped, on=["process", "iteration"], how="anti")
+        .join(edges, on=_OWNER)
         .filter((pl.col("start") >= pl.col("first")) & (pl.col("end") <= pl.col("last")))
         .drop("first", "last")
         .sort(*_OWNER, "start")
@@ -161,7 +173,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     length; ``window``, the window's row; ``counts``, true for the one piece that stands for the op,
     which is the one in the window where the op starts.
     """
-    numbered = windows.with_row_index("window").sort("start")
+    # Of windows that begin together all but the last are empty.
+    numbered = windows.with_row_index("window").sort("start", "end")
     owners = ["device"] if windows["process"].null_count() else _OWNER
     spans = numbered.select(*owners, "window", window_start="start", window_end="end")
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
@@ -187,7 +200,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             duration_ns=end - begin,
             counts=(pl.col("turn") == pl.col("first"))
-            & begin.is_between("window_start", "window_end"),
+            # An op without length may lie at the very end of the last window.
+            & ((begin < pl.col("window_end")) | ((begin == end) & (end == pl.col("window_end")))),
             start=pl.max_horizontal(begin, "window_start"),
             end=pl.min_horizontal(end, "window_end"),
         )

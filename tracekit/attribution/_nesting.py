@@ -1,10 +1,11 @@
 """Which range was open where and when.
 
-The push/pop ranges of a thread form a tree, except where domains interleave. They are laid into
-lanes, each of which nests properly: the first lane takes every range unless it crosses the end of
-the range around it; those that do form the next lane, and so on. In a lane, each start or end of a
-range begins a segment in which one range is the innermost, so that the innermost range at any time
-is an as-of join. What holds for the thread as a whole is the latest-started of what its lanes say.
+A program pushes and pops the ranges of each domain on each thread as a stack. So the ranges of a
+thread form a tree, except where domains interleave. They are laid into lanes, each of which nests
+properly: one lane for a thread where all ranges nest, else a lane per domain. In a lane, each start
+or end of a range begins a segment in which one range is the innermost, so that the innermost range
+at any time is an as-of join. What holds for the thread as a whole is the latest-started of what its
+lanes say.
 """
 
 from __future__ import annotations
@@ -76,43 +77,76 @@ def nest(ranges: pl.DataFrame) -> tuple[Nesting, tuple[str, ...]]:
         The canonical table in the order of its numbers: by start, and of those that start
         together the one that ends last first.
     """
-    remaining = ranges.filter(pl.col("style") == "push_pop").select(
-        "range", "thread", "start", "end"
+    stacked = ranges.filter(pl.col("style") == "push_pop").select(
+        "range", "thread", "domain", "start", "end"
     )
-    placed: list[pl.DataFrame] = []
-    segments: list[pl.DataFrame] = []
-    while remaining.height and len(segments) < _MAX_LANES:
-        lane, crossing = _lane(remaining)
-        placed.append(lane.select("range", "parent", lane=pl.lit(len(segments), pl.Int32)))
-        segments.append(_segments(lane))
-        remaining = crossing
-    columns = {"range": pl.Int64, "parent": pl.Int64, "lane": pl.Int32}
-    found = pl.concat([pl.DataFrame(schema=columns), *placed]).rename({"parent": "lane_parent"})
+    laid = _laid(stacked)
+    lanes = laid["lane"].unique().sort()
     joined = ranges.select("range", "thread", "start", "end").join(
-        found, on="range", how="left", maintain_order="left"
+        laid.select("range", "lane", lane_parent="parent"),
+        on="range",
+        how="left",
+        maintain_order="left",
     )
-    warnings = (
-        (f"{remaining.height:,} ranges nest in no order and were not used",)
-        if remaining.height
-        else ()
-    )
-    return Nesting(joined, tuple(segments)), warnings
+    unused = stacked.height - laid.height
+    warnings = (f"{unused:,} ranges nest in no order and were not used",) if unused else ()
+    segments = tuple(_segments(laid.filter(pl.col("lane") == lane)) for lane in lanes)
+    return Nesting(joined, segments), warnings
 
 
-def _lane(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Split off the ranges that cross the end of the one around them, until the rest nests."""
-    kept, crossing = ranges, ranges.clear()
-    while True:
-        kept = _with_parents(kept)
-        outer = kept.select("range", outer_end="end").rename({"range": "parent"})
-        checked = kept.join(outer, on="parent", how="left", maintain_order="left")
-        inside = (pl.col("outer_end") >= pl.col("end")).fill_null(value=True)
-        if checked.select(inside.all()).item():
-            return kept, crossing
-        # A range that merely follows one that crossed finds its place when that one is gone.
-        crosses = ~inside & (pl.col("start") < pl.col("outer_end"))
-        crossing = pl.concat([crossing, checked.filter(crosses).select(crossing.columns)])
-        kept = checked.filter(~crosses).select(ranges.columns)
+def _laid(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Add ``lane`` and ``parent``, the range around each one in its lane."""
+    laid = _with_parents(ranges.with_columns(lane=pl.lit(0, pl.Int32)))
+    for lanes in (_lane_per_domain, _first_fit):
+        tangled = _tangled(laid)
+        if not tangled.any():
+            break
+        threads = laid.filter(tangled)["thread"].unique()
+        apart = ranges.filter(pl.col("thread").is_in(threads.implode()))
+        apart = apart.with_columns(lane=lanes(apart)).drop_nulls("lane")
+        laid = pl.concat([laid.filter(~tangled), _with_parents(apart)])
+    return laid
+
+
+def _tangled(laid: pl.DataFrame) -> pl.Series:
+    """Tell of each range whether any range of its thread crosses the end of the one around it."""
+    outer = laid.select(parent="range", outer_end="end")
+    crosses = (pl.col("outer_end") < pl.col("end")).fill_null(value=False)
+    return (
+        laid.join(outer, on="parent", how="left", maintain_order="left")
+        .select(crosses.any().over("thread"))
+        .to_series()
+    )
+
+
+def _lane_per_domain(ranges: pl.DataFrame) -> pl.Series:
+    number = pl.col("domain").fill_null("").rank("dense").over("thread")
+    return ranges.select(number.cast(pl.Int32) - 1).to_series()
+
+
+def _first_fit(ranges: pl.DataFrame) -> pl.Series:
+    """Return for each range the first lane of its thread in which it crosses none.
+
+    Row by row, for only a damaged recording comes to this: ranges of one domain that cross cannot
+    have been pushed and popped.
+    """
+    threads: dict[int, list[list[int]]] = {}
+    chosen: list[int | None] = []
+    for thread, start, end in ranges.select("thread", "start", "end").iter_rows():
+        lanes = threads.setdefault(thread, [])
+        lane = next((n for n, ends in enumerate(lanes) if _fits(ends, start, end)), len(lanes))
+        if lane == len(lanes) < _MAX_LANES:
+            lanes.append([])
+        if lane < len(lanes):
+            lanes[lane].append(end)
+        chosen.append(lane if lane < len(lanes) else None)
+    return pl.Series("lane", chosen, pl.Int32)
+
+
+def _fits(ends: list[int], start: int, end: int) -> bool:
+    while ends and ends[-1] <= start:
+        ends.pop()
+    return not ends or ends[-1] >= end
 
 
 def _events(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -122,35 +156,33 @@ def _events(ranges: pl.DataFrame) -> pl.DataFrame:
     before inner, and one without length ends before the next one starts.
     """
     empty = pl.col("start") == pl.col("end")
-    starts = ranges.select("thread", "range", time="start", phase=1, order="range", last=0, opens=1)
+    keys = ("thread", "lane", "range")
+    starts = ranges.select(*keys, time="start", phase=1, order="range", last=0, opens=1)
     ends = ranges.select(
-        "thread",
-        "range",
+        *keys,
         time="end",
         phase=empty.cast(pl.Int32),
         order=pl.when(empty).then("range").otherwise(-pl.col("range")),
         last=1,
         opens=-1,
     )
-    return pl.concat([starts, ends]).sort("thread", "time", "phase", "order", "last")
+    return pl.concat([starts, ends]).sort("thread", "lane", "time", "phase", "order", "last")
 
 
 def _with_parents(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add the range around each one: the last that was opened one level up."""
+    """Add the range around each one in its lane: the last that was opened one level up."""
     events = (
-        _events(ranges.drop("parent", strict=False))
-        .with_columns(level=pl.col("opens").cum_sum().over("thread"))
+        _events(ranges)
+        .with_columns(level=pl.col("opens").cum_sum().over("thread", "lane"))
         .with_row_index("position")
         .filter(pl.col("opens") == 1)
-        .select("thread", "range", "position", "level")
+        .select("thread", "lane", "range", "position", "level")
     )
-    above = events.select("thread", "position", parent="range", level=pl.col("level") + 1)
+    above = events.select("thread", "lane", "position", parent="range", level=pl.col("level") + 1)
     parents = events.join_asof(
-        above, on="position", by=["thread", "level"], check_sortedness=False
+        above, on="position", by=["thread", "lane", "level"], check_sortedness=False
     ).select("range", "parent")
-    return ranges.drop("parent", strict=False).join(
-        parents, on="range", how="left", maintain_order="left"
-    )
+    return ranges.join(parents, on="range", how="left", maintain_order="left")
 
 
 def _segments(lane: pl.DataFrame) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,18 @@ _LISTS: dict[str, dict[str, Any]] = {
     "autograd": {"patterns": ("name",)},
     "thread": {"patterns": ("name",), "stage": STAGES, "flags": ("autograd",)},
     "collective": {"patterns": ("kernel",), "collective": COLLECTIVES, "flags": ("ignore",)},
-    "exchange": {"stage": STAGES, "sets": {"collective": COLLECTIVES, "kind": KINDS}},
+    "exchange": {
+        "stage": STAGES,
+        "sets": {"collective": COLLECTIVES, "kind": KINDS},
+        "flags": ("ignore",),
+    },
     "kernel": {"patterns": ("name",), "stage": STAGES, "flags": ("ignore",)},
-    "copy": {"stage": STAGES, "sets": {"kind": KINDS}, "numbers": ("min_bytes",)},
+    "copy": {
+        "stage": STAGES,
+        "sets": {"kind": KINDS},
+        "numbers": ("min_bytes",),
+        "flags": ("ignore",),
+    },
     "iteration": {"patterns": ("name",)},
 }
 _VERSION = 1
@@ -88,15 +97,7 @@ class Rules:
         columns
             For each pattern of the list's entries, the column that it is searched for in.
         """
-        branches = [
-            pl.when(_matches(entry, columns)).then(
-                pl.lit(_IGNORED if entry.get("ignore") else str(entry[key]))
-            )
-            for entry in self.lists[name]
-            if key in entry or entry.get("ignore")
-        ]
-        found = pl.coalesce(*branches, pl.lit(None, pl.String))
-        return pl.when(found != _IGNORED).then(found)
+        return first_outcome(((_matches(e, columns), e) for e in self.lists[name]), key)
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
         """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
@@ -104,6 +105,17 @@ class Rules:
         return pl.any_horizontal(
             pl.lit(value=False), *(_matches(entry, columns) for entry in entries)
         )
+
+
+def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
+    """Return the outcome of the first entry that applies, null where none does or it says so."""
+    branches = [
+        pl.when(applies).then(pl.lit(_IGNORED if entry.get("ignore") else str(entry[key])))
+        for applies, entry in cases
+        if key in entry or entry.get("ignore")
+    ]
+    found = pl.coalesce(*branches, pl.lit(None, pl.String))
+    return pl.when(found != _IGNORED).then(found)
 
 
 def by_distinct(

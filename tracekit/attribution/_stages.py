@@ -6,14 +6,14 @@ them for users. Each rule is one column here, null where it does not apply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 
 from tracekit.attribution._backward import autograd_threads, backward_windows, in_window
 from tracekit.attribution._nesting import Nesting
-from tracekit.attribution._rules import Entry, Rules
+from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.model import STAGES
 
 
@@ -215,13 +215,10 @@ def _backward_stage(launches: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
     """Return the stage of the first entry whose sets hold an op's kind and collective."""
-    return pl.coalesce(
-        *(pl.when(_in_sets(entry)).then(pl.lit(entry["stage"])) for entry in entries),
-        pl.lit(None, pl.String),
-    )
+    return first_outcome(((_in_sets(entry), entry) for entry in entries), "stage")
 
 
-def _in_sets(entry: Mapping[str, object]) -> pl.Expr:
+def _in_sets(entry: Entry) -> pl.Expr:
     tests = [
         pl.col(key).cast(pl.String).is_in(values).fill_null(value=False)
         for key, values in entry.items()

@@ -1,0 +1,278 @@
+"""Breakdowns against a second implementation, which looks at every nanosecond of every window."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.errors import UsageError
+from tracekit.model import STAGES, Trace
+
+
+@dataclass(frozen=True)
+class Op:
+    process: int
+    device: int
+    start: int
+    end: int
+    at: int | None
+    stage: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Window:
+    process: int | None
+    device: int
+    iteration: int | None
+    start: int
+    end: int
+    is_last: bool = True
+
+    def holds(self, op: Op) -> bool:
+        return op.device == self.device and self.process in {None, op.process}
+
+    def covered(self, ops: list[Op]) -> set[int]:
+        """Every nanosecond of the window in which one of some ops runs."""
+        return {
+            t for op in ops if self.holds(op)
+            for t in range(max(op.start, self.start), min(op.end, self.end))
+        }  # fmt: skip
+
+    def counts(self, op: Op) -> bool:
+        """Whether the op starts here; one without length may lie at the end of the last window."""
+        at_end = self.is_last and op.start == op.end == self.end
+        return self.holds(op) and (self.start <= op.start < self.end or at_end)
+
+
+Steps = dict[int, list[tuple[int, int]]]
+"""Of each process, begin and end of its iterations on the host."""
+
+
+def _whole(ops: list[Op]) -> list[Window]:
+    windows = []
+    for device in sorted({op.device for op in ops}):
+        own = [op for op in ops if op.device == device]
+        begin, end = min(op.start for op in own), max(op.end for op in own)
+        windows.append(Window(None, device, None, begin, end))
+    return windows
+
+
+def _parts(steps: list[tuple[int, int]]) -> list[tuple[int, int | None]]:
+    """When on the host something begins: an iteration, or the time after one."""
+    parts: list[tuple[int, int | None]] = [(-10_000, None)]
+    for number, (start, end) in enumerate(steps):
+        parts.append((start, number))
+        if number + 1 == len(steps) or steps[number + 1][0] != end:
+            parts.append((end, None))
+    return parts
+
+
+def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
+    windows = []
+    for process, device in sorted({(op.process, op.device) for op in ops}):
+        own = [op for op in ops if (op.process, op.device) == (process, device)]
+        launched: dict[int, list[Op]] = defaultdict(list)
+        parts = _parts(steps.get(process, []))
+        for op in own:
+            if op.at is not None:
+                begun = [number for number, (time, _) in enumerate(parts) if time <= op.at]
+                launched[begun[-1]].append(op)
+        begin = -10_000
+        begins: list[tuple[int, int | None]] = []
+        for part in sorted(launched):
+            work = [op for op in launched[part] if op.stage != "IO"] or launched[part]
+            begin = max(begin, min(op.start for op in work))
+            begins.append((begin, parts[part][1]))
+        first = min(op.start for op in own)
+        begins[:1] = [(first, begins[0][1] if begins else None)]
+        edges = [*(begin for begin, _ in begins), max(op.end for op in own)]
+        windows += [
+            Window(process, device, iteration, start, end, is_last=number == len(begins))
+            for number, ((start, iteration), end) in enumerate(
+                zip(begins, edges[1:], strict=True), 1
+            )
+        ]
+    return windows
+
+
+def _skipping(windows: list[Window], skip: int) -> list[Window]:
+    """From the first iteration that is kept to the last one, with what lies between them."""
+    kept = []
+    for owner in {(window.process, window.device) for window in windows}:
+        own = [window for window in windows if (window.process, window.device) == owner]
+        steps = [window for window in own if window.iteration is not None]
+        chosen = [window for window in steps if (window.iteration or 0) >= skip]
+        if chosen:
+            kept += own[own.index(chosen[0]) : own.index(chosen[-1])]
+            kept.append(replace(chosen[-1], is_last=True))
+    return kept
+
+
+def _exposed(window: Window, ops: list[Op]) -> dict[str, int]:
+    seen: set[int] = set()
+    exposed = {}
+    for stage in STAGES:
+        covered = window.covered([op for op in ops if op.stage == stage])
+        exposed[stage] = len(covered - seen)
+        seen |= covered
+    return exposed
+
+
+def _expected(ops: list[Op], windows: list[Window]) -> dict[str, tuple[int, int, int]]:
+    """Ops, busy and exposed time by stage."""
+    found = {}
+    for stage in STAGES:
+        own = [op for op in ops if op.stage == stage]
+        count = sum(window.counts(op) for op in own for window in windows)
+        busy = sum(len(window.covered(own)) for window in windows)
+        exposed = sum(_exposed(window, ops)[stage] for window in windows)
+        if count or busy:
+            found[stage] = (count, busy, exposed)
+    return found
+
+
+def _found(trace: Trace, skip: int = 0) -> dict[str, tuple[int, int, int]]:
+    table = breakdown(trace, "stage", skip=skip)
+    assert (table["overlap_ns"] == table["busy_ns"] - table["exposed_ns"]).all()
+    return {
+        stage: (ops, busy, exposed)
+        for stage, ops, busy, exposed in table.select(
+            "stage", "ops", "busy_ns", "exposed_ns"
+        ).rows()
+    }
+
+
+OPS = st.lists(
+    st.builds(
+        lambda process, device, at, delay, length, stage, kind, launched: Op(
+            process, device, at + delay, at + delay + length, at if launched else None, stage, kind
+        ),
+        st.integers(0, 1),
+        st.integers(0, 1),
+        st.integers(-5, 45),
+        st.integers(0, 15),
+        st.integers(0, 12),
+        st.sampled_from(STAGES),
+        st.sampled_from(("compute", "collective", "memset")),
+        st.sampled_from((True, True, True, False)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+STEPS = st.dictionaries(
+    st.integers(0, 1),
+    st.lists(st.integers(-3, 45), min_size=2, max_size=7, unique=True).map(
+        lambda edges: [
+            (a, b if n % 3 else max(a + 1, b - 2))
+            for n, (a, b) in enumerate(zip(sorted(edges), sorted(edges)[1:], strict=False))
+        ]
+    ),
+    min_size=1,
+)
+
+
+def _trace(ops: list[Op], steps: Steps) -> Trace:
+    builder = TraceBuilder()
+    for number, op in enumerate(ops):
+        builder.op(
+            f"op {number}", op.at, thread=10 * op.process, process=op.process, device=op.device,
+            start=op.start, end=op.end, stage=op.stage, kind=op.kind,
+        )  # fmt: skip
+    for process, spans in steps.items():
+        for number, (start, end) in enumerate(spans):
+            builder.iteration(number, start, end, thread=10 * process)
+    return builder.trace()
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops=OPS)
+def test_stages_of_the_whole_run(ops: list[Op]) -> None:
+    trace, windows = _trace(ops, {}), _whole(ops)
+    assert _found(trace) == _expected(ops, windows)
+    assert breakdown(trace)["ops"].sum() == len(ops)
+    by_device = breakdown(trace, "stage,device")
+    idle = breakdown(trace, "device")
+    meta = breakdown_meta(trace)
+    for window in windows:
+        own = by_device.filter(by_device["device"] == window.device)
+        row = idle.filter(idle["device"] == window.device).row(0, named=True)
+        assert row["window_ns"] == window.end - window.start
+        assert row["busy_ns"] == len(window.covered(ops))
+        assert own["exposed_ns"].sum() + row["idle_ns"] == row["window_ns"]
+    assert meta["window_ns"] == sum(window.end - window.start for window in windows)
+    assert meta["idle_ns"] == idle["idle_ns"].sum()
+    passes = [op for op in ops if op.stage in {"FP", "BP"}]
+    busy = sum(len(window.covered(passes)) for window in windows)
+    assert meta["wu_residual_ns"] == meta["window_ns"] - busy
+    assert meta["launched"] == sum(op.at is not None for op in ops) / len(ops)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops=OPS, steps=STEPS)
+def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
+    trace, windows = _trace(ops, steps), _by_iteration(ops, steps)
+    table = breakdown(trace, "iteration,stage")
+    times = breakdown(trace, "iteration")
+    for iteration in {window.iteration for window in windows}:
+        own = [window for window in windows if window.iteration == iteration]
+        rows = table.filter(table["iteration"].eq_missing(iteration))
+        found = {row["stage"]: row for row in rows.to_dicts()}
+        expected = _expected(ops, own)
+        assert {
+            stage: (row["ops"], row["busy_ns"], row["exposed_ns"]) for stage, row in found.items()
+        } == expected
+        total = times.filter(times["iteration"].eq_missing(iteration))
+        if not expected:
+            assert total.is_empty()
+            continue
+        window_ns = sum(window.end - window.start for window in own)
+        assert total["window_ns"].item() == window_ns
+        assert rows["exposed_ns"].sum() + total["idle_ns"].item() == window_ns
+        assert total["ops"].item() == rows["ops"].sum()
+    assert set(table["iteration"]) <= {window.iteration for window in windows}
+    assert table["ops"].sum() == len(ops)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops=OPS, steps=STEPS, skip=st.integers(1, 3))
+def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, skip: int) -> None:
+    trace = _trace(ops, steps)
+    windows = _skipping(_by_iteration(ops, steps), skip)
+    if all(len(spans) <= skip for spans in steps.values()):
+        with pytest.raises(UsageError, match="all iterations would be skipped"):
+            breakdown(trace, skip=skip)
+        return
+    assert _found(trace, skip=skip) == _expected(ops, windows)
+    meta = breakdown_meta(trace, skip=skip)
+    assert meta["window_ns"] == sum(window.end - window.start for window in windows)
+    exposed = breakdown(trace, skip=skip)["exposed_ns"].sum()
+    assert exposed + meta["idle_ns"] == meta["window_ns"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(ops=OPS, steps=STEPS)
+def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
+    trace, windows = _trace(ops, steps), _by_iteration(ops, steps)
+    ran = {window.iteration for window in windows if window.iteration is not None}
+    table = breakdown(trace, "stage", per_iteration=True)
+    for row in table.to_dicts():
+        times = sorted(
+            sum(_exposed(w, ops)[row["stage"]] for w in windows if w.iteration == iteration)
+            for iteration in ran
+        )
+        if not times:
+            assert row["iterations"] is None
+            continue
+        assert row["iterations"] == len(times)
+        assert times[0] <= row["p5_ns"] <= row["median_ns"] <= row["p95_ns"] <= times[-1]
+        assert {row["p5_ns"], row["median_ns"], row["p95_ns"]} <= set(times)
+        if len(times) % 2:
+            assert row["median_ns"] == median(times)

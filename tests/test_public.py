@@ -1,0 +1,160 @@
+"""What is public stays as listed, and the parts of the package know of each other as designed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+import tracekit
+from tracekit import errors
+
+PACKAGE = Path(tracekit.__file__).parent
+
+PUBLIC = {
+    "tracekit": """
+        Run RunRecord Store TracekitError __version__ ingest open
+    """,
+    "tracekit.analysis": """
+        KEYS breakdown breakdown_meta features identify parse_keys query share_meaning summarise
+    """,
+    "tracekit.attribution": "Rules attribute base_name",
+    "tracekit.cli": "app main",
+    "tracekit.model": """
+        CALLS COLLECTIVE COLLECTIVES CONTENTS Column DEVICES ITERATIONS KERNEL_KINDS KIND KINDS OPS
+        PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES
+        TABLES THREADS Table Trace layered_lengths union_length
+    """,
+    "tracekit.present": """
+        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS colour_of html printable
+        records terminal to_csv to_json to_markdown to_parquet
+    """,
+    "tracekit.sources": "Progress check_readable read",
+    "tracekit.sources.nsys": "is_nsys read",
+    "tracekit.store": "RunRecord Store SummaryValue file_digest",
+}
+
+EVERYWHERE = {"errors", "_resources"}
+MAY_IMPORT = {
+    "model": set(),
+    "sources": {"model"},
+    "attribution": {"model", "machine"},
+    "store": {"model", "sources", "attribution"},
+    "analysis": {"model", "machine"},
+    "present": {"model", "analysis"},
+    "errors": set(),
+    "_resources": set(),
+}
+"""What each part may import of ours, beside itself and `EVERYWHERE`; the rest may import all."""
+
+
+def _packages() -> list[str]:
+    return sorted(
+        ".".join(file.parent.relative_to(PACKAGE.parent).parts)
+        for file in PACKAGE.rglob("__init__.py")
+    )
+
+
+def test_every_package_is_listed() -> None:
+    assert _packages() == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names(name: str) -> None:
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == sorted(PUBLIC[name].split())
+    assert len(set(module.__all__)) == len(module.__all__)
+    for each in module.__all__:
+        assert getattr(module, each) is not None
+
+
+def test_the_front_door_lists_and_refuses_names() -> None:
+    assert set(tracekit.__all__) <= set(dir(tracekit))
+    with pytest.raises(AttributeError, match="'tracekit' has no attribute 'breakdowns'"):
+        _ = tracekit.breakdowns
+
+
+def test_every_public_thing_says_what_it_is() -> None:
+    for name in PUBLIC:
+        module = importlib.import_module(name)
+        assert module.__doc__
+        for each in module.__all__:
+            thing = getattr(module, each)
+            if isinstance(thing, type | FunctionType):
+                assert thing.__doc__, f"{name}.{each}"
+
+
+def test_errors_are_the_tree_that_their_module_draws() -> None:
+    classes: list[type[errors.TracekitError]] = [
+        thing for thing in vars(errors).values() if isinstance(thing, type)
+    ]
+    assert errors.__doc__ is not None
+    for each in classes:
+        assert issubclass(each, errors.TracekitError)
+        assert each.__name__ in errors.__doc__
+        assert each.__doc__
+    assert str(errors.UsageError("this is wrong", "do that")) == "this is wrong: do that"
+    assert str(errors.UsageError("this is wrong")) == "this is wrong"
+    assert {each.exit_code for each in classes} == {2}
+
+
+def _loaded_by(statement: str) -> set[str]:
+    """Return the packages that a fresh interpreter holds after a statement."""
+    program = f"import sys; {statement}; print(*(name.partition('.')[0] for name in sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import tracekit", "import tracekit.cli"])
+def test_importing_is_cheap(statement: str) -> None:
+    heavy = {"polars", "sqlalchemy", "plotly", "adbc_driver_manager", "adbc_driver_sqlite", "dask"}
+    assert _loaded_by(statement) & heavy == set()
+
+
+def test_a_name_is_loaded_when_it_is_used() -> None:
+    assert "polars" not in _loaded_by("import tracekit; tracekit.TracekitError")
+    assert "polars" in _loaded_by("import tracekit.analysis")
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Yield the full names of what a module imports of this package."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("tracekit"))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            if (node.module or "").partition(".")[0] == "tracekit":
+                yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+FILES = sorted(file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_follow_the_design(name: str) -> None:
+    file = PACKAGE / name
+    part = name.partition("/")[0].removesuffix(".py")
+    for imported in _imports(file):
+        _, _, target = imported.partition(".")
+        other, _, rest = target.partition(".")
+        if other == part:
+            continue
+        if part in MAY_IMPORT:
+            assert other in MAY_IMPORT[part] | EVERYWHERE, f"{name} imports {imported}"
+        is_package = (PACKAGE / other).is_dir()
+        assert not (is_package and rest.startswith("_")), f"{name} imports {imported}, private"
+
+
+def test_the_design_names_parts_that_exist() -> None:
+    for part in MAY_IMPORT:
+        assert (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").is_file(), part
