@@ -224,25 +224,25 @@ class TestByVisibleDevices:
         ("value", "uuid"),
         [
             ("GPU-36017b65-c648-392c", "36017b65-c648-392c"),
-            ("GPU-9", "9a5cbc7d-0000-0000"),
-            ("GPU-36017b65-c6", "36017b65-c648-392c"),
-            ("1", "9a5cbc7d-0000-0000"),
-            ("1,-1,0", "9a5cbc7d-0000-0000"),
+            ("GPU-36017b65-c", "36017b65-c648-392c"),
+            ("GPU-36017b65-f", "36017b65-ffff-ffff"),
+            ("1", "36017b65-c648-392c"),
+            ("2,-1,0", "36017b65-ffff-ffff"),
             # What names no GPU, or more than one, tells nothing: the ordinal is taken instead.
-            ("GPU-36017b65", "36017b65-c648-392c"),
-            ("GPU-", "36017b65-c648-392c"),
-            ("9a5cbc7d", "36017b65-c648-392c"),
-            ("7", "36017b65-c648-392c"),
-            ("", "36017b65-c648-392c"),
-            (" , ", "36017b65-c648-392c"),
-            ("NoDevFiles", "36017b65-c648-392c"),
+            ("GPU-36017b65", "9a5cbc7d-0000-0000"),
+            ("GPU-", "9a5cbc7d-0000-0000"),
+            ("GPU-7", "9a5cbc7d-0000-0000"),
+            ("36017b65-c648-392c", "9a5cbc7d-0000-0000"),
+            ("7", "9a5cbc7d-0000-0000"),
+            ("", "9a5cbc7d-0000-0000"),
+            (" , ", "9a5cbc7d-0000-0000"),
+            ("NoDevFiles", "9a5cbc7d-0000-0000"),
         ],
     )
     def test_gpus_are_named_by_index_or_by_the_beginning_of_their_uuid(self, one, value, uuid):
-        one.gpu(0, uuid="36017b65-c648-392c")
-        one.gpu(1, uuid="9a5cbc7d-0000-0000")
+        one.gpu(0, uuid="9a5cbc7d-0000-0000")
+        one.gpu(1, uuid="36017b65-c648-392c")
         one.gpu(2, uuid="36017b65-ffff-ffff")
-        one.gpu(3, uuid=None)
         visible(one, value)
         one.kernel(1, 2)
         trace = trace_of(one)

@@ -1,0 +1,118 @@
+"""What NVIDIA's own `nsys stats` says about an export.
+
+Run as a program, with traces as arguments, it prints the figures that ``nsys_stats.csv`` holds, so
+that these can be checked where nsys is not installed:
+
+    python tests/real/nsys_stats.py TRACE... > tests/real/nsys_stats.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
+COMMAND = (
+    "nsys", "stats", "--report", ",".join(REPORTS), "--format", "csv", "--force-export=false",
+    "--output", ".",
+)  # fmt: skip
+RECORDED = Path(__file__).with_suffix(".csv")
+COLUMNS = ("trace", "of", "name", "count", "total_ns", "megabytes")
+NAME_LENGTH = 60
+"""How much of a name is recorded."""
+LONGEST = 30
+"""How many of a trace's ranges are recorded by name."""
+
+Totals = Mapping[str, tuple[int, int]]
+"""Count and total length (ns) by name."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Totals of kernels by name, of copies and memsets by operation, and of ranges by style and
+    name; and the size of copies and memsets as printed, in units of 10^6 bytes.
+    """
+
+    kernels: Totals
+    memory: Totals
+    megabytes: Mapping[str, str]
+    ranges: Totals
+
+
+class NsysFailedError(Exception):
+    """The installed nsys cannot make these reports of this file."""
+
+
+def stats(trace: Path) -> Stats:
+    """Run `nsys stats` on a copy of `trace`, beside which it may write what it likes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copyfile(trace, folder / "t.sqlite")
+        with (folder / "log").open("w") as log:
+            done = subprocess.run(
+                [*COMMAND, "t.sqlite"], cwd=folder, stdout=log, stderr=log, timeout=300, check=False
+            )
+        paths = [folder / f"t_{report}.csv" for report in REPORTS]
+        if done.returncode or not all(path.exists() for path in paths):
+            raise NsysFailedError((folder / "log").read_text()[-500:])
+        kernels, sizes, times, ranges = (_table(path) for path in paths)
+    return Stats(
+        _totals(kernels, "Instances", "Name"),
+        _totals(times, "Count", "Operation"),
+        {row["Operation"]: row["Total (MB)"] for row in sizes},
+        _totals(ranges, "Instances", "Style", "Range"),
+    )
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _totals(table: list[dict[str, str]], count: str, *names: str) -> Totals:
+    return {
+        " ".join(row[name] for name in names): (int(row[count]), int(row["Total Time (ns)"]))
+        for row in table
+    }
+
+
+def recorded_rows(found: Stats) -> Iterator[tuple[str, ...]]:
+    """Yield what is recorded of a trace, less its name: all columns but the first, as text."""
+    for name, (count, length) in sorted(found.kernels.items()):
+        yield "kernel", name[:NAME_LENGTH], str(count), str(length), ""
+    for name, (count, length) in sorted(found.memory.items()):
+        yield "memory", name, str(count), str(length), found.megabytes[name]
+    counts, lengths = zip(*found.ranges.values(), strict=True)
+    yield "ranges", f"{len(found.ranges)} names", str(sum(counts)), str(sum(lengths)), ""
+    longest = sorted(found.ranges.items(), key=lambda item: (-item[1][1], item[0]))
+    for name, (count, length) in longest[:LONGEST]:
+        yield "range", name[:NAME_LENGTH], str(count), str(length), ""
+
+
+def recorded() -> dict[str, list[tuple[str, ...]]]:
+    """Return the recorded rows by trace."""
+    with RECORDED.open(newline="", encoding="utf-8") as file:
+        lines = (line for line in file if not line.startswith("#"))
+        rows: dict[str, list[tuple[str, ...]]] = {}
+        for trace, *row in list(csv.reader(lines))[1:]:
+            rows.setdefault(trace, []).append(tuple(row))
+    return rows
+
+
+def _record(traces: list[Path]) -> None:
+    version = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
+    sys.stdout.write(f"# {version.stdout.strip()}\n# {' '.join(COMMAND)} TRACE\n")
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for trace in traces:
+        writer.writerows((trace.stem, *row) for row in recorded_rows(stats(trace)))
+
+
+if __name__ == "__main__":
+    _record([Path(name) for name in sys.argv[1:]])
