@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 100
 _TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+_CELL = "padding:0.15em 0.8em 0.15em 0;text-align:"
 _SQUARE = "display:inline-block;width:0.7em;height:0.7em;margin-right:0.5em;background:"
 _RULE = "border-top:1px solid currentColor"
 
@@ -56,7 +57,7 @@ def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
 
 def _header(columns: list[ShownColumn]) -> str:
     return "".join(
-        f'<th style="text-align:{_side(column)}">{escape(column.header)}</th>' for column in columns
+        f'<th style="{_CELL}{_side(column)}">{escape(column.header)}</th>' for column in columns
     )
 
 
@@ -69,7 +70,7 @@ def _cell(column: ShownColumn, row: int) -> str:
     text = column.texts[row]
     colour = colour_of(column.name, text)
     square = f'<span style="{_SQUARE}{colour}"></span>' if colour else ""
-    return f'<td style="text-align:{_side(column)}">{square}{escape(text)}</td>'
+    return f'<td style="{_CELL}{_side(column)}">{square}{escape(text)}</td>'
 
 
 def _side(column: ShownColumn) -> str:
