@@ -44,14 +44,14 @@ def test_numbers() -> None:
         "ranges": 1,
         "iterations": 2,
         "launched": 0.5,
-        "explained": 40 / 70,
+        "coverage": 40 / 70,
     }
 
 
 def test_numbers_of_nothing() -> None:
     assert summarise(Trace.of({})) == {
         "devices": 0, "gpus": None, "processes": 0, "ops": 0, "kernels": 0, "ranges": 0,
-        "iterations": 0, "launched": None, "explained": None,
+        "iterations": 0, "launched": None, "coverage": None,
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def test_the_summary_of_a_new_run() -> None:
         "ranges": "1,444",
         "iterations": "6",
         "launches known": "100.0 %",
-        "stages known": "100.0 %",
+        "coverage (stages known)": "100.0 %",
         "warnings": "-",
     }
 

@@ -200,3 +200,9 @@ def test_notes_say_what_is_unknown_and_show_any_other_key() -> None:
         "store: a/b",
         "shape: x 1",
     ]
+
+
+def test_what_is_not_quite_all_does_not_read_as_all_of_it() -> None:
+    lines = notes({"coverage": {"nvtx": 0.99996, "none": 0.00004}})
+    assert lines == ["stages known by: nvtx >99.9 %, none <0.1 % of busy time"]
+    assert notes({"coverage": {"nvtx": 1.0}}) == ["stages known by: nvtx 100.0 % of busy time"]

@@ -17,7 +17,7 @@ def summarise(trace: Trace) -> dict[str, Number]:
     -------
     ``devices`` (that ran an op), ``processes``, ``ops``, ``kernels``, ``ranges``, ``iterations``;
     ``gpus``, their names; ``launched``, the share of ops whose launching call is known, and
-    ``explained``, the share of GPU busy time whose stage is known (null without ops).
+    ``coverage``, the share of GPU busy time whose stage is known (null without ops).
     """
     ops = trace["ops"].select("device", "start", "end", "kind", "call", "stage_source").collect()
     devices = trace.read("devices").filter("active")
@@ -31,7 +31,7 @@ def summarise(trace: Trace) -> dict[str, Number]:
         "ranges": _height(trace, "ranges"),
         "iterations": trace.read("iterations")["iteration"].n_unique(),
         "launched": ops["call"].count() / ops.height if ops.height else None,
-        "explained": _explained(ops),
+        "coverage": _coverage(ops),
     }
 
 
@@ -39,7 +39,7 @@ def _height(trace: Trace, table: str) -> int:
     return int(trace[table].select(pl.len()).collect().item())
 
 
-def _explained(ops: pl.DataFrame) -> float | None:
+def _coverage(ops: pl.DataFrame) -> float | None:
     """Return the share of busy time in which an op of known stage runs."""
     busy = int(union_length(ops, ["device"])["length"].sum())
     known = ops.filter(pl.col("stage_source").cast(pl.String) != "none")
@@ -96,7 +96,7 @@ def features(trace: Trace) -> pl.DataFrame:
 def _understood(trace: Trace) -> pl.DataFrame:
     """Return how far attribution went, which more than one kind of data decides."""
     numbers = summarise(trace)
-    launched, explained = numbers["launched"], numbers["explained"]
+    launched, coverage = numbers["launched"], numbers["coverage"]
     iterations = numbers["iterations"]
     rows = [
         (
@@ -107,8 +107,8 @@ def _understood(trace: Trace) -> pl.DataFrame:
         ),
         (
             "stages",
-            _degree(explained),
-            f"known of {_percent(explained)} of GPU busy time",
+            _degree(coverage),
+            f"known of {_percent(coverage)} of GPU busy time",
             "nsys profile -t cuda,nvtx, or name your ranges: --rules FILE",
         ),
         (

@@ -25,7 +25,7 @@ NULL = "-"
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
 _WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
-_SHARE = re.compile(r"(^|_)(share|coverage|explained|launched)(_|$)")
+_SHARE = re.compile(r"(^|_)(share|coverage|launched)(_|$)")
 _BYTES = re.compile(r"(^|_)bytes$")
 # Numbers that name a thing are shown as they are; all other integers get thousands separators.
 _IDENTIFIER = re.compile(
@@ -33,7 +33,7 @@ _IDENTIFIER = re.compile(
     r"|range|rank|report|result|stream|thread|tid)$"
 )
 
-_LABELS = {"launched": "launches known", "explained": "stages known"}
+_LABELS = {"launched": "launches known", "coverage": "coverage (stages known)"}
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
 _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"), (0, 1, "B"))
@@ -105,7 +105,9 @@ def duration(value: Number) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction as text in percent."""
+    """Return a fraction as text in percent; what is not quite all does not read as all of it."""
+    if 0.9995 <= fraction < 1:  # noqa: PLR2004 - would round to 100.0
+        return ">99.9 %"
     return f"{scaled([fraction], 0.01, 1)[0]} %"
 
 
