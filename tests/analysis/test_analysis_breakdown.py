@@ -343,6 +343,18 @@ def test_a_step_that_never_ran_ahead_of_an_earlier_one() -> None:
     assert breakdown(trace, "iteration", skip=1)["iteration"].to_list() == [1]
 
 
+def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
+    # Step 1's window is empty, and begins where that of step 2 does.
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.iteration(number, 10 * number, 10 * number + 10)
+    _op(builder, "FP", 5, 15)
+    _op(builder, "FP", 40, 50, at=15)
+    _op(builder, "FP", 40, 60, at=25, stream=8)
+    table = breakdown(builder.trace(), skip=2, per_iteration=True)
+    assert table.select("ops", "busy_ns", "iterations", "p5_ns").rows() == [(2, 20, 1, 20)]
+
+
 def test_windows_that_begin_together_lose_nothing() -> None:
     builder = TraceBuilder()
     for number in range(40):

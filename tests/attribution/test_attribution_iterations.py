@@ -83,6 +83,8 @@ def test_a_batch_inside_a_step_is_no_step() -> None:
 def test_a_step_inside_a_step_is_no_step() -> None:
     found = _named((0, 50, "step 4"), (5, 20, "inner step 1"), (60, 90, "step 5"))
     assert found == [(0, 4, 0, 50), (0, 5, 60, 90)]
+    found = _named((0, 50, "step 4"), (0, 50, "step 4"), (40, 50, "inner step 1"))
+    assert found == [(0, 4, 0, 50)]
 
 
 def test_the_first_rule_that_matches_anything_decides() -> None:

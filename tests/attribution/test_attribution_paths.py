@@ -87,6 +87,13 @@ def test_numbers_outside_of_iterations_are_kept() -> None:
     assert _paths(builder) == ["step N", "step N", "step N", "epoch 57", "data copy in 57"]
 
 
+def test_one_iteration_shows_no_repetition() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 90, "step 3")
+    builder.range(10, 20, "layer 3")
+    assert _paths(builder) == ["step 3", "step 3 > layer 3"]
+
+
 def test_another_threads_ranges_repeat_the_number_too() -> None:
     builder = _steps("step {}")
     for count in range(3):

@@ -335,9 +335,10 @@ def test_with_backward_ranges_the_training_thread_says_the_stage() -> None:
 
 def test_a_gap_outside_of_all_steps_is_not_backward() -> None:
     builder = _training(backward=False, thread_name="pt_autograd_0")
-    builder.range(1000, 1010, "forward")
-    builder.op("x", 1020, thread=1)
-    builder.range(1100, 1110, "optimizer")
+    for begin in (-1000, 1000):
+        builder.range(begin, begin + 10, "forward")
+        builder.op(f"x{begin}", begin + 20, thread=1)
+        builder.range(begin + 100, begin + 110, "optimizer")
     assert _all_of(builder, "x") == {UNKNOWN}
 
 
