@@ -373,6 +373,20 @@ def test_clearing_gradients_before_backward_is_not_the_weight_update() -> None:
     assert _all_of(builder, "b") == {("BP", "backward_thread")}
 
 
+def test_clearing_gradients_of_the_next_step_does_not_stretch_the_gap() -> None:
+    builder = TraceBuilder()
+    for begin in (0, 100, 200):
+        builder.range(begin, begin + 98, f"step {begin // 100}")
+        builder.range(begin + 1, begin + 5, "zero_grad")
+        builder.range(begin + 10, begin + 30, "forward")
+        builder.range(begin + 60, begin + 80, "optimizer")
+        for at in (40, 45, 50, 55):
+            builder.op(f"b{begin + at}", begin + at, thread=1)
+    builder.op("late", 290, thread=1)  # after the last step's weight update, one of 13 launches
+    assert _all_of(builder, "b") == {("BP", "backward_thread")}
+    assert _all_of(builder, "late") == {("OTHER", "none")}
+
+
 def test_the_loss_after_forward_leaves_the_gap_open() -> None:
     builder = TraceBuilder()
     for begin in (0, 100, 200):

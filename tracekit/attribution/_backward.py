@@ -18,8 +18,8 @@ def backward_windows(
     """Return when each process may be running its backward pass.
 
     Those are the backward ranges of its training thread. Where it has none, they are the gaps
-    between the end of a forward range and the next forward range or weight update, inside an
-    iteration.
+    between the end of a forward range and the last weight update before the next forward range (or
+    that range, if there is none), inside an iteration.
 
     Returns
     -------
@@ -38,19 +38,26 @@ def backward_windows(
 
 def _gaps(passes: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     steps = iterations.select("process", "iteration", "start", step_end="end").sort("start")
-    # Gradients may be cleared between forward and backward; the weight update begins later.
-    clears = pl.col("name").str.contains("(?i)zero[ _.-]?grad").fill_null(value=False)
+    forward, update = pl.col("stage") == "FP", pl.col("stage") == "WU"
     return (
-        outermost(passes.filter(~clears))
-        .with_columns(next=pl.col("start").shift(-1).over("process"))
-        .filter(pl.col("stage") == "FP")
+        outermost(passes)
         .sort("start")
         .join_asof(steps, on="start", by="process", check_sortedness=False)
+        .filter(pl.col("start") < pl.col("step_end"))
+        .with_columns(turn=forward.cum_sum().over("process", "iteration"))
+        .filter(pl.col("turn") > 0)
+        .group_by("process", "iteration", "turn", maintain_order=True)
+        .agg(
+            pl.col("start", "end", "step_end").first(),
+            # Gradients may be cleared before they are made, so the last update is the one.
+            update=pl.col("start").filter(update).last(),
+        )
+        .with_columns(next=pl.col("start").shift(-1).over("process"))
         .filter(pl.col("end") <= pl.col("step_end"))
         .select(
             "process",
             start="end",
-            end=pl.min_horizontal("next", "step_end"),
+            end=pl.min_horizontal(pl.coalesce("update", "next"), "step_end"),
             unit="iteration",
             ranged=pl.lit(value=False),
         )
