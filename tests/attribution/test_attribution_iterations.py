@@ -191,6 +191,15 @@ def test_forward_and_update_without_backward() -> None:
     assert found == [(0, 0, 0, 50), (0, 1, 50, 99)]
 
 
+def test_an_evaluation_between_steps_belongs_to_none() -> None:
+    found = _named(
+        (0, 9, "forward"), (10, 29, "optimizer"),
+        (30, 45, "validation"), (31, 40, "forward"),
+        (50, 59, "forward"), (60, 79, "optimizer"), (80, 90, "test"),
+    )  # fmt: skip
+    assert found == [(0, 0, 0, 30), (0, 1, 50, 79)]
+
+
 def test_forward_alone() -> None:
     found = _named((0, 9, "forward"), (10, 19, "loss"), (50, 59, "forward"), (60, 69, "loss"))
     assert found == [(0, 0, 0, 50), (0, 1, 50, 69)]

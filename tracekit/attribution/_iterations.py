@@ -69,7 +69,7 @@ def find_iterations(
             )
         return _numbered(named)
     rest = training.join(named.select("process").unique(), on="process", how="anti")
-    repeated = _repeated(outside, rest)
+    repeated = _until_evaluation(_repeated(outside, rest), ranges.filter(evaluation))
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
     )
@@ -161,11 +161,30 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     return (
         steps.filter(pl.len().over("process") > 1)
         .with_columns(
+            ranges_end="end",
             end=pl.coalesce(following, "end"),
             number=pl.lit(None, pl.Int64),
             name=pl.lit(None, pl.String),
         )
         .drop("step")
+    )
+
+
+def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.DataFrame:
+    """End steps where an evaluation begins after their last range, and before the next step."""
+    begins = evaluations.select("process", "thread", evaluation="start").sort("evaluation")
+    return (
+        steps.sort("ranges_end")
+        .join_asof(
+            begins,
+            left_on="ranges_end",
+            right_on="evaluation",
+            by=["process", "thread"],
+            strategy="forward",
+            check_sortedness=False,
+        )
+        .with_columns(end=pl.min_horizontal("end", "evaluation"))
+        .drop("ranges_end", "evaluation")
     )
 
 
