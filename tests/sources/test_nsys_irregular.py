@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nsys_builder import NsysBuilder, global_pid, global_tid
-from source_helpers import column, execute, rows, trace_of
+from source_helpers import column, execute, remarks, rows, trace_of
 
 from tracekit.errors import MissingDataError
 from tracekit.model import TABLES
@@ -138,7 +138,7 @@ class TestEmpty:
         full = read(nsys.path)
         for name in {*TABLES} - {"reports", "contents"}:
             assert full.read(name).equals(bare.read(name)), name
-        assert full.warnings == bare.warnings
+        assert remarks(full) == remarks(bare)
 
     def test_nothing_but_empty_tables_is_nothing(self, one):
         _full(one)
@@ -260,7 +260,7 @@ class TestTypes:
         assert rows(trace, "ops", "start", "end", "device", "context", "stream", "correlation")[
             before:
         ] == [(at, at + 5, 0, 1, 7, 900_001), (at + 10, at + 15, 0, 1, 7, 900_002)]
-        assert trace.warnings == ()
+        assert remarks(trace) == ()
 
     def test_what_is_no_number_is_left_out_and_counted(self, one):
         one.kernel(1, 2)
@@ -284,7 +284,7 @@ class TestTypes:
             (10, 15, None, 1),
             (20, 25, 7, None),
         ]
-        assert sorted(trace.warnings) == sorted(
+        assert sorted(remarks(trace)) == sorted(
             [
                 "2 GPU ops have no valid times and were left out",
                 "1 GPU ops have no device or process and were left out",
@@ -314,7 +314,7 @@ class TestTypes:
             (5002, 5003, "2.5", "3.0"),
             (5004, 5005, "blob", None),
         ]
-        assert trace.warnings == (
+        assert remarks(trace) == (
             f"1 values of {NVTX}.doubleValue are not of its type and were left out",
         )
 
@@ -333,3 +333,33 @@ class TestTypes:
             (epoch, epoch + 1),
             (epoch + 2, epoch + 3),
         ]
+
+
+HINT = "record with `nsys profile -t cuda,nvtx`"
+NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
+NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
+NO_RANGES = "no NVTX ranges were recorded, so stages are told by names of kernels alone"
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ("kernel call range", ()),
+        ("copy call range", (NO_KERNELS,)),
+        ("kernel range", (NO_CALLS,)),
+        ("kernel call", (NO_RANGES,)),
+        ("range", ("no GPU work was recorded",)),
+    ],
+)
+def test_what_an_export_lacks_is_said(
+    one: NsysBuilder, held: str, expected: tuple[str, ...]
+) -> None:
+    if "kernel" in held:
+        one.kernel(10, 20, correlation=1)
+    if "copy" in held:
+        one.memcpy(10, 20, correlation=1, kind=1, bytes=8)
+    if "call" in held:
+        one.call(5, 6, correlation=1)
+    if "range" in held:
+        one.push_pop(0, 9, "forward")
+    assert trace_of(one).warnings == tuple(f"{text}: {HINT}" for text in expected)

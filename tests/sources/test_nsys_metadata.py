@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from nsys_builder import NsysBuilder, load_schema
-from source_helpers import column, execute, rows, trace_of, versions_with
+from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
 from tracekit.model import TABLES, Trace
 from tracekit.sources import read
@@ -103,28 +103,28 @@ class TestClock:
         nsys.kernel(EPOCH + 5, EPOCH + 6)
         trace = trace_of(nsys)
         assert rows(trace, "ops", "start", "end") == [(5, 6)]
-        assert trace.warnings == ("1 GPU ops have no valid times and were left out",)
+        assert remarks(trace) == ("1 GPU ops have no valid times and were left out",)
 
 
 class TestFilters:
     def test_a_filter_by_time_is_told(self, one):
         one.kernel(1, 2)
         one.meta("EXPORT_PARAM_TIMES_TO_EXPORT", "[500000000,1000000000]")
-        [warning] = trace_of(one).warnings
+        [warning] = remarks(trace_of(one))
         assert "--times [500000000,1000000000]" in warning
         assert "names are lost" in warning
 
     def test_a_filter_by_table_is_told(self, one):
         one.kernel(1, 2)
         one.meta("EXPORT_PARAM_TABLES_TO_EXPORT", "CUPTI.*")
-        [warning] = trace_of(one).warnings
+        [warning] = remarks(trace_of(one))
         assert "--tables CUPTI.*" in warning
 
     def test_no_filter_is_not_told(self, one):
         one.kernel(1, 2)
         one.meta("EXPORT_PARAM_TIMES_TO_EXPORT", "")
         one.meta("EXPORT_PARAM_TABLES_TO_EXPORT", "")
-        assert trace_of(one).warnings == ()
+        assert remarks(trace_of(one)) == ()
 
 
 SECRET = "hf_abcdefSECRETtoken"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nsys_builder import global_pid
-from source_helpers import column, execute, rows, trace_of, versions_with
+from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
 from tracekit.sources import read
 
@@ -33,7 +33,7 @@ def test_every_column_of_an_op_comes_from_its_row(nsys):
         (2, 0, 0, 0, 1, 14, 140, 142, "[CUDA memset]", "[CUDA memset]", "memset", 64, None, None,
          0, 9, None),
     ]  # fmt: skip
-    assert trace.warnings == ()
+    assert remarks(trace) == ()
 
 
 def test_what_is_not_attributed_yet_is_empty(one):
@@ -205,7 +205,7 @@ class TestIds:
         one.kernel(3, 4, device=1)
         trace = trace_of(one)
         assert rows(trace, "ops", "op", "start", "device") == [(0, 3, 1)]
-        assert trace.warnings == ("1 GPU ops have no device or process and were left out",)
+        assert remarks(trace) == ("1 GPU ops have no device or process and were left out",)
 
     def test_work_of_no_process_is_left_out_and_said_so(self, one):
         one.kernel(1, 2)
@@ -220,7 +220,7 @@ class TestIds:
         )
         trace = read(one.path)
         assert rows(trace, "ops", "start", "process") == [(1, 0)]
-        assert trace.warnings == ("1 GPU ops have no device or process and were left out",)
+        assert remarks(trace) == ("1 GPU ops have no device or process and were left out",)
 
     def test_the_process_of_a_gpu_row_may_have_the_top_bits_set(self, one):
         """An id of 64 bits without sign is stored as a negative number."""
@@ -275,7 +275,7 @@ class TestTimes:
         one.kernel(7, 7, correlation=5)
         trace = trace_of(one)
         assert rows(trace, "ops", "start", "end", "correlation") == [(0, 5, 4), (7, 7, 5)]
-        assert trace.warnings == ("3 GPU ops have no valid times and were left out",)
+        assert remarks(trace) == ("3 GPU ops have no valid times and were left out",)
 
     def test_times_are_exact_beyond_the_precision_of_a_float(self, one):
         epoch = 1_700_000_000_123_456_789
@@ -298,7 +298,7 @@ class TestGraphs:
             (5, node + 2),
             (6, None),
         ]
-        assert trace.warnings == ()
+        assert remarks(trace) == ()
 
     @pytest.mark.parametrize("nsys", versions_with(GRAPH), indirect=True)
     def test_a_graph_recorded_as_a_whole_is_one_op(self, nsys):
@@ -308,7 +308,7 @@ class TestGraphs:
         assert rows(
             trace, "ops", "start", "end", "name", "kind", "device", "stream", "bytes", "correlation"
         ) == [(10, 90, "[CUDA graph 4]", "graph", 1, 3, None, 5)]
-        assert trace.warnings == ()
+        assert remarks(trace) == ()
 
     @pytest.mark.parametrize(
         "name", ["cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaGraphLaunch_ptsz_v10000"]
@@ -318,7 +318,7 @@ class TestGraphs:
             one.call(correlation, correlation + 1, correlation=correlation, name=name)
         one.kernel(10, 11, correlation=6)
         one.kernel(12, 13, correlation=5, pid=999)
-        [warning] = trace_of(one).warnings
+        [warning] = remarks(trace_of(one))
         assert warning.startswith("GPU time of 2 CUDA graph launches was not recorded: record with")
 
     @pytest.mark.parametrize("nsys", versions_with(GRAPH), indirect=True)
@@ -326,7 +326,7 @@ class TestGraphs:
         nsys.call(1, 2, correlation=5, name="cudaGraphLaunch_v10000")
         nsys.graph_trace(0, 0, correlation=5)
         nsys.kernel(10, 11, correlation=6)
-        lost, unrecorded = trace_of(nsys).warnings
+        lost, unrecorded = remarks(trace_of(nsys))
         assert lost == "1 GPU ops have no valid times and were left out"
         assert unrecorded.startswith("GPU time of 1 CUDA graph launches was not recorded")
 
@@ -334,7 +334,7 @@ class TestGraphs:
         for at, name in enumerate(("cudaGraphInstantiate_v12000", "cudaGraphExecUpdate_v10020")):
             one.call(at, at + 1, correlation=at, name=name)
         one.kernel(10, 11, correlation=9)
-        assert trace_of(one).warnings == ()
+        assert remarks(trace_of(one)) == ()
 
 
 def test_the_same_trace_is_the_same_in_every_version(nsys):

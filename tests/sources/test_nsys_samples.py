@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from source_helpers import column, rows
+from source_helpers import column, remarks, rows
 
 from tracekit.errors import MissingDataError
 from tracekit.sources import read
@@ -41,7 +41,7 @@ def test_a_c_program(real_sample, version, schema, duration):
     assert rows(trace, "reports", "schema_version", "duration") == [(schema, duration)]
     assert rows(trace, "threads", "thread", "name") == [(0, "parent"), (1, None)]
     assert column(trace, "processes", "name") == ["./nvc"]
-    assert trace.warnings == ()
+    assert remarks(trace) == ()
 
 
 def test_a_python_program_with_a_range_across_threads(real_sample):
@@ -99,5 +99,5 @@ def test_an_export_of_a_part_of_the_time(real_sample):
     assert rows(trace, "ranges", "start", "end") == inside.select("start", "end").rows()
     assert len(inside) == 4
     assert set(rows(trace, "ranges", "domain", "category")) == {("domain 1", None)}
-    [warning] = trace.warnings
+    [warning] = remarks(trace)
     assert "--times [500000000,1000000000]" in warning

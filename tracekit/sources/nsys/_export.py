@@ -68,7 +68,13 @@ def read(file: SqliteFile, progress: Progress = lambda *_: None) -> Trace:
     processes, threads = _processes(file, ops, calls, ranges), _threads(calls, ranges, names)
     devices = map_devices(file, ops, metadata)
     step()
-    warnings = (*metadata.warnings, *lost, *_coercions(file), *_unrecorded_graphs(ops, calls))
+    warnings = (
+        *metadata.warnings,
+        *_absences(ops, calls, ranges),
+        *lost,
+        *_coercions(file),
+        *_unrecorded_graphs(ops, calls),
+    )
     return _assemble(file, metadata, processes, threads, devices, ops, calls, ranges, warnings)
 
 
@@ -157,6 +163,20 @@ def _threads(calls: pl.DataFrame, ranges: pl.DataFrame, names: pl.DataFrame) -> 
             process_gid=process_of(pl.col("thread_gid")),
         )
     )
+
+
+def _absences(ops: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame) -> tuple[str, ...]:
+    """Say what numbers must not be read as, where the export lacks what they would need."""
+    if ops.is_empty():
+        return ("no GPU work was recorded: record with `nsys profile -t cuda,nvtx`",)
+    kernels = ops.filter(pl.col("kind").is_in(["compute", "graph"]))
+    absences = (
+        (kernels, "no kernels were recorded, so GPU time is that of copies and memsets alone"),
+        (calls, "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
+        (ranges, "no NVTX ranges were recorded, so stages are told by names of kernels alone"),
+    )
+    hint = "record with `nsys profile -t cuda,nvtx`"
+    return tuple(f"{absence}: {hint}" for frame, absence in absences if frame.is_empty())
 
 
 def _coercions(file: SqliteFile) -> tuple[str, ...]:
