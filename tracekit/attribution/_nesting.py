@@ -28,7 +28,8 @@ class Nesting:
         (null for a range that does not nest) and ``lane_parent``, the tightest range around it in
         its lane.
     segments
-        Per lane: ``thread, time, range``, by time: from `time` on, `range` is the innermost.
+        Per lane, of which there is at least one: ``thread, time, range``, by time: from `time` on,
+        `range` is the innermost.
     """
 
     ranges: pl.DataFrame
@@ -51,8 +52,6 @@ class Nesting:
     def latest(self, candidates: list[pl.Series]) -> pl.Series:
         """Return, row by row, which of some ranges started last."""
         # Numbers follow start times, outer ranges first, so the largest number is the latest.
-        if not candidates:
-            return pl.Series("range", [], pl.Int64)
         return pl.select(pl.max_horizontal(*candidates)).to_series()
 
 
@@ -81,7 +80,7 @@ def nest(ranges: pl.DataFrame) -> tuple[Nesting, tuple[str, ...]]:
         "range", "thread", "domain", "start", "end"
     )
     laid = _laid(stacked)
-    lanes = laid["lane"].unique().sort()
+    lanes = range(max(laid["lane"].n_unique(), 1))
     joined = ranges.select("range", "thread", "start", "end").join(
         laid.select("range", "lane", lane_parent="parent"),
         on="range",

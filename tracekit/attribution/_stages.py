@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -46,6 +47,21 @@ class Context:
     training: pl.DataFrame
     iterations: pl.DataFrame
     rules: Rules
+
+    @cached_property
+    def nearest(self) -> pl.DataFrame:
+        """Which range decides for each one: ``staged, evaluating, marked``.
+
+        It is the nearest, of itself and those around it in its lane, that has a stage, lies in
+        metric evaluation, or is an autograd marker.
+        """
+        number = pl.col("range")
+        own = self.ranges.select(
+            staged=pl.when(pl.col("stage").is_not_null()).then(number),
+            evaluating=pl.when(self.evaluation).then(number),
+            marked=pl.when("autograd").then(number),
+        )
+        return pl.DataFrame({name: self.nesting.inherited(own[name]) for name in own.columns})
 
 
 def attribute_stages(ops: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -104,31 +120,18 @@ def _series(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
 
 def _own_thread(launches: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Look at the push/pop ranges that are open on the launching thread."""
-    nesting, ranges = context.nesting, context.ranges
+    nesting, near = context.nesting, context.nearest
     lanes = nesting.innermost(launches)
-    number = pl.col("range")
-    own = {
-        "staged": pl.when(pl.col("stage").is_not_null()).then(number),
-        "evaluating": pl.when(context.evaluation).then(number),
-        "marked": pl.when("autograd").then(number),
-    }
-    found = {
-        name: nesting.latest([near.gather(lane) for lane in lanes])
-        for name, near in (
-            (name, nesting.inherited(_series(ranges, expression)))
-            for name, expression in own.items()
-        )
-    }
-    rows = launches.height
-    nothing = pl.Series([None] * rows, dtype=pl.Int64)
-    innermost = nesting.latest(lanes) if lanes else nothing
-    found = {name: series if lanes else nothing for name, series in found.items()}
+    staged, evaluating, marked = (
+        nesting.latest([near[name].gather(lane) for lane in lanes])
+        for name in ("staged", "evaluating", "marked")
+    )
     return pl.DataFrame(
         {
-            "range": innermost,
-            "range_stage": ranges["stage"].gather(found["staged"]),
-            "evaluates": found["evaluating"].is_not_null(),
-            "differentiates": found["marked"].is_not_null(),
+            "range": nesting.latest(lanes),
+            "range_stage": context.ranges["stage"].gather(staged),
+            "evaluates": evaluating.is_not_null(),
+            "differentiates": marked.is_not_null(),
         }
     )
 
