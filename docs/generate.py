@@ -16,9 +16,9 @@ PAGE = Path(__file__).with_name("tables.md")
 _HEAD = """# Tables
 
 Every input becomes these tables; they are what `tracekit sql` queries, what `run.table(name)`
-returns, and what a store keeps as Parquet. Times are nanoseconds since the start of the recording
-session, sizes are bytes, and a null means unknown. This page is written by `docs/generate.py` from
-the declarations in `tracekit/model/_tables.py`.
+returns, and what a store keeps as Parquet. Times are nanoseconds since the start of the report's
+recording session, sizes are bytes, and a null means unknown. This page is written by
+`docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
 """
 
 

@@ -23,25 +23,32 @@ PUBLIC = {
         Run RunRecord Store TracekitError __version__ ingest open
     """,
     "tracekit.analysis": """
-        KEYS breakdown breakdown_meta features identify parse_keys query share_meaning summarise
+        KEYS breakdown breakdown_meta breakdown_with_meta features identify parse_keys query
+        share_meaning summarise
     """,
-    "tracekit.attribution": "Rules attribute base_name",
+    "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.cli": "app main",
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES CONTENTS Column DEVICES ITERATIONS KERNEL_KINDS KIND KINDS OPS
-        PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES
-        TABLES THREADS Table Trace layered_lengths union_length
+        CALLS COLLECTIVE COLLECTIVES CONTENTS Column DEVICES ITERATIONS KERNEL_KINDS KEYS KIND KINDS
+        Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE
+        STAGES
+        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS Table Trace TraceWriter combine
+        covered_by layered_lengths layers_down missing_files union_length
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS colour_of html printable
         records terminal to_csv to_json to_markdown to_parquet
     """,
-    "tracekit.sources": "Progress check_readable read",
+    "tracekit.sources": "Progress check_readable open_report read",
     "tracekit.sources.nsys": "is_nsys read",
-    "tracekit.store": "RunRecord Store SummaryValue file_digest",
+    "tracekit.sources.sqlite": "MAGIC SqlType SqliteFile",
+    "tracekit.store": """
+        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue cores file_digest
+        make_reports open_executor run_digest
+    """,
 }
 
-EVERYWHERE = {"errors", "_resources"}
+EVERYWHERE = {"errors", "_resources", "_ahead", "_compiled", "_memory", "_spool"}
 MAY_IMPORT = {
     "model": set(),
     "sources": {"model"},
@@ -49,8 +56,7 @@ MAY_IMPORT = {
     "store": {"model", "sources", "attribution"},
     "analysis": {"model", "machine"},
     "present": {"model", "analysis"},
-    "errors": set(),
-    "_resources": set(),
+    **{part: set() for part in EVERYWHERE},
 }
 """What each part may import of ours, beside itself and `EVERYWHERE`; the rest may import all."""
 

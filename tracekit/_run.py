@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit._ingest import OnError, Progress, ReportProgress, Request, add_run, content_digest
 from tracekit.errors import MissingDataError, UnknownRunError
-from tracekit.store import RunRecord, Store, SummaryValue, file_digest
+from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, SummaryValue
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from tracekit.attribution import Rules
     from tracekit.model import Trace
 
-Progress = Callable[[str, int, int], None]
 StrPath = str | os.PathLike[str]
 
 
-def _silent(_step: str, _done: int, _total: int) -> None:
+def _silent(*_: object) -> None:
     """Report progress to no one."""
 
 
@@ -34,9 +33,8 @@ class Run:
     Made by `open` and `ingest`, not by hand.
     """
 
-    def __init__(self, record: RunRecord, trace: Trace, rules: Rules | None = None) -> None:
-        self.record = record
-        self._stored = trace
+    def __init__(self, record: RunRecord, store: Store, rules: Rules | None = None) -> None:
+        self.record, self._reports = store.open_reports(record)
         self._rules = rules
 
     def __repr__(self) -> str:
@@ -81,11 +79,17 @@ class Run:
     @cached_property
     def trace(self) -> Trace:
         """The run's tables; attributed anew if rules were given when it was opened."""
+        from tracekit.model import combine
+
         if self._rules is None:
-            return self._stored
+            return replace(combine(self._reports), warnings=self.record.warnings)
         from tracekit.attribution import attribute
 
-        return attribute(self._stored, self._rules)
+        # By report, as ingest does: numbers follow time within a report and not throughout a run.
+        trace = combine([attribute(report, self._rules) for report in self._reports])
+        # An attribution that is done again warns again of the same things.
+        warnings = dict.fromkeys(self.record.warnings + trace.warnings)
+        return replace(trace, warnings=tuple(warnings))
 
     def table(self, name: str) -> pl.LazyFrame:
         """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.
@@ -145,7 +149,7 @@ class Run:
 
 
 def ingest(
-    path: StrPath,
+    path: StrPath | Sequence[StrPath],
     *,
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -153,15 +157,21 @@ def ingest(
     iteration: str | None = None,
     store: StrPath | None = None,
     progress: Progress | None = None,
+    report_progress: ReportProgress | None = None,
+    memory: int = DEFAULT_MEMORY,
+    processes: int | None = None,
+    dask: str | None = None,
+    on_error: OnError = "stop",
 ) -> tuple[Run, bool]:
-    """Make a run of a trace file in the store.
+    """Make a run of a trace file, or one run of several, in the store.
 
     Parameters
     ----------
     path
-        The file.
+        The file; or files that are the reports of one run, such as those of its ranks. They are
+        put in order of their names, with ``rank10`` after ``rank2``.
     name
-        Name of the run; the file's by default.
+        Name of the run; the file's by default, or that of the folder of several.
     labels
         Labels to give it.
     rules
@@ -173,45 +183,54 @@ def ingest(
         from the working directory, else a new one there.
     progress
         Told what is being done, how much of it is done, and how much there is.
+    report_progress
+        Of several files, told of each one: the file, and the same; at its end, an empty step.
+    memory
+        How much memory the work may use on a machine, bytes.
+    processes
+        How many of several files are read at once, each in a process; by default as many as there
+        are cores.
+    dask
+        Address of a Dask scheduler, on whose workers they are read instead. Workers have to reach
+        the files and the store by the same paths.
+    on_error
+        What a file of several that cannot be read does: it ends everything (``stop``), or is left
+        out with a warning (``skip``, or a function that is told the file and the error).
 
     Returns
     -------
-    The run, and whether it is new. The same file with the same rules makes no second run; with
+    The run, and whether it is new. The same content with the same rules makes no second run; with
     other rules it takes the place of the first.
 
     Raises
     ------
     InputError
-        If the file cannot be read as a trace; the store is unchanged then.
+        If a file cannot be read as a trace; the store is unchanged then.
     UsageError
-        If the name or a rule is wrong.
+        If the name, a rule or an option is wrong, or a report is given twice.
     StoreError
         If the store cannot be written.
     """
-    from tracekit.analysis import summarise
     from tracekit.attribution import Rules
-    from tracekit.sources import check_readable
 
-    file = Path(path)
-    check_readable(file)
-    chosen = Rules.load(None if rules is None else Path(rules), iteration)
-    tell = progress or _silent
-    digest = _digest(file, tell)
-    place = Store.discover(None if store is None else Path(store))
-    make = cache(partial(_make, file, digest, chosen, tell))
-    if not place.root.exists():
-        make()  # A store is not created for a file that turns out to be none.
-    record, is_new = place.add(
-        digest=digest,
-        options=_options(chosen),
-        files=(file.name,),
+    is_many = not isinstance(path, (str, os.PathLike))
+    files: Sequence[StrPath] = path if not isinstance(path, (str, os.PathLike)) else [path]
+    request = Request(
+        files=[Path(file) for file in files],
+        is_many=is_many,
         name=name,
-        default_name=file.stem,
         labels=labels or {},
-        make=make,
-        summarise=summarise,
+        rules=Rules.load(None if rules is None else Path(rules), iteration),
+        memory=memory,
+        processes=processes,
+        dask=dask,
+        on_error=on_error,
+        progress=progress or _silent,
+        report_progress=report_progress or _silent,
     )
-    return Run(record, place.open(record)), is_new
+    place = Store.discover(None if store is None else Path(store))
+    record, is_new = add_run(place, request)
+    return Run(record, place), is_new
 
 
 def open(  # noqa: A001 - the word that users of a library expect, as in tracekit.open(...)
@@ -241,7 +260,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         from tracekit.attribution import Rules
 
         chosen = Rules.load(None if rules is None else Path(rules), iteration)
-    return Run(record, place.open(record), chosen)
+    return Run(record, place, chosen)
 
 
 def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
@@ -251,7 +270,7 @@ def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
     from tracekit.sources import check_readable
 
     check_readable(path)
-    digest = _digest(path, progress)
+    digest = content_digest(path, progress)
     known = next((record for record in place.runs() if record.digest == digest), None)
     return known or ingest(path, store=place.root, progress=progress)[0].record
 
@@ -260,28 +279,3 @@ def _looks_like_path(reference: StrPath) -> bool:
     """Tell whether someone who wrote this meant a file, even if there is none."""
     text = str(reference)
     return not isinstance(reference, str) or os.sep in text or text.endswith((".sqlite", ".db"))
-
-
-def _digest(path: Path, progress: Progress) -> str:
-    size = path.stat().st_size
-    return file_digest(path, lambda done: progress("check content", done, size))
-
-
-def _options(rules: Rules) -> str:
-    digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
-    return json.dumps({"rules": digest})
-
-
-def _make(path: Path, digest: str, rules: Rules, progress: Progress) -> Trace:
-    from tracekit.attribution import attribute
-    from tracekit.sources import read
-
-    trace = attribute(read(path, progress), rules, progress)
-    reports = trace.read("reports")
-    return trace.with_tables({"reports": reports.with_columns(digest=_literal(digest))})
-
-
-def _literal(value: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.lit(value)

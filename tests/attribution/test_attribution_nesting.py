@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, stages
 
-from tracekit.attribution._nesting import nest, parents_and_depths
+from tracekit import _compiled
+from tracekit._spool import Workspace
+from tracekit.attribution import Rules
+from tracekit.attribution._nesting import look_at_ranges
+from tracekit.model import KEYS, Recording, Stream, Trace
 
 Range = tuple[int, int, int]
 """Thread, start, end."""
@@ -30,6 +34,29 @@ def _frame(ranges: Sequence[Range], domains: Sequence[str | None] = ()) -> pl.Da
         pl.Series("domain", domains or [None] * len(ranges), pl.String),
         pl.lit("push_pop").alias("style"),
     )
+
+
+RULES = Rules.load()
+
+
+def _tree(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return ``parent, depth`` of each range."""
+    place = {"report": 0, "process": 0, "name": None}
+    ranges = frame.with_columns(pl.lit(value).alias(name) for name, value in place.items())
+    stream = Recording.of(Trace.of({"ranges": ranges})).streams["ranges"]
+    assert isinstance(stream, Stream)
+    assert KEYS["ranges"] == "range"
+    places = look_at_ranges(stream, 3, RULES, Workspace()).places
+    empty = pl.DataFrame(schema={"parent": pl.Int64, "depth": pl.Int32})
+    return pl.concat([empty, *(chunk.select("parent", "depth") for chunk in places)])
+
+
+@pytest.fixture(params=["as it stands", "compiled"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have loops run as they stand, or compiled however few rows there are."""
+    if request.param == "compiled":
+        monkeypatch.setattr(_compiled, "FEW_ROWS", 0)
+    return str(request.param)
 
 
 @pytest.mark.parametrize(
@@ -57,18 +84,9 @@ def _frame(ranges: Sequence[Range], domains: Sequence[str | None] = ()) -> pl.Da
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("mode")
 def test_parents(ranges: list[Range], expected: list[int | None]) -> None:
-    nesting, warnings = nest(_frame(ranges))
-    assert warnings == ()
-    assert parents_and_depths(nesting)["parent"].to_list() == expected
-
-
-def _open_at(frame: pl.DataFrame, thread: int, at: int) -> list[int]:
-    return [
-        number
-        for number, owner, start, end, *_ in frame.rows()
-        if owner == thread and start <= at < end
-    ]
+    assert _tree(_frame(ranges))["parent"].to_list() == expected
 
 
 def _naive_parents(frame: pl.DataFrame) -> list[int | None]:
@@ -105,23 +123,15 @@ RANGES = st.lists(
 DOMAINS = st.lists(st.sampled_from((None, "NCCL", "DALI")), min_size=12, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(ranges=RANGES, domains=DOMAINS)
-def test_nesting_is_that_of_every_range_and_instant(
-    ranges: list[Range], domains: list[str | None]
-) -> None:
+@pytest.mark.usefixtures("mode")
+def test_nesting_is_that_of_every_range(ranges: list[Range], domains: list[str | None]) -> None:
     frame = _frame(ranges, domains[: len(ranges)])
-    nesting, warnings = nest(frame)
-    assert warnings == ()
-    moments = [(thread, at) for thread in (0, 1, 2) for at in range(-5, 26)]
-    queries = pl.DataFrame(
-        moments, schema={"thread": pl.Int32, "time": pl.Int64}, orient="row"
-    )  # fmt: skip
-    lanes = nesting.innermost(queries)
-    found = nesting.latest(lanes).to_list() if lanes else [None] * len(moments)
-    assert found == [max(_open_at(frame, *moment), default=None) for moment in moments]
     parents = _naive_parents(frame)
-    tree = parents_and_depths(nesting)
+    tree = _tree(frame)
     assert tree["parent"].to_list() == parents
     assert tree["depth"].to_list() == [_naive_depth(parents, n) for n in range(len(ranges))]
 
@@ -167,30 +177,21 @@ def test_start_end_ranges_nest_in_nothing() -> None:
     frame = _frame([(0, 0, 9), (0, 1, 8), (0, 2, 7)]).with_columns(
         style=pl.Series(["push_pop", "start_end", "push_pop"])
     )
-    nesting, _ = nest(frame)
-    assert parents_and_depths(nesting).rows() == [(0, None, 0), (1, None, None), (2, 0, 1)]
+    assert _tree(frame).rows() == [(None, 0), (None, None), (0, 1)]
 
 
+@pytest.mark.usefixtures("mode")
 def test_a_deep_stack() -> None:
     depth = 700
-    nesting, warnings = nest(_frame([(0, n, 2 * depth - n) for n in range(depth)]))
-    assert warnings == ()
-    tree = parents_and_depths(nesting)
+    tree = _tree(_frame([(0, n, 2 * depth - n) for n in range(depth)]))
     assert tree["parent"].to_list() == [None, *range(depth - 1)]
     assert tree["depth"].to_list() == list(range(depth))
-    assert nesting.inherited(pl.Series([7] + [None] * (depth - 1))).to_list() == [7] * depth
 
 
-def test_ranges_that_all_cross_each_other_end_in_a_warning() -> None:
-    began = time.monotonic()
-    frame = _frame([(0, n, 400 + n) for n in range(300)])
-    nesting, warnings = nest(frame)
-    tree = parents_and_depths(nesting)
-    assert time.monotonic() - began < 20
-    assert warnings == ("236 ranges nest in no order and were not used",)
+def test_ranges_that_all_cross_each_other() -> None:
+    tree = _tree(_frame([(0, n, 400 + n) for n in range(300)]))
     assert tree["parent"].to_list() == [None] * 300
-    assert tree["depth"].to_list() == [0] * 64 + [None] * 236
-    assert nesting.inherited(pl.Series(range(300))).to_list() == list(range(300))
+    assert tree["depth"].to_list() == [0] * 300
 
 
 @pytest.mark.parametrize("domains", [(None, "profiler"), (None, None)])
@@ -199,18 +200,11 @@ def test_a_long_chain_of_crossings(domains: tuple[str | None, str | None]) -> No
     count = 3000
     frame = _frame([(0, 10 * n, 10 * n + 12) for n in range(count)], domains * (count // 2))
     began = time.monotonic()
-    nesting, warnings = nest(frame)
+    assert _tree(frame)["parent"].null_count() == count
     assert time.monotonic() - began < 5
-    assert warnings == ()
-    assert len(nesting.segments) == 2
-    assert parents_and_depths(nesting)["parent"].null_count() == count
 
 
-def test_domains_that_interleave_have_a_lane_each() -> None:
+def test_domains_that_interleave() -> None:
     ranges = [(0, 0, 40), (1, 0, 40), (0, 10, 50), (1, 10, 30), (0, 20, 30), (0, 25, 45)]
     domains = ["a", "a", "b", "a", "c", "b"]
-    frame = _frame(ranges, domains)
-    nesting, warnings = nest(frame)
-    assert warnings == ()
-    assert nesting.ranges["lane"].to_list() == [0, 0, 1, 0, 2, 1]
-    assert parents_and_depths(nesting)["parent"].to_list() == [None, None, None, 1, 2, 2]
+    assert _tree(_frame(ranges, domains))["parent"].to_list() == [None, None, None, 1, 2, 2]

@@ -106,7 +106,10 @@ def test_what_would_fail_for_every_file_stops(tmp_path: Path) -> None:
     [
         (
             ["--name", "x", str(OTHER)],
-            "--name 'x' cannot name 2 files: ingest them one by one to name them",
+            (
+                "--name 'x' cannot name 2 files: make one run of them with --run, "
+                "or ingest them one by one to name them"
+            ),
         ),
         (["--label", "gpus"], "label 'gpus' is not of the form key=value: write --label gpus=4"),
         (["--label", "=4"], "label '=4' is not of the form key=value: write --label gpus=4"),

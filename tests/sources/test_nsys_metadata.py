@@ -157,7 +157,9 @@ class TestSecrets:
         folder = tmp_path / "run"
         folder.mkdir()
         trace.write(folder)
-        assert not any(SECRET.encode() in path.read_bytes() for path in folder.iterdir())
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert files
+        assert not any(SECRET.encode() in path.read_bytes() for path in files)
 
     def test_stay_in_the_file_when_reading_it_fails(self, one):
         _plant(one)

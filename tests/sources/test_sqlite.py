@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from source_helpers import execute
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources._sqlite import SqliteFile
+from tracekit.sources.sqlite import SqliteFile
 
 BATCH = 1024
 """As many rows as the driver looks at to find the type of a column."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.model import Trace
-from tracekit.store import Store
+from tracekit.store import Made, Store
 from tracekit.store._staging import Folders
 
 
@@ -53,9 +53,10 @@ def main(arguments: list[str]) -> None:
     if point == "committed":
         let_happen(event, Store, "_commit", after=True)
 
-    def make() -> Trace:
+    def make(folder: Path) -> Made:
         happen(event if point == "make" else "")
-        return Trace.of({})
+        Trace.of({}).write(folder / "0")
+        return Made(content, (content,), ((),))
 
     record, made = Store(Path(root), catalog or None).add(
         digest=content,

@@ -14,9 +14,15 @@ import pytest
 
 import tracekit
 from tracekit.model import Trace
+from tracekit.store import Made
+from tracekit.store._staging import file_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from tracekit.store import RunRecord, Store
+
+    Maker = Callable[[Path], Made]
 
 PROGRAM = Path(__file__).with_name("ingesting.py")
 
@@ -27,6 +33,17 @@ def tiny(devices: int = 1, warnings: tuple[str, ...] = ()) -> Trace:
     return Trace.of(
         {"devices": frame.with_columns(report=0, active=True, identity=pl.lit("assumed"))}, warnings
     )
+
+
+def written(trace: Trace, content: str = "aa", files: Sequence[str] = ("aa.sqlite",)) -> Maker:
+    """A `make` that writes a trace as that of a run's only report."""
+
+    def make(folder: Path) -> Made:
+        with file_errors(folder):
+            trace.write(folder / "0")
+        return Made(content, tuple(files), (trace.warnings,))
+
+    return make
 
 
 def count_devices(trace: Trace) -> dict[str, int]:
@@ -42,19 +59,26 @@ def add(store: Store, content: str = "aa", **changes: Any) -> tuple[RunRecord, b
         "name": None,
         "default_name": content,
         "labels": {},
-        "make": tiny,
         "summarise": count_devices,
-    }
-    return store.add(**(request | changes))
+    } | changes
+    trace = request.pop("trace", tiny)
+
+    def make(folder: Path) -> Made:
+        return written(trace(), request["digest"], request["files"])(folder)
+
+    request.setdefault("make", make)
+    return store.add(**request)
 
 
-def never() -> NoReturn:
+def never(*_: object) -> NoReturn:
     """A `make` for ingests that must not get so far."""
     pytest.fail("make was called")
 
 
 def left_over(store: Store) -> list[str]:
     """What lies in the store's folders beyond one folder per run."""
+    if not store.root.exists():
+        return []
     staged = [path.name for path in (store.root / "staging").iterdir()]
     published = sorted(path.name for path in (store.root / "runs").iterdir())
     return staged + published[len(store.runs()) :]

@@ -30,10 +30,10 @@ def test_an_added_run_is_listed_and_opens_with_its_columns(store):
         store,
         "d1",
         options='{"rules": []}',
-        files=["rank0.sqlite", "rank1.sqlite"],
+        files=["rank0.sqlite"],
         name="first run",
         labels={"model": "vgg", "gpus": "3"},
-        make=lambda: tiny(3, ("one thing", "another")),
+        trace=lambda: tiny(3, ("one thing", "another")),
     )
 
     assert made
@@ -44,7 +44,7 @@ def test_an_added_run_is_listed_and_opens_with_its_columns(store):
     assert record.created.utcoffset() == timedelta(0)
     assert record.digest == "d1"
     assert record.options == '{"rules": []}'
-    assert record.files == ("rank0.sqlite", "rank1.sqlite")
+    assert record.files == ("rank0.sqlite",)
     assert record.labels == {"model": "vgg", "gpus": "3"}
     assert record.warnings == ("one thing", "another")
     assert record.summary == {"devices": 3}
@@ -82,7 +82,7 @@ def test_the_summary_is_made_of_the_stored_columns(store):
     sources = []
     add(
         store,
-        make=lambda: tiny(2),
+        trace=lambda: tiny(2),
         summarise=lambda t: sources.append(t["devices"].explain()) or {},
     )
     assert "PARQUET" in sources[0].upper()
@@ -120,11 +120,11 @@ def test_the_same_content_cannot_take_the_name_of_another_run(store):
 
 
 def test_other_options_replace_the_columns_and_keep_the_run(store):
-    first, _ = add(store, name="mine", labels={"a": "1"}, make=lambda: tiny(1, ("old",)))
+    first, _ = add(store, name="mine", labels={"a": "1"}, trace=lambda: tiny(1, ("old",)))
     add(store, "bb")
     folders = set((store.root / "runs").iterdir())
     again, made = add(
-        store, options='{"x":1}', files=["moved"], labels={"b": "2"}, make=lambda: tiny(2)
+        store, options='{"x":1}', files=["moved"], labels={"b": "2"}, trace=lambda: tiny(2)
     )
 
     assert made
@@ -147,11 +147,11 @@ def test_other_options_with_a_name_rename_too(store):
 
 def test_a_run_that_lost_its_columns_is_made_again(store):
     first, _ = add(store)
-    next(store.root.glob("runs/*/ops.parquet")).unlink()
-    with pytest.raises(StoreError, match=r"lacks ops\.parquet.*ingest aa\.sqlite again"):
+    next(store.root.glob("runs/*/0/ops/00000.parquet")).unlink()
+    with pytest.raises(StoreError, match=r"lacks 0/ops/00000\.parquet.*ingest aa\.sqlite again"):
         store.open(first)
     assert store.find_content("aa", "{}") is None
-    again, made = add(store, make=lambda: tiny(4))
+    again, made = add(store, trace=lambda: tiny(4))
     assert made
     assert again.id == first.id
     assert store.open(again).read("devices").height == 4
@@ -179,17 +179,17 @@ def test_a_name_taken_while_the_run_is_made_is_refused_too(store, catalog):
         return tiny()
 
     with pytest.raises(NameTakenError, match="'wanted'"):
-        add(store, "aa", name="wanted", make=make)
+        add(store, "aa", name="wanted", trace=make)
     assert [run.digest for run in store.runs()] == ["bb"]
     assert left_over(store) == []
 
 
 def test_content_added_while_it_is_made_is_added_once(store, catalog):
     def make() -> Trace:
-        add(Store(store.root, catalog), "aa", make=lambda: tiny(2), labels={"by": "other"})
+        add(Store(store.root, catalog), "aa", trace=lambda: tiny(2), labels={"by": "other"})
         return tiny(1)
 
-    record, made = add(store, "aa", make=make, labels={"by": "me"})
+    record, made = add(store, "aa", trace=make, labels={"by": "me"})
     assert not made
     assert store.runs() == [record]
     assert record.labels == {"by": "me"}
@@ -210,7 +210,7 @@ def test_a_failure_leaves_the_store_as_it_was(store, error):
     kept, _ = add(store, "aa")
     kind = error if isinstance(error, type) else type(error)
     with pytest.raises(kind):
-        add(store, "bb", make=fail)
+        add(store, "bb", trace=fail)
     with pytest.raises(kind):
         add(store, "aa", options="[]", labels={"no": "no"}, summarise=fail)
     assert store.runs() == [kept]
@@ -312,7 +312,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
     try:
         with pytest.raises(StoreError, match="File too large"):
-            add(store, "bb", make=lambda: Trace.of({"ranges": frame}))
+            add(store, "bb", trace=lambda: Trace.of({"ranges": frame}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert store.runs() == [kept]
@@ -323,5 +323,5 @@ def test_an_error_in_the_frames_themselves_is_not_taken_for_the_stores(store):
     broken = tiny()["devices"].with_columns(pl.lit("x").cast(pl.Int32).alias("report"))
     trace = Trace({**tiny().tables, "devices": broken})
     with pytest.raises(pl.exceptions.PolarsError):
-        add(store, make=lambda: trace)
+        add(store, trace=lambda: trace)
     assert left_over(store) == []

@@ -50,8 +50,8 @@ def test_every_spelling_of_postgresql_is_understood(tmp_path, postgres_catalog, 
 
 def test_stores_that_share_a_catalogue_do_not_see_each_other(tmp_path, postgres_catalog):
     one, two = (Store(tmp_path / name, postgres_catalog) for name in ("one", "two"))
-    first, _ = add(one, "aa", name="same", make=lambda: tiny(1))
-    second, made = add(two, "aa", name="same", make=lambda: tiny(2))
+    first, _ = add(one, "aa", name="same", trace=lambda: tiny(1))
+    second, made = add(two, "aa", name="same", trace=lambda: tiny(2))
     assert made
     assert one.runs() == [first]
     assert two.runs() == [second]
@@ -113,7 +113,7 @@ def test_columns_are_not_left_staged_where_the_catalogue_fails(sqlite):
         return tiny()
 
     with pytest.raises(StoreError, match="not a database"):
-        add(sqlite, make=make)
+        add(sqlite, trace=make)
     assert list((sqlite.root / "staging").iterdir()) == []
 
 
@@ -123,7 +123,7 @@ def test_a_catalogue_that_fails_does_not_hide_what_failed_before(sqlite):
         raise DamagedTraceError("cut short")
 
     with pytest.raises(DamagedTraceError, match="cut short"):
-        add(sqlite, make=make)
+        add(sqlite, trace=make)
     assert list((sqlite.root / "staging").iterdir()) == []
 
 

@@ -14,7 +14,7 @@ def test_a_killed_ingest_is_no_run_and_the_next_one_finishes_the_job(store, chil
     assert store.runs() == []
     assert left_over(store) != []
 
-    record, made = add(store, "aa", make=lambda: tiny(2))
+    record, made = add(store, "aa", trace=lambda: tiny(2))
     assert made
     assert store.runs() == [record]
     assert store.open(record).read("devices").height == 2
@@ -40,7 +40,7 @@ def test_what_is_left_over_is_cleared_before_more_is_written(store, child):
 
 @pytest.mark.parametrize(("point", "devices"), [("published", 1), ("committed", 0)])
 def test_a_killed_replacement_leaves_the_old_columns_or_the_new(store, child, point, devices):
-    record, _ = add(store, "aa", make=lambda: tiny(1))
+    record, _ = add(store, "aa", trace=lambda: tiny(1))
     child("aa", "die", point, "[]").end()
     assert [run.id for run in store.runs()] == [record.id]
     assert store.open(record).read("devices").height == devices

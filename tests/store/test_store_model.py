@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from store_helpers import tiny
+from store_helpers import tiny, written
 
 from tracekit.errors import NameTakenError, UnknownRunError
 from tracekit.store import Store
@@ -40,7 +40,7 @@ class Commands(RuleBasedStateMachine):
     def add(self, content, options, name, gpus):
         request = {"digest": content, "options": options, "files": ["f"], "name": name}
         request |= {"default_name": f"by {content}", "labels": {}}
-        request |= {"make": lambda: tiny(gpus), "summarise": lambda _: {}}
+        request |= {"make": written(tiny(gpus), content, ["f"]), "summarise": lambda _: {}}
         if self.taken(name, content):
             with pytest.raises(NameTakenError):
                 self.store.add(**request)

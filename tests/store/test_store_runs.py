@@ -172,7 +172,7 @@ def test_columns_that_cannot_be_removed_are_named(store, monkeypatch):
 
 def test_open_follows_a_run_whose_columns_were_replaced(store):
     old, _ = add(store)
-    add(store, options="[]", make=lambda: tiny(3, ("new",)))
+    add(store, options="[]", trace=lambda: tiny(3, ("new",)))
     trace = store.open(old)
     assert trace.read("devices").height == 3
     assert trace.warnings == ("new",)

@@ -8,55 +8,25 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._windows import chosen_windows, cut
-from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import KERNEL_KINDS, STAGES, Trace, layered_lengths, union_length
+from tracekit.analysis._keys import OF_WINDOWS, columns_of, dividing, is_by_stage, parse_keys
+from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._tallies import CUT, WHOLE, Counting, GroupTally, StageTally
+from tracekit.errors import UsageError
+from tracekit.model import KERNEL_KINDS, KIND, Trace
 
-
-@dataclass(frozen=True)
-class _Key:
-    """What ops are grouped by: the columns that the key gives, and how they are found."""
-
-    columns: tuple[str, ...]
-    meaning: str
-    divides_time: bool = False
-    """Whether its groups are stretches of time or devices, and so have a window of their own."""
-
-
-_KEYS = {
-    "stage": _Key(("stage",), "why an op runs"),
-    "kind": _Key(("kind",), "what an op does"),
-    "kernel": _Key(("name", "kind"), "name of a kernel; only kernels are listed"),
-    "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
-    "device": _Key(("device",), "GPU", divides_time=True),
-    "stream": _Key(("device", "pid", "stream"), "CUDA stream of a process on a GPU"),
-    "iteration": _Key(("iteration",), "training step", divides_time=True),
-}
-KEYS = {name: key.meaning for name, key in _KEYS.items()}
-"""What a breakdown can be by."""
-
-_COLUMNS = (
-    "op", "process", "device", "stream", "start", "end", "name", "kind", "launch_start", "range",
-    "stage", "stage_source",
-)  # fmt: skip
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
-
-
-def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the keys in ``"stage,device"`` or a sequence of them.
-
-    Raises
-    ------
-    UsageError
-        If one is unknown, is given twice, or none is given.
-    """
-    keys = tuple(key.strip() for key in (by.split(",") if isinstance(by, str) else by))
-    for key in keys:
-        if key not in _KEYS:
-            raise UsageError(f"no breakdown by {key!r}", f"choose among {', '.join(_KEYS)}")
-    if not keys or len(set(keys)) < len(keys):
-        raise UsageError(f"cannot break down by {by!r}", f"name each of {', '.join(_KEYS)} once")
-    return keys
+_PASSES = ("FP", "BP")
+_DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
+_DURATION = pl.col("duration_ns")
+_KERNEL_STATISTICS = [
+    _DURATION.count().cast(pl.Int64).alias("ops"),
+    _DURATION.sum().alias("total_ns"),
+    _DURATION.mean().alias("mean_ns"),
+    _DURATION.median().alias("median_ns"),
+    _DURATION.min().alias("min_ns"),
+    _DURATION.max().alias("max_ns"),
+    pl.col("alone_ns").sum(),
+]
 
 
 def breakdown(
@@ -103,21 +73,8 @@ def breakdown(
         If the run has no GPU work.
     """
     keys = parse_keys(by)
-    by_iteration = "iteration" in keys
-    pieces, windows = _pieces(trace, skip=skip, per_iteration=by_iteration)
-    table = _grouped(keys, pieces, windows)
-    if by_iteration:
-        names = (
-            trace.read("iterations")
-            .group_by("iteration")
-            .agg(iteration_name=pl.col("name").first())
-        )
-        table = table.join(names, on="iteration", how="left", maintain_order="left")
-        first = ("iteration", "iteration_name")
-        table = table.select(*first, pl.exclude(first))
-    if per_iteration:
-        table = _with_statistics(trace, keys, table, skip)
-    return table
+    found = _found(trace, keys, skip=skip)
+    return _table(trace, keys, found, skip=skip, per_iteration=per_iteration)
 
 
 def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
@@ -130,147 +87,172 @@ def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
     GPU busy time by source of the stage (sources overlap, so shares may add to more than 1);
     ``launched``, the share of ops whose launching call is known; ``skip``.
     """
-    pieces, windows = _pieces(trace, skip=skip, per_iteration=False)
+    return _meta(trace, _found(trace, ("stage",), skip=skip), skip)
+
+
+def breakdown_with_meta(
+    trace: Trace, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be."""
+    keys = parse_keys(by)
+    if "iteration" in keys:  # its windows are not those that the run is measured by
+        table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
+        return table, breakdown_meta(trace, skip=skip)
+    found = _found(trace, keys, skip=skip, with_stages=True)
+    table = _table(trace, keys, found, skip=skip, per_iteration=per_iteration)
+    return table, _meta(trace, found, skip)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was added up, of which windows."""
+
+    stages: StageTally | None
+    groups: GroupTally | None
+    windows: pl.DataFrame
+
+
+def _found(trace: Trace, keys: Sequence[str], *, skip: int, with_stages: bool = False) -> _Found:
+    per_iteration = "iteration" in keys
+    counting = CUT if skip or per_iteration else WHOLE
+    by_stage = is_by_stage(keys)
+    stages = StageTally(counting) if by_stage or with_stages else None
+    groups = None if by_stage else _group_tally(trace, keys, counting)
+    tallies = [tally for tally in (stages, groups) if tally is not None]
+    windows = hand_out(trace, tallies, skip=skip, per_iteration=per_iteration)
+    return _Found(stages, groups, windows)
+
+
+def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> GroupTally:
+    columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
+    tables = {"pid": ("processes", "process", "pid"), "range": ("ranges", "range", "path")}
+    named = {
+        name: (number, _by_number(trace[table], number, value))
+        for name, (table, number, value) in tables.items()
+        if name in columns
+    }
+    return GroupTally(columns, counting, "kernel" in keys, named)
+
+
+def _by_number(table: pl.LazyFrame, number: str, value: str) -> pl.Series:
+    """Return a column of a table in the order of the rows' numbers, which run from 0."""
+    return table.select(number, value).sort(number).collect()[value]
+
+
+def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
+    """Return what a breakdown is measured against, of stages that were tallied."""
+    if found.stages is None:
+        raise AssertionError("stages are tallied where this is asked")
+    stages, windows = found.stages.stages(), found.windows
     window = int((windows["end"] - windows["start"]).sum())
-    busy = _total(pieces)
-    sources = (
-        union_length(pieces, ["window", "stage_source"])
-        .group_by("stage_source")
-        .agg(pl.col("length").sum())
-    )
-    passes = _total(pieces.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])))
-    counted = pieces.filter("counts")
+    busy = int(stages["exposed_ns"].sum())
+    # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
+    passes = stages.filter(pl.col("stage").is_in(_PASSES))
+    ops = int(stages["ops"].sum())
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return {
         "window_ns": window,
         "idle_ns": window - busy,
-        "wu_residual_ns": window - passes,
+        "wu_residual_ns": window - int(passes["exposed_ns"].sum()),
         "devices": windows["device"].n_unique(),
         "iterations": kept["iteration"].n_unique(),
         "skip": skip,
-        "launched": counted["launch_start"].count() / counted.height if counted.height else None,
+        "launched": found.stages.launched() / ops if ops else None,
         "coverage": {
             source: length / busy if busy else 0.0
-            for source, length in sources.sort("stage_source").rows()
+            for source, length in found.stages.sources().items()
         },
     }
 
 
-def share_meaning(by: str | Sequence[str]) -> str:
-    """Say what ``share`` is a share of in a breakdown by some keys."""
-    keys = parse_keys(by)
-    part = "exposed_ns" if _is_by_stage(keys) else "busy_ns"
-    own = [key for key in keys if _KEYS[key].divides_time]
-    return f"{part} / window_ns of the {' and '.join(own)}" if own else f"{part} / window_ns"
-
-
-def _is_by_stage(keys: Sequence[str]) -> bool:
-    return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
-
-
-def _pieces(trace: Trace, *, skip: int, per_iteration: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the ops cut at the windows' edges, and the windows."""
-    ops = trace["ops"].select(_COLUMNS).collect()
-    if ops.is_empty():
-        raise MissingDataError(
-            "this run holds no GPU work", "record with `nsys profile -t cuda,nvtx`"
-        )
-    windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration)
-    pieces = cut(ops, windows).join(
-        windows.with_row_index("window").select("window", "iteration"),
-        on="window",
-        how="left",
-        maintain_order="left",
-    )
-    pids = trace["processes"].select("process", "pid").collect()
-    paths = trace["ranges"].select("range", "path").collect()
-    pieces = pieces.join(pids, on="process", how="left", maintain_order="left")
-    pieces = pieces.join(paths, on="range", how="left", maintain_order="left")
-    return pieces.drop("range").rename({"path": "range"}), windows
-
-
-def _total(pieces: pl.DataFrame) -> int:
-    return int(union_length(pieces, ["window"])["length"].sum())
-
-
-def _grouped(keys: Sequence[str], pieces: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    if "kernel" in keys:
-        pieces = pieces.filter(pl.col("kind").cast(pl.String).is_in(KERNEL_KINDS))
-    columns = list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))
-    # Windows are told apart by what divides time, so a group never spans two of them.
-    own = [name for name in columns if name in {"device", "iteration"} & set(keys)]
-    table = _lengths(keys, pieces, columns)
-    counted = pieces.filter("counts").group_by(columns).agg(_statistics(keys))
-    table = table.join(counted, on=columns, how="left", nulls_equal=True).with_columns(
-        pl.col("ops", "total_ns").fill_null(0)
-    )
-    table = _with_windows(table, pieces, windows, own)
-    part = "exposed_ns" if _is_by_stage(keys) else "busy_ns"
-    table = table.with_columns(
-        share=pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns"))
-    )
-    if _is_by_stage(keys):
-        table = table.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    return _arranged(table, keys, columns)
-
-
-def _lengths(keys: Sequence[str], pieces: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Return busy (and by stage exposed) time per group, added over windows."""
-    within = list(dict.fromkeys(["window", *columns]))
-    if _is_by_stage(keys):
-        others = [name for name in within if name != "stage"]
-        lengths = layered_lengths(pieces, "stage", STAGES, others)
-    else:
-        lengths = union_length(pieces, within).rename({"length": "busy_ns"})
-    return lengths.group_by(columns).agg(pl.col("^(busy|exposed)_ns$").sum())
-
-
-def _statistics(keys: Sequence[str]) -> list[pl.Expr]:
-    duration = pl.col("duration_ns")
-    statistics = [pl.len().cast(pl.Int64).alias("ops"), duration.sum().alias("total_ns")]
-    if "kernel" in keys:
-        statistics += [
-            duration.mean().alias("mean_ns"),
-            duration.median().alias("median_ns"),
-            duration.min().alias("min_ns"),
-            duration.max().alias("max_ns"),
-        ]
-    return statistics
-
-
-def _with_windows(
-    table: pl.DataFrame, pieces: pl.DataFrame, windows: pl.DataFrame, own: list[str]
+def _table(
+    trace: Trace, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
-    """Add the length of each group's window, and its idle time."""
-    lengths = windows.with_row_index("window").with_columns(
-        window_ns=pl.col("end") - pl.col("start")
+    table = _arranged(_with_windows(keys, _grouped(keys, found), found.windows), keys)
+    if "iteration" in keys:
+        table = _with_iteration_names(trace, table)
+    return _with_statistics(trace, keys, table, skip) if per_iteration else table
+
+
+def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
+    """Return the measures of each group, added over windows."""
+    columns = columns_of(keys)
+    of_windows = found.windows.select("window", *OF_WINDOWS)
+    if found.groups is None:
+        if found.stages is None:
+            raise AssertionError("something was tallied")
+        stages = found.stages.stages().join(of_windows, on="window", how="left")
+        sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
+        return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
+    groups = found.groups.groups().join(of_windows, on="window", how="left")
+    measures = [name for name in groups.columns if name in ("ops", "total_ns", "busy_ns")]
+    table = groups.group_by(columns).agg(pl.col(measures).sum())
+    if "kernel" not in keys:
+        return table
+    each = found.groups.kernels()
+    if set(columns) & set(OF_WINDOWS):
+        each = each.join(of_windows, on="window", how="left")
+    overlapped = pl.col("busy_ns").fill_null(0)
+    return (
+        _kernel_statistics(each, columns)
+        .join(table, on=columns, how="left", nulls_equal=True)
+        .with_columns(busy_ns=pl.col("alone_ns") + overlapped)
     )
-    busy = union_length(pieces, ["window"])
-    lengths = lengths.join(busy, on="window", how="left").with_columns(
-        idle_ns=pl.col("window_ns") - pl.col("length").fill_null(0)
+
+
+def _kernel_statistics(each: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return the statistics of each group; to pick each kind first spares a key to group by."""
+    others = [name for name in columns if name != "kind"]
+    return pl.concat(
+        each.filter(pl.col("kind") == kind)
+        .group_by(others)
+        .agg(pl.lit(kind, KIND).alias("kind"), *_KERNEL_STATISTICS)
+        for kind in KERNEL_KINDS
     )
-    sums = pl.col("window_ns", "idle_ns").sum()
+
+
+def _with_windows(keys: Sequence[str], table: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Add the length of each group's window, what of it is idle, and the group's share of it."""
+    own = dividing(keys)
+    length = (pl.col("end") - pl.col("start")).sum().alias("window_ns")
     if own:
-        return table.join(lengths.group_by(own).agg(sums), on=own, how="left", nulls_equal=True)
-    return table.join(lengths.select(sums), how="cross")
+        lengths = windows.group_by(own).agg(length)
+        table = table.join(lengths, on=own, how="left", nulls_equal=True)
+    else:
+        table = table.join(windows.select(length), how="cross")
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    return table.with_columns(
+        idle_ns=pl.col("window_ns") - pl.col("busy_ns"),
+        share=pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns")),
+    )
 
 
-def _arranged(table: pl.DataFrame, keys: Sequence[str], columns: list[str]) -> pl.DataFrame:
+def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Put columns in their documented order, and rows by window and then by what takes longest."""
-    divides = [name for name in columns if name in ("device", "iteration") and name in keys]
-    measures = ["ops", *(() if _is_by_stage(keys) else ("total_ns",))]
+    columns, divides, by_stage = columns_of(keys), dividing(keys), is_by_stage(keys)
+    divides = [name for name in columns if name in divides]
+    measures = ["ops", *(() if by_stage else ("total_ns",))]
     if "kernel" in keys:
-        measures += ["mean_ns", "median_ns", "min_ns", "max_ns"]
+        measures += _DURATIONS
     measures.append("busy_ns")
-    if _is_by_stage(keys):
+    if by_stage:
         measures += ["exposed_ns", "overlap_ns"]
-    if list(keys) == divides:
+    if list(keys) == divides:  # then a row is all that runs in its windows
         measures += ["window_ns", "idle_ns"]
     rest = [name for name in columns if name not in divides]
     first = [*divides, *(name for name in rest[:1] if name == "stage")]
     order = [pl.col(first), -pl.col("busy_ns"), pl.col(rest)]
     return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
+
+
+def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
+    names = (
+        trace.read("iterations").group_by("iteration").agg(iteration_name=pl.col("name").first())
+    )
+    table = table.join(names, on="iteration", how="left", maintain_order="left")
+    first = ("iteration", "iteration_name")
+    return table.select(*first, pl.exclude(first))
 
 
 def _with_statistics(
@@ -279,11 +261,11 @@ def _with_statistics(
     """Add percentiles over iterations; a group that an iteration lacks has length 0 in it."""
     if "iteration" in keys:
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
-    pieces, windows = _pieces(trace, skip=skip, per_iteration=True)
-    columns = list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))
-    each = _grouped([*keys, "iteration"], pieces, windows).drop_nulls("iteration")
-    part = "exposed_ns" if _is_by_stage(keys) else "busy_ns"
-    steps = windows.select("iteration").drop_nulls().unique()
+    columns = columns_of(keys)
+    found = _found(trace, [*keys, "iteration"], skip=skip)
+    each = _grouped([*keys, "iteration"], found).drop_nulls("iteration")
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    steps = found.windows.select("iteration").drop_nulls().unique()
     filled = (
         table.select(columns)
         .join(steps, how="cross")

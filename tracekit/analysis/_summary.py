@@ -19,28 +19,40 @@ def summarise(trace: Trace) -> dict[str, Number]:
     ``gpus``, their names; ``launched``, the share of ops whose launching call is known, and
     ``coverage``, the share of GPU busy time whose stage is known (null without ops).
     """
-    ops = trace["ops"].select("device", "start", "end", "kind", "call", "stage_source").collect()
+    ops = _counts(trace)
     devices = trace.read("devices").filter("active")
     names = devices["name"].drop_nulls().unique(maintain_order=True).to_list()
     return {
         "devices": devices.height,
         "gpus": ", ".join(names) or None,
         "processes": _height(trace, "processes"),
-        "ops": ops.height,
-        "kernels": ops.filter(pl.col("kind").cast(pl.String).is_in(KERNEL_KINDS)).height,
+        "ops": ops["ops"],
+        "kernels": ops["kernels"],
         "ranges": _height(trace, "ranges"),
         "iterations": trace.read("iterations")["iteration"].n_unique(),
-        "launched": ops["call"].count() / ops.height if ops.height else None,
-        "coverage": _coverage(ops),
+        "launched": ops["launched"] / ops["ops"] if ops["ops"] else None,
+        "coverage": _coverage(trace) if ops["unknown"] else 1.0 if ops["ops"] else None,
     }
+
+
+def _counts(trace: Trace) -> dict[str, int]:
+    """Count ops: all, kernels, those with a launching call, and those of unknown stage."""
+    counts = trace["ops"].select(
+        ops=pl.len(),
+        kernels=pl.col("kind").is_in(list(KERNEL_KINDS)).sum(),
+        launched=pl.col("call").count(),
+        unknown=(pl.col("stage_source") == "none").sum(),
+    )
+    return counts.collect(engine="streaming").row(0, named=True)
 
 
 def _height(trace: Trace, table: str) -> int:
     return int(trace[table].select(pl.len()).collect().item())
 
 
-def _coverage(ops: pl.DataFrame) -> float | None:
+def _coverage(trace: Trace) -> float | None:
     """Return the share of busy time in which an op of known stage runs."""
+    ops = trace["ops"].select("device", "start", "end", "stage_source").collect()
     busy = int(union_length(ops, ["device"])["length"].sum())
     known = ops.filter(pl.col("stage_source").cast(pl.String) != "none")
     return int(union_length(known, ["device"])["length"].sum()) / busy if busy else None

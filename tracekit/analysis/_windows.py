@@ -13,16 +13,6 @@ from tracekit.model import Trace
 _OWNER = ["process", "device"]
 
 
-def whole_windows(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return one window per device, from its first op's start to its last op's end."""
-    return (
-        ops.group_by("device")
-        .agg(start=pl.col("start").min(), end=pl.col("end").max())
-        .with_columns(iteration=pl.lit(None, pl.Int64), process=pl.lit(None, pl.Int32))
-        .sort("device")
-    )
-
-
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     """Cut each device's time into its iterations, and what lies between them.
 
@@ -122,8 +112,6 @@ def chosen_windows(
     """
     if skip < 0:
         raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
-    if not skip and not per_iteration:
-        return whole_windows(ops)
     iterations = trace.read("iterations")
     if iterations.is_empty():
         raise UsageError(

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 
+import numpy as np
 import polars as pl
 
-from tracekit.attribution._iterations import find_iterations, iteration_of, training_threads
-from tracekit.attribution._launches import link_launches
-from tracekit.attribution._names import classify_kernels, classify_ranges, classify_threads
-from tracekit.attribution._nesting import inherited, nest, parents_and_depths
-from tracekit.attribution._paths import with_paths
+from tracekit._ahead import ahead
+from tracekit._compiled import compiled, given
+from tracekit._spool import Spool, Workspace
+from tracekit.attribution._backward import autograd_threads, backward_windows
+from tracekit.attribution._following import Follower
+from tracekit.attribution._iterations import find_iterations, training_threads
+from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
+from tracekit.attribution._loops import Array, Arrays, stand
+from tracekit.attribution._names import classify_threads
+from tracekit.attribution._nesting import Nesting, look_at_ranges
+from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
-from tracekit.attribution._stages import Context, attribute_stages, is_open
-from tracekit.model import Trace
+from tracekit.attribution._spans import Spans
+from tracekit.attribution._stages import Evidence, Stages
+from tracekit.model import Recording, Stream, Trace
 
-_STEPS = ("launches", "ranges", "iterations", "stages")
+Progress = Callable[[str, int, int], None]
+Write = Callable[[str, Callable[[], pl.DataFrame]], None]
+"""Takes what makes the next rows of a canonical table, to be called once, in this order."""
+
+_KEPT = 4
+"""How many chunks of calls stay at hand: ops follow their calls closely."""
+_STEPS = ("launches and ranges", "iterations", "calls", "stages")
 
 
-def attribute(
-    trace: Trace, rules: Rules, progress: Callable[[str, int, int], None] = lambda *_: None
-) -> Trace:
+def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) -> Trace:
     """Return the trace with launches, innermost ranges, stages and iterations.
 
     A pure function of the raw columns: what an earlier attribution left is replaced.
@@ -34,40 +49,234 @@ def attribute(
     progress
         Told each step.
     """
+    written: dict[str, list[pl.DataFrame]] = {}
 
-    def step(number: int) -> None:
+    def write(table: str, make: Callable[[], pl.DataFrame]) -> None:
+        written.setdefault(table, []).append(make())
+
+    warnings = attribute_recording(Recording.of(trace), rules, Workspace(), write, progress)
+    return trace.with_tables({name: pl.concat(parts) for name, parts in written.items()}, warnings)
+
+
+def attribute_recording(
+    recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
+) -> tuple[str, ...]:
+    """Write ``ops``, ``calls``, ``ranges`` and ``iterations``, attributed.
+
+    Returns
+    -------
+    A sentence for each self-check that failed: a correlation id names at most one call of its
+    process, and a launch starts no later than its op.
+    """
+    ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
+    threads = classify_threads(recording.tables["threads"], rules).sort("thread")
+    steps = iter(range(len(_STEPS)))
+
+    def step() -> None:
+        number = next(steps)
         progress(f"attribute {_STEPS[number]}", number, len(_STEPS))
 
-    step(0)
-    ops, launch_warnings = link_launches(trace.read("ops"), trace.read("calls"))
-    ops = classify_kernels(ops, rules)
-    step(1)
-    ranges = classify_ranges(trace.read("ranges").sort("range"), rules)
-    nesting, nest_warnings = nest(ranges)
-    ranges = ranges.drop("parent", "depth").join(
-        parents_and_depths(nesting), on="range", how="left", maintain_order="left"
+    people = _people(threads, calls, ranges)
+    step()
+    with ThreadPoolExecutor(1, "launches") as other:
+        linking = other.submit(
+            link_launches, ops, calls, people.threads, people.processes, workspace
+        )
+        nesting = look_at_ranges(ranges, people.threads, rules, workspace)
+        launches = linking.result()
+    step()
+    found = _find_steps(nesting, launches, people, rules)
+    write("iterations", found.iterations.clone)
+    step()
+    contexts = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
+    step()
+    early = _attribute_ops(ops, launches, contexts, found, rules, write)
+    return (*recording.warnings, *_checks(launches, early, ops.height))
+
+
+@dataclass(frozen=True)
+class _People:
+    """Who takes part: the table of threads with what their names mean, and room for all numbers."""
+
+    table: pl.DataFrame
+    threads: int
+    processes: int
+
+
+def _people(table: pl.DataFrame, *streams: Stream) -> _People:
+    columns = ("thread", "process")
+    seen = [table.select(columns)]
+    if table.is_empty():  # a trace need not say who takes part
+        seen += [stream.read(n, *columns) for stream in streams for n in range(len(stream))]
+    most = pl.concat(seen).select(pl.col(columns).max().fill_null(-1) + 1)
+    return _People(table, *most.row(0))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The training threads, the iterations, and when backward passes may run."""
+
+    training: pl.DataFrame
+    iterations: pl.DataFrame
+    windows: pl.DataFrame
+
+
+def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Rules) -> _Steps:
+    by_thread = people.table.select("process", "thread").join(
+        pl.DataFrame({"thread": np.arange(people.threads, dtype=np.int32)}).with_columns(
+            launches=launches.by_thread
+        ),
+        on="thread",
     )
-    step(2)
-    evaluation = _within(ranges, pl.col("stage") == "ME")
-    training = training_threads(ranges, _within(ranges, pl.col("autograd")), ops)
-    iterations = find_iterations(ranges, training, evaluation | _during_evaluation(ranges), rules)
-    step(3)
-    threads = classify_threads(trace.read("threads"), rules)
-    context = Context(ranges, nesting, evaluation, threads, training, iterations, rules)
-    ops = attribute_stages(ops, context).with_columns(iteration=iteration_of(ops, iterations))
-    return trace.with_tables(
-        {"ops": ops, "ranges": with_paths(ranges, iterations), "iterations": iterations},
-        (*launch_warnings, *nest_warnings),
+    training = training_threads(nesting.marks, by_thread.filter(pl.col("launches") > 0))
+    iterations = find_iterations(nesting.skeleton, training, rules)
+    windows = backward_windows(nesting.skeleton, training, iterations)
+    return _Steps(training, iterations.sort("process", "start", maintain_order=True), windows)
+
+
+@dataclass(frozen=True)
+class _Contexts:
+    """Where each call stands, chunk by chunk; what that says; and the iterations by row."""
+
+    calls: Spool
+    first: Array
+    evidence: Evidence
+
+    @cached_property
+    def of(self) -> Callable[[int], Arrays]:
+        """Return where the calls of a chunk stand, which the next ops want as well."""
+        return lru_cache(_KEPT)(self._read)
+
+    def _read(self, chunk: int) -> Arrays:
+        calls = self.calls.read(chunk)
+        return tuple(given(calls[name]) for name in _NO_LAUNCH)
+
+
+def _follow(
+    ranges: Stream,
+    calls: Stream,
+    launches: Launches,
+    nesting: Nesting,
+    found: _Steps,
+    people: _People,
+    workspace: Workspace,
+    write: Write,
+) -> _Contexts:
+    """Write ranges and calls, and return where calls stand."""
+    processes, threads = people.processes, people.table
+    number = pl.coalesce("number", number_in(pl.col("name")))
+    steps = Spans(found.iterations.select("process", "start", "end", number=number), processes)
+    windows = Spans(
+        found.windows.sort("process", "start", maintain_order=True).select(
+            "process", "start", "end", number="unit"
+        ),
+        processes,
+    )
+    trainers = np.full(processes, -1)
+    trainers[found.training["process"].to_numpy()] = found.training["thread"].to_numpy()
+    follower = Follower(
+        ranges, nesting, calls, launches.launching, steps, windows, trainers, people.threads,
+        find_labels(ranges, nesting, steps),
+    )  # fmt: skip
+    contexts = Spool(workspace)
+    for table, chunk, out in follower.chunks():
+        if table == "ranges":
+            write("ranges", partial(_ranges, ranges, nesting, follower, chunk, out[0]))
+        else:
+            write("calls", partial(calls.read, chunk))
+            columns = zip(_NO_LAUNCH, out, strict=True)
+            contexts.append(pl.DataFrame(dict(columns)))
+    counts = zip(("during", "inside", "served"), follower.threads, strict=False)
+    served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
+    autograd = autograd_threads(served, found.windows, threads, nesting.marked, found.training)
+    evidence = Evidence(
+        threads.select(
+            "thread", "process", thread_stage="stage",
+            autograd=pl.col("thread").is_in(autograd.implode()),
+        ),
+        found.windows.filter("ranged")["process"].unique(),
+    )  # fmt: skip
+    return _Contexts(contexts, first_numbers(calls), evidence)
+
+
+def _ranges(
+    ranges: Stream, nesting: Nesting, follower: Follower, chunk: int, paths: Array
+) -> pl.DataFrame:
+    """Return a chunk of ranges with all that is known of them."""
+    places, names = nesting.places.read(chunk), nesting.names.table
+    rows = ranges.read(chunk)
+    stage = names["stage"].cast(rows.schema["stage"]).gather(places["name_id"])
+    path = follower.paths.column(pl.Series(paths))
+    return rows.with_columns(
+        places["parent"], places["depth"], stage.alias("stage"), path.alias("path")
     )
 
 
-def _within(ranges: pl.DataFrame, what: pl.Expr) -> pl.Series:
-    """Tell for each range whether it or one around it is of a kind."""
-    own = ranges.select(value=pl.when(what).then(pl.lit(1)))["value"]
-    return inherited(own, ranges["parent"]).is_not_null()
+def _attribute_ops(
+    ops: Stream,
+    launches: Launches,
+    contexts: _Contexts,
+    found: _Steps,
+    rules: Rules,
+    write: Write,
+) -> int:
+    """Write the ops, and return how many start before the call that launched them."""
+    stages = Stages(contexts.evidence, rules)
+
+    def attributed(number: int) -> tuple[pl.DataFrame, int]:
+        calls = given(launches.calls.read(number)["call"])
+        return _attributed(ops.read(number), calls, contexts, found.iterations, stages)
+
+    total = 0
+    for chunk, early in ahead(attributed, range(len(ops)), waiting=1):
+        write("ops", chunk.clone)
+        total += early
+    return total
 
 
-def _during_evaluation(ranges: pl.DataFrame) -> pl.Series:
-    """Tell for each range whether it began while its process was in metric evaluation."""
-    evaluations = ranges.filter((pl.col("style") == "start_end") & (pl.col("stage") == "ME"))
-    return is_open(ranges.select("process", time="start"), evaluations)
+def _attributed(
+    ops: pl.DataFrame, calls: Array, contexts: _Contexts, iterations: pl.DataFrame, stages: Stages
+) -> tuple[pl.DataFrame, int]:
+    """Return ops with all that is known of them, and how many start before their call."""
+    launch = _launch(calls, contexts)
+    threads, steps = launch["thread"], launch["step"]
+    staged = stages.of(ops.drop("stage", "stage_source"), launch["evidence"], threads)
+    columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
+    whole = staged.with_columns(
+        *(_nullable(name, values) for name, values in columns.items()),
+        _nullable("range", launch["range"]),
+        iterations["iteration"].gather(_nullable("step", steps)).alias("iteration"),
+    )
+    early = (launch["start"] > ops["start"].to_numpy()).sum()
+    return whole, int(early)
+
+
+_NEVER = np.iinfo(np.int64).min
+_OF_LAUNCH = ("thread", "start", "end")
+_NO_LAUNCH = {"thread": -1, "start": _NEVER, "end": _NEVER, "range": -1, "step": -1, "evidence": 0}
+
+
+def _launch(found: Array, contexts: _Contexts) -> dict[str, Array]:
+    """Return of each op where its call stands, `_NO_LAUNCH` where none is known."""
+    out = {name: np.full(found.size, none) for name, none in _NO_LAUNCH.items()}
+    loop = compiled(stand, int(contexts.first[-1]))
+    for chunk in chunks_of(found, contexts.first):
+        loop(found, int(contexts.first[chunk]), contexts.of(chunk), tuple(out.values()))
+    return out
+
+
+def _nullable(name: str, values: Array) -> pl.Series:
+    """Return a column with null for what stands for none: -1, or no time."""
+    column = pl.Series(name, values)
+    none = values == (_NEVER if name in {"launch_start", "launch_end"} else -1)
+    return column.set(pl.Series(none), None) if none.any() else column
+
+
+def _checks(launches: Launches, early: int, ops: int) -> tuple[str, ...]:
+    repeated, alone = launches.repeated, launches.alone
+    checks = (
+        (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
+        (early, f"{early:,} ops start before the call that launched them"),
+        (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
+    )
+    return tuple(text for count, text in checks if count)

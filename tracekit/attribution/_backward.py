@@ -13,7 +13,7 @@ are why it is not 1."""
 
 
 def backward_windows(
-    ranges: pl.DataFrame, training: pl.DataFrame, iterations: pl.DataFrame, evaluation: pl.Series
+    ranges: pl.DataFrame, training: pl.DataFrame, iterations: pl.DataFrame
 ) -> pl.DataFrame:
     """Return when each process may be running its backward pass.
 
@@ -26,7 +26,7 @@ def backward_windows(
     ``process, start, end, unit, ranged`` by start: `unit` numbers what one backward pass is (a
     range, or an iteration), `ranged` tells which of the two kinds a window is.
     """
-    passes = ranges.filter(~evaluation & pl.col("stage").is_in(["FP", "BP", "WU"])).join(
+    passes = ranges.filter(~pl.col("evaluates") & pl.col("stage").is_in(["FP", "BP", "WU"])).join(
         training, on=["process", "thread"], how="semi"
     )
     marked = outermost(passes.filter(pl.col("stage") == "BP")).select(
@@ -64,24 +64,8 @@ def _gaps(passes: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def in_window(launches: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return for each launch (``process, time``) the ``unit`` of the window that it falls in."""
-    begins = windows.select("process", "end", "unit", time="start").sort("time")
-    inside = pl.col("time") < pl.col("end")
-    return (
-        launches.select("process", "time")
-        .with_row_index("row")
-        .sort("time")
-        .join_asof(begins, on="time", by="process", check_sortedness=False)
-        .sort("row")
-        .select(pl.when(inside).then("unit"))
-        .to_series()
-    )
-
-
 def autograd_threads(
     launches: pl.DataFrame,
-    units: pl.Series,
     windows: pl.DataFrame,
     threads: pl.DataFrame,
     marked: pl.Series,
@@ -91,8 +75,9 @@ def autograd_threads(
 
     Parameters
     ----------
-    launches, units
-        ``process, thread, time`` of each launch, and the window that it falls in.
+    launches
+        ``thread, during, inside, served``: how many launches each thread has between the first and
+        the last window of its process, how many inside windows, and in how many units of these.
     windows
         What `backward_windows` returned.
     threads
@@ -102,7 +87,7 @@ def autograd_threads(
     training
         The training threads, which are never autograd threads, as data loaders are not.
     """
-    behaving = _behaving(launches.with_columns(unit=units), windows)
+    behaving = _behaving(launches, threads, windows)
     qualifies = (
         pl.col("autograd") | pl.col("thread").is_in(marked.implode())
         | pl.col("thread").is_in(behaving.implode())
@@ -114,24 +99,16 @@ def autograd_threads(
     )["thread"]
 
 
-def _behaving(launches: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     """Return threads that launch in almost every backward window, and almost only there."""
-    spans = windows.group_by("process").agg(
-        first=pl.col("start").min(), last=pl.col("end").max(), units=pl.col("unit").n_unique()
-    )
-    during = pl.col("time").is_between("first", "last")
+    units = windows.group_by("process").agg(units=pl.col("unit").n_unique())
     return (
-        launches.join(spans, on="process")
-        .filter(during)
-        .group_by("thread")
-        .agg(
-            inside=pl.col("unit").is_not_null().mean(),
-            served=pl.col("unit").drop_nulls().n_unique(),
-            units=pl.col("units").first(),
-        )
+        launches.join(threads.select("thread", "process"), on="thread")
+        .join(units, on="process")
         .filter(
             (pl.col("units") > 1)
-            & (pl.col("inside") >= _ALMOST_ALL)
+            & (pl.col("during") > 0)
+            & (pl.col("inside") >= _ALMOST_ALL * pl.col("during"))
             & (pl.col("served") >= _ALMOST_ALL * pl.col("units"))
         )["thread"]
     )

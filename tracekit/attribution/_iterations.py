@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._names import base_name
 from tracekit.attribution._rules import Rules
 from tracekit.errors import MissingDataError
 
 _PASSES = ("FP", "BP", "WU")
 
 
-def training_threads(
-    ranges: pl.DataFrame, differentiates: pl.Series, ops: pl.DataFrame
-) -> pl.DataFrame:
+def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, thread``: of each process the thread that drives its training.
 
     That is the one whose ranges tell most of forward, backward and weight update apart, then the
     one with most such ranges, else the one that launches the most ops. What lies inside autograd
-    markers (`differentiates` tells for each range) does not count: these threads are driven.
+    markers does not count: these threads are driven.
+
+    Parameters
+    ----------
+    marks
+        ``process, thread, passes, marks``: how many ranges of which stage.
+    launches
+        ``process, thread, launches``: how many ops.
     """
-    marks = ranges.filter(~differentiates & pl.col("stage").is_in(_PASSES)).select(
-        "process", "thread", passes="stage", marks=1
-    )
-    launches = ops.drop_nulls("launch_thread").select(
-        "process", pl.col("launch_thread").alias("thread"), launches=1
-    )
     return (
         pl.concat([marks, launches], how="diagonal")
         .group_by("process", "thread")
@@ -36,19 +34,15 @@ def training_threads(
     )
 
 
-def find_iterations(
-    ranges: pl.DataFrame, training: pl.DataFrame, evaluation: pl.Series, rules: Rules
-) -> pl.DataFrame:
+def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return the canonical table ``iterations``.
 
     Parameters
     ----------
     ranges
-        The ranges with the stage that their own names mean.
+        The skeleton: nothing in metric evaluation is a training step.
     training
         The training thread of each process.
-    evaluation
-        For each range, whether it lies in metric evaluation: nothing in there is a training step.
     rules
         The list ``iteration`` names the ranges that are steps. Of a process in which none of these
         match, the steps begin with its forward ranges.
@@ -58,8 +52,8 @@ def find_iterations(
     MissingDataError
         If the user names the ranges that are steps, and there is none.
     """
-    outside = ranges.filter(~evaluation)
-    named = _named(outside, training, rules)
+    outside = ranges.filter(~pl.col("apart"))
+    named = _named(outside, training)
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
     if chosen:
         if named.is_empty():
@@ -69,44 +63,17 @@ def find_iterations(
             )
         return _numbered(named)
     rest = training.join(named.select("process").unique(), on="process", how="anti")
-    repeated = _until_evaluation(_repeated(outside, rest), ranges.filter(evaluation))
+    repeated = _until_evaluation(_repeated(outside, rest), ranges.filter("begins"))
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
     )
 
 
-def _named(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ranges that the first rule with any match names, per process."""
-    entries = rules["iteration"]
-    matches = [
-        base_name(pl.col("name")).str.contains(entry["name"]).fill_null(value=False)
-        & (pl.lit(value=bool(entry.get("any_stage"))) | pl.col("stage").is_null())
-        for entry in entries
-    ]
-    if not matches:
-        return ranges.clear().with_columns(number=pl.lit(None, pl.Int64))
-    numbers = [
-        base_name(pl.col("name")).str.extract(entry["name"]).cast(pl.Int64, strict=False)
-        if _has_group(entry["name"])
-        else pl.lit(None, pl.Int64)
-        for entry in entries
-    ]
-    rule = pl.coalesce(
-        *(pl.when(match).then(pl.lit(i)) for i, match in enumerate(matches)),
-        pl.lit(None, pl.Int32),
-    )
-    number = pl.coalesce(
-        *(pl.when(pl.col("rule") == i).then(number) for i, number in enumerate(numbers)),
-        pl.lit(None, pl.Int64),
-    )
-    found = ranges.with_columns(rule=rule).drop_nulls("rule").with_columns(number=number)
+    found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
     return outermost(_on_one_thread(found, training))
-
-
-def _has_group(pattern: str) -> bool:
-    groups = pl.Series([""]).str.extract_groups(pattern).struct.fields
-    return len(groups) > 0
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
@@ -140,7 +107,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         ranges.filter(pl.col("stage").is_in(_PASSES)).join(
             training, on=["process", "thread"], how="semi"
         )
-    ).with_columns(base=base_name(pl.col("name")))
+    )
     forward, before = pl.col("stage") == "FP", pl.col("stage").shift(1).over("process")
     updates, backward = ((pl.col("stage") == s).any().over("process") for s in ("WU", "BP"))
     first = pl.col("base").filter(forward).first().over("process")
@@ -206,21 +173,4 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
         iteration=pl.when(tells.over("process"))
         .then("number")
         .otherwise(pl.int_range(pl.len()).over("process")),
-    )
-
-
-def iteration_of(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.Series:
-    """Return for each op the iteration of its process that was running when it was launched."""
-    steps = iterations.select("process", "iteration", "end", time="start").sort("time")
-    queries = ops.select("process", time="launch_start").with_row_index("row")
-    found = (
-        queries.drop_nulls("time")
-        .sort("time")
-        .join_asof(steps, on="time", by="process", check_sortedness=False)
-        .with_columns(iteration=pl.when(pl.col("time") < pl.col("end")).then("iteration"))
-    )
-    return (
-        queries.select("row")
-        .join(found.select("row", "iteration"), on="row", how="left", maintain_order="left")
-        .get_column("iteration")
     )

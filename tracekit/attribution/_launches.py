@@ -1,52 +1,169 @@
-"""Op to launching call."""
+"""Op to launching call.
+
+Correlation ids repeat across processes, so an op's call is the one with its id in its own process;
+of several, the first one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 import polars as pl
 
-_KEY = ["process", "correlation"]
+from tracekit._compiled import compiled, given
+from tracekit._spool import Spool, Workspace
+from tracekit.attribution._loops import Array, Arrays, count_launches, index_calls, look_up, span
+from tracekit.model import Stream
+
+_KEPT = 4
+"""How many chunks of calls stay indexed: ops follow their calls closely."""
+_NO_ID = -1
+_LONGEST = np.iinfo(np.int64)
 
 
-def link_launches(ops: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Give each op the call with its correlation id in its own process.
-
-    Correlation ids repeat across processes, so the id alone would credit an op to several calls.
+@dataclass(frozen=True)
+class Launches:
+    """Which call launched which op.
 
     Parameters
     ----------
-    ops, calls
-        The canonical tables.
-
-    Returns
-    -------
-    ops with ``call, launch_thread, launch_start, launch_end`` (null without a call), and a sentence
-    for each self-check that failed: a key names at most one call, and a launch starts no later than
-    its op.
+    calls
+        Chunk by chunk as the ops come: ``call``, -1 where none is known.
+    launching
+        Chunk by chunk as the calls come: whether a call launched an op.
+    by_thread
+        How many ops each thread launched.
+    repeated
+        How many calls repeat the key of another one.
+    alone
+        How many ops have no call.
     """
-    launches = calls.drop_nulls("correlation").select(
-        *_KEY,
-        "call",
-        launch_thread="thread",
-        launch_start="start",
-        launch_end="end",
-    )
-    distinct = launches.unique(_KEY, keep="first", maintain_order=True)
-    given = ["call", "launch_thread", "launch_start", "launch_end"]
-    linked = ops.drop(given, strict=False).join(
-        distinct, on=_KEY, how="left", maintain_order="left"
-    )
-    return linked, _checks(linked, launches.height - distinct.height)
+
+    calls: Spool
+    launching: list[Array]
+    by_thread: Array
+    repeated: int
+    alone: int
 
 
-def _checks(ops: pl.DataFrame, repeated: int) -> tuple[str, ...]:
-    early = ops.filter(pl.col("launch_start") > pl.col("start")).height
-    alone = ops["call"].null_count()
-    checks = (
-        (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
-        (early, f"{early:,} ops start before the call that launched them"),
-        (
-            alone,
-            f"{alone:,} of {ops.height:,} ops have no launching call: no range is known of these",
-        ),
-    )
-    return tuple(text for count, text in checks if count)
+def link_launches(
+    ops: Stream, calls: Stream, threads: int, processes: int, workspace: Workspace
+) -> Launches:
+    """Find the call of each op, of so many threads and processes."""
+    index = _Calls(calls, processes)
+    found = Spool(workspace)
+    launching = [np.zeros(height, np.bool_) for height in calls.heights]
+    by_thread = np.zeros(threads, np.int64)
+    alone = 0
+    for number in range(len(ops)):
+        keys = _keys(ops.read(number, "process", "correlation"))
+        numbers = np.full(keys[0].size, -1)
+        for chunk in index.overlapping(index.span(keys)):
+            index.look_up(keys, chunk, numbers)
+        for chunk in chunks_of(numbers, index.first):
+            index.count(numbers, chunk, launching[chunk], by_thread)
+        alone += int((numbers < 0).sum())
+        found.append(pl.DataFrame({"call": numbers}))
+    return Launches(found, launching, by_thread, index.repeated, alone)
+
+
+def _keys(frame: pl.DataFrame) -> Arrays:
+    """Return ``process, correlation``, the process `_NO_ID` where there is no correlation id."""
+    lacking = frame["correlation"].is_null()
+    process = frame["process"].set(lacking, _NO_ID) if lacking.any() else frame["process"]
+    return given(process, np.int64), given(frame["correlation"].fill_null(0))
+
+
+@dataclass(frozen=True)
+class _Index:
+    """A chunk of calls by process and correlation id."""
+
+    keys: Arrays
+    slots: Array
+    threads: Array
+    repeated: int
+
+
+class _Calls:
+    """All calls, of which the chunks that are in use are indexed."""
+
+    def __init__(self, calls: Stream, processes: int) -> None:
+        self._calls = calls
+        self._processes = processes
+        self.first = first_numbers(calls)
+        self._index = compiled(index_calls, calls.height)
+        self._look_up = compiled(look_up, calls.height)
+        self._count = compiled(count_launches, calls.height)
+        self._span = compiled(span, calls.height)
+        self._spans: list[Arrays] = []
+        self._of = lru_cache(_KEPT)(self._indexed)
+        self.repeated = 0
+        for number in range(len(calls)):
+            self._add(number)
+
+    def _add(self, number: int) -> None:
+        """Note which ids a chunk holds, and how many of them an earlier one holds too."""
+        index = self._of(number)
+        ids = self.span(index.keys)
+        found = np.full(index.keys[0].size, -1)
+        for earlier in self.overlapping(ids):
+            self.look_up(index.keys, earlier, found)
+        distinct = index.slots[index.slots >= 0]
+        self.repeated += index.repeated + int((found[distinct] >= 0).sum())
+        self._spans.append(ids)
+
+    def _indexed(self, number: int) -> _Index:
+        frame = self._calls.read(number, "process", "thread", "correlation")
+        keys = _keys(frame)
+        slots = np.full(1 << (2 * frame.height - 1).bit_length(), -1, np.int32)
+        repeated = self._index(keys, slots)
+        return _Index(keys, slots, given(frame["thread"]), repeated)
+
+    def span(self, keys: Arrays) -> Arrays:
+        """Return the least and the largest id of each process."""
+        least = np.full(self._processes, _LONGEST.max)
+        most = np.full(self._processes, _LONGEST.min)
+        self._span(keys, least, most)
+        return least, most
+
+    def overlapping(self, ids: Arrays) -> Iterator[int]:
+        """Return the chunks that hold ids between those of the same process."""
+        for number, (least, most) in enumerate(self._spans):
+            if ((least <= ids[1]) & (ids[0] <= most)).any():
+                yield number
+
+    def look_up(self, keys: Arrays, chunk: int, found: Array) -> None:
+        """Look in a chunk for the calls of what has none yet."""
+        index = self._of(chunk)
+        self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
+
+    def count(self, found: Array, chunk: int, launching: Array, launches: Array) -> None:
+        """Note what calls of a chunk have launched."""
+        first = int(self.first[chunk])
+        self._count(found, first, self._of(chunk).threads, launching, launches)
+
+
+def first_numbers(stream: Stream) -> Array:
+    """Return the number of the first row of each chunk, and of the one after the last."""
+    return np.array([*stream.first, stream.height])
+
+
+def chunks_of(numbers: Array, first: Array) -> range:
+    """Return the chunks that rows of some numbers (negative is none) may be in.
+
+    Parameters
+    ----------
+    numbers
+        Numbers of rows of a table.
+    first
+        What `first_numbers` says of it.
+    """
+    most = numbers.max(initial=-1)
+    if most < 0:
+        return range(0)
+    least = numbers.min() if numbers.min() >= 0 else numbers[numbers >= 0].min()
+    begin, end = np.searchsorted(first, (least, most), side="right")
+    return range(int(begin) - 1, int(end))

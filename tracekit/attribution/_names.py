@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.attribution._rules import Rules, by_distinct
+from tracekit.model import STAGES
 
 # PyTorch appends numbers and shapes to the name of an operator's range.
 _SUFFIX = (
@@ -29,6 +30,85 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             "autograd": rules.any_of("autograd", {"name": "base_text"}),
         },
     ).drop("base")
+
+
+class RangeNames:
+    """The distinct names of ranges and what they mean, learned chunk by chunk.
+
+    Parameters
+    ----------
+    rules
+        What names mean.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.table = self._meanings(pl.DataFrame(schema=_NAME))
+        """``id, domain, base`` and what they mean: ``stage, autograd, rule, number``."""
+
+    def of(self, ranges: pl.DataFrame) -> pl.Series:
+        """Return the id, which is its row in `table`, of the name of each range."""
+        # Most ranges are of no domain, and one column is joined in half the time of two.
+        key = ["name"] if ranges["domain"].null_count() == ranges.height else ["domain", "name"]
+        named = ranges.select(key)
+        distinct = named.unique()
+        if "domain" not in key:
+            distinct = distinct.with_columns(domain=pl.lit(None, pl.String))
+        distinct = self._known(distinct)
+        return named.join(
+            distinct.select(*key, "id"),
+            on=key, how="left", nulls_equal=True, maintain_order="left",
+        )["id"]  # fmt: skip
+
+    def _known(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Return ``domain, name, id``, having learned what is new.
+
+        Numbers that PyTorch appends make most names differ, so they go first.
+        """
+        based = names.with_columns(base=base_name(pl.col("name")))
+        new = based.select(list(_NAME)).unique(maintain_order=True)
+        new = new.join(self.table, on=list(_NAME), how="anti", nulls_equal=True)
+        if new.height:
+            self.table = pl.concat([self.table, self._meanings(new)])
+        known = self.table.select("id", *_NAME)
+        return based.join(known, on=list(_NAME), how="left", nulls_equal=True)
+
+    @property
+    def places(self) -> pl.Series:
+        """The place in the list of stages of what each name means, -1 where that is none."""
+        places = {stage: place for place, stage in enumerate(STAGES)}
+        return self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)
+
+    def _meanings(self, names: pl.DataFrame) -> pl.DataFrame:
+        first = self.table.height if names.height else 0
+        meant = classify_ranges(names.rename({"base": "name"}), self._rules)
+        steps = step_names(meant.rename({"name": "base"}), self._rules)
+        return steps.select(
+            pl.int_range(first, first + names.height, dtype=pl.UInt32).alias("id"),
+            *_NAME, "stage", "autograd", "rule", "number",
+        )  # fmt: skip
+
+
+_NAME = {"domain": pl.String, "base": pl.String}
+
+
+def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Add ``rule``, the first of the list ``iteration`` that a base name matches, and ``number``.
+
+    A name that means a stage is none of a training step, unless the rule says that it may be.
+    """
+    entries = rules["iteration"]
+    rule: list[pl.Expr] = [pl.lit(None, pl.Int32)]
+    number: list[pl.Expr] = [pl.lit(None, pl.Int64)]
+    for i in reversed(range(len(entries))):
+        pattern = entries[i]["name"]
+        may = pl.lit(value=bool(entries[i].get("any_stage"))) | pl.col("stage").is_null()
+        matches = pl.col("base").str.contains(pattern).fill_null(value=False) & may
+        rule.insert(0, pl.when(matches).then(pl.lit(i, pl.Int32)))
+        if pl.Series([""]).str.extract_groups(pattern).struct.fields:
+            found = pl.col("base").str.extract(pattern).cast(pl.Int64, strict=False)
+            number.insert(0, pl.when(pl.col("rule") == i).then(found))
+    return names.with_columns(rule=pl.coalesce(rule)).with_columns(number=pl.coalesce(number))
 
 
 def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:

@@ -1,236 +1,192 @@
-"""Which range was open where and when.
+"""Which range lies in which, and what that says of it.
 
-A program pushes and pops the ranges of each domain on each thread as a stack. So the ranges of a
-thread form a tree, except where domains interleave. They are laid into lanes, each of which nests
-properly: one lane for a thread where all ranges nest, else a lane per domain. In a lane, each start
-or end of a range begins a segment in which one range is the innermost, so that the innermost range
-at any time is an as-of join. What holds for the thread as a whole is the latest-started of what its
-lanes say.
+A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
+interleave, or a recording is damaged, they may cross. Either way the range around another one is
+the latest-started of those of its thread that are open when it starts and still open when it ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
-_MAX_LANES = 64
+from tracekit._compiled import compiled, given
+from tracekit._spool import Spool, Workspace
+from tracekit.attribution._loops import (
+    APART,
+    BEGINS,
+    COVERED,
+    DIFFERENTIATES,
+    EVALUATES,
+    nest,
+)
+from tracekit.attribution._names import RangeNames
+from tracekit.attribution._opens import is_open
+from tracekit.attribution._rules import Rules
+from tracekit.model import STAGES, Stream
+
+_DEPTH = 32
+"""How many ranges may be open on a thread before room for more is made."""
+_PASSES = ("FP", "BP", "WU")
+_STAGE_PLACES = {stage: place for place, stage in enumerate(STAGES)}
+
+_SKELETON = {
+    "range": pl.Int64, "report": pl.Int32, "process": pl.Int32, "thread": pl.Int32,
+    "domain": pl.String, "name": pl.String, "start": pl.Int64, "end": pl.Int64,
+    "pushes": pl.Boolean,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """The open ranges of all threads.
+    """What is known of the ranges when all have been looked at once.
+
+    Parameters
+    ----------
+    names
+        Their names and what these mean.
+    places
+        Chunk by chunk, as the ranges come: ``name, parent, depth, flags``.
+    skeleton
+        The ranges that tell what a process does: those that may be steps, those with a stage that
+        none around them has, start/end ranges with a stage, and those with which evaluation
+        begins. Beside columns of the canonical table ``base, stage, rule, number``, and the flags
+        ``evaluates, apart, begins``.
+    marks
+        ``process, thread, passes, marks``: ranges of forward, backward and weight update, those in
+        autograd markers aside.
+    marked
+        Threads that carry autograd markers.
+    """
+
+    names: RangeNames
+    places: Spool
+    skeleton: pl.DataFrame
+    marks: pl.DataFrame
+    marked: pl.Series
+
+
+def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Workspace) -> Nesting:
+    """Go through all ranges, in the order of their numbers.
 
     Parameters
     ----------
     ranges
-        All ranges in the order of their number, which is their row; ``thread, start, end, lane``
-        (null for a range that does not nest) and ``lane_parent``, the tightest range around it in
-        its lane.
-    segments
-        Per lane, of which there is at least one: ``thread, time, range``, by time: from `time` on,
-        `range` is the innermost.
+        The canonical table: by start, and of those that start together the one that ends last
+        first.
+    threads
+        How many threads there are.
+    rules
+        What names mean.
+    workspace
+        Where what is found waits.
     """
+    names, places, nester = RangeNames(rules), Spool(workspace), _Nester(threads, ranges.height)
+    skeletons: list[pl.DataFrame] = []
+    marks: list[pl.DataFrame] = []
+    marked: list[pl.Series] = []
+    for number in range(len(ranges)):
+        chunk = _meant(ranges, number, names)
+        chunk = nester.nest(chunk)
+        places.append(chunk.select("name_id", "parent", "depth", "flags"))
+        skeletons.append(_skeleton(chunk, names))
+        marks.append(_marks(chunk))
+        marked.append(chunk.filter("marks")["thread"].unique())
+    empty = pl.DataFrame(schema=_MARKS)
+    return Nesting(
+        names,
+        places,
+        pl.concat([_skeleton(nester.nest(_EMPTY), names), *skeletons]),
+        pl.concat([empty, *marks])
+        .group_by("process", "thread", "passes")
+        .agg(pl.col("marks").sum()),
+        pl.concat([pl.Series("thread", [], pl.Int32), *marked]).unique(),
+    )
 
-    ranges: pl.DataFrame
-    segments: tuple[pl.DataFrame, ...]
 
-    def innermost(self, queries: pl.DataFrame) -> list[pl.Series]:
-        """Return, lane by lane, the innermost range on each query's ``thread`` at its ``time``."""
-        keyed = queries.select("thread", "time").with_row_index("row").sort("time")
-        return [
-            keyed.join_asof(segments, on="time", by="thread", check_sortedness=False).sort("row")[
-                "range"
-            ]
-            for segments in self.segments
-        ]
-
-    def inherited(self, own: pl.Series) -> pl.Series:
-        """Return for each range the first non-null of its own value and those around it."""
-        return inherited(own, self.ranges["lane_parent"])
-
-    def latest(self, candidates: list[pl.Series]) -> pl.Series:
-        """Return, row by row, which of some ranges started last."""
-        # Numbers follow start times, outer ranges first, so the largest number is the latest.
-        return pl.select(pl.max_horizontal(*candidates)).to_series()
+_MARKS = {"process": pl.Int32, "thread": pl.Int32, "passes": pl.String, "marks": pl.Int64}
+_EMPTY = pl.DataFrame(
+    schema={**_SKELETON, "name_id": pl.UInt32, "place": pl.Int8, "marks": pl.Boolean}
+)
 
 
-def inherited(own: pl.Series, above: pl.Series) -> pl.Series:
-    """Return, row by row, the first non-null of the own value, that of the row above, and so on."""
-    # Pointer doubling: after k rounds each row knows its nearest 2^k ancestors.
-    frame = pl.DataFrame({"value": own, "above": above})
-    while frame["above"].null_count() < frame.height:
-        frame = frame.select(
-            value=pl.coalesce("value", pl.col("value").gather("above")),
-            above=pl.col("above").gather("above"),
+def _meant(ranges: Stream, number: int, names: RangeNames) -> pl.DataFrame:
+    """Return a chunk with what its names mean: ``name_id, place`` (of the stage) and ``marks``."""
+    stored = [name for name in _SKELETON if name != "pushes"]
+    chunk = ranges.read(number, *stored, "style").with_columns(
+        pushes=pl.col("style") == "push_pop"
+    ).drop("style")  # fmt: skip
+    ids = names.of(chunk)
+    return chunk.with_columns(
+        name_id=ids, place=names.places.gather(ids), marks=names.table["autograd"].gather(ids)
+    )
+
+
+class _Nester:
+    """The ranges that are open on each thread, as chunk after chunk goes by."""
+
+    def __init__(self, threads: int, rows: int) -> None:
+        self._loop = compiled(nest, rows)
+        self._sizes = np.zeros(threads, np.int64)
+        self._open = [np.zeros((threads, _DEPTH), np.int64) for _ in range(5)]
+        self._evaluations = pl.DataFrame(schema=_SPAN)
+
+    def nest(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        """Add ``parent, depth, flags`` to the next ranges."""
+        columns = ("range", "thread", "start", "end", "pushes", "place", "marks")
+        rows = (*(given(chunk[name]) for name in columns), given(self._during(chunk)))
+        out = (
+            np.empty(chunk.height, np.int64),
+            np.empty(chunk.height, np.int32),
+            np.empty(chunk.height, np.uint8),
         )
-    return frame["value"]
+        done = 0
+        while (done := self._loop(done, rows, (*self._open, self._sizes), out)) < chunk.height:
+            self._open = [np.hstack([table, np.zeros_like(table)]) for table in self._open]
+        parent, depth, flags = (pl.Series(values) for values in out)
+        return chunk.with_columns(
+            parent=parent.set(parent < 0, None), depth=depth.set(depth < 0, None), flags=flags
+        )
+
+    def _during(self, chunk: pl.DataFrame) -> pl.Series:
+        """Tell for each range whether its process was in a start/end range of evaluation."""
+        evaluations = chunk.filter(
+            ~pl.col("pushes") & (pl.col("place") == _STAGE_PLACES["ME"])
+        ).select(list(_SPAN))
+        self._evaluations = pl.concat([self._evaluations, evaluations])
+        if self._evaluations.is_empty():
+            return pl.repeat(value=False, n=chunk.height, eager=True)
+        return is_open(chunk.select("process", time="start"), self._evaluations)
 
 
-def nest(ranges: pl.DataFrame) -> tuple[Nesting, tuple[str, ...]]:
-    """Lay the push/pop ranges of each thread into lanes that nest.
+_SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 
-    Parameters
-    ----------
-    ranges
-        The canonical table in the order of its numbers: by start, and of those that start
-        together the one that ends last first.
-    """
-    stacked = ranges.filter(pl.col("style") == "push_pop").select(
-        "range", "thread", "domain", "start", "end"
+
+def has(flag: int) -> pl.Expr:
+    """Tell which ranges have a flag."""
+    return pl.col("flags") & pl.lit(flag, pl.UInt8) != 0
+
+
+def _skeleton(chunk: pl.DataFrame, names: RangeNames) -> pl.DataFrame:
+    rule = names.table["rule"].is_not_null().gather(chunk["name_id"])
+    passes = pl.col("place").is_in([_STAGE_PLACES[stage] for stage in _PASSES])
+    kept = chunk.filter(
+        rule | (passes & ~has(COVERED)) | has(BEGINS) | (~pl.col("pushes") & (pl.col("place") >= 0))
     )
-    laid = _laid(stacked)
-    lanes = range(max(laid["lane"].n_unique(), 1))
-    joined = ranges.select("range", "thread", "start", "end").join(
-        laid.select("range", "lane", lane_parent="parent"),
-        on="range",
-        how="left",
-        maintain_order="left",
-    )
-    unused = stacked.height - laid.height
-    warnings = (f"{unused:,} ranges nest in no order and were not used",) if unused else ()
-    segments = tuple(_segments(laid.filter(pl.col("lane") == lane)) for lane in lanes)
-    return Nesting(joined, segments), warnings
+    meanings = names.table.select("base", "stage", "rule", "number")[kept["name_id"]]
+    flags = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS}
+    told = (has(flag).alias(name) for name, flag in flags.items())
+    return pl.concat([kept.select(*_SKELETON, *told), meanings], how="horizontal")
 
 
-def _laid(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add ``lane`` and ``parent``, the range around each one in its lane."""
-    laid = _with_parents(ranges.with_columns(lane=pl.lit(0, pl.Int32)))
-    for lanes in (_lane_per_domain, _first_fit):
-        tangled = _tangled(laid)
-        if not tangled.any():
-            break
-        threads = laid.filter(tangled)["thread"].unique()
-        apart = ranges.filter(pl.col("thread").is_in(threads.implode()))
-        apart = apart.with_columns(lane=lanes(apart)).drop_nulls("lane")
-        laid = pl.concat([laid.filter(~tangled), _with_parents(apart)])
-    return laid
-
-
-def _tangled(laid: pl.DataFrame) -> pl.Series:
-    """Tell of each range whether any range of its thread crosses the end of the one around it."""
-    outer = laid.select(parent="range", outer_end="end")
-    crosses = (pl.col("outer_end") < pl.col("end")).fill_null(value=False)
+def _marks(chunk: pl.DataFrame) -> pl.DataFrame:
+    passes = [_STAGE_PLACES[stage] for stage in _PASSES]
+    stage = pl.col("place").replace_strict(range(len(STAGES)), STAGES, return_dtype=pl.String)
     return (
-        laid.join(outer, on="parent", how="left", maintain_order="left")
-        .select(crosses.any().over("thread"))
-        .to_series()
+        chunk.filter(~has(DIFFERENTIATES) & pl.col("place").is_in(passes))
+        .group_by("process", "thread", "place")
+        .agg(marks=pl.len().cast(pl.Int64))
+        .select("process", "thread", stage.alias("passes"), "marks")
     )
-
-
-def _lane_per_domain(ranges: pl.DataFrame) -> pl.Series:
-    number = pl.col("domain").fill_null("").rank("dense").over("thread")
-    return ranges.select(number.cast(pl.Int32) - 1).to_series()
-
-
-def _first_fit(ranges: pl.DataFrame) -> pl.Series:
-    """Return for each range the first lane of its thread in which it crosses none.
-
-    Row by row, for only a damaged recording comes to this: ranges of one domain that cross cannot
-    have been pushed and popped.
-    """
-    threads: dict[int, list[list[int]]] = {}
-    chosen: list[int | None] = []
-    for thread, start, end in ranges.select("thread", "start", "end").iter_rows():
-        lanes = threads.setdefault(thread, [])
-        lane = next((n for n, ends in enumerate(lanes) if _fits(ends, start, end)), len(lanes))
-        if lane == len(lanes) < _MAX_LANES:
-            lanes.append([])
-        if lane < len(lanes):
-            lanes[lane].append(end)
-        chosen.append(lane if lane < len(lanes) else None)
-    return pl.Series("lane", chosen, pl.Int32)
-
-
-def _fits(ends: list[int], start: int, end: int) -> bool:
-    while ends and ends[-1] <= start:
-        ends.pop()
-    return not ends or ends[-1] >= end
-
-
-def _events(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the starts and ends of ranges in the order in which they happened.
-
-    At one instant, what began earlier ends first, inner before outer; then ranges start, outer
-    before inner, and one without length ends before the next one starts.
-    """
-    empty = pl.col("start") == pl.col("end")
-    keys = ("thread", "lane", "range")
-    starts = ranges.select(*keys, time="start", phase=1, order="range", last=0, opens=1)
-    ends = ranges.select(
-        *keys,
-        time="end",
-        phase=empty.cast(pl.Int32),
-        order=pl.when(empty).then("range").otherwise(-pl.col("range")),
-        last=1,
-        opens=-1,
-    )
-    return pl.concat([starts, ends]).sort("thread", "lane", "time", "phase", "order", "last")
-
-
-def _with_parents(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add the range around each one in its lane: the last that was opened one level up."""
-    events = (
-        _events(ranges)
-        .with_columns(level=pl.col("opens").cum_sum().over("thread", "lane"))
-        .with_row_index("position")
-        .filter(pl.col("opens") == 1)
-        .select("thread", "lane", "range", "position", "level")
-    )
-    above = events.select("thread", "lane", "position", parent="range", level=pl.col("level") + 1)
-    parents = events.join_asof(
-        above, on="position", by=["thread", "lane", "level"], check_sortedness=False
-    ).select("range", "parent")
-    return ranges.join(parents, on="range", how="left", maintain_order="left")
-
-
-def _segments(lane: pl.DataFrame) -> pl.DataFrame:
-    """Return from when on which range of a lane is the innermost."""
-    events = _events(lane).join(lane.select("range", "parent"), on="range", maintain_order="left")
-    return (
-        events.select(
-            "thread",
-            "time",
-            range=pl.when(pl.col("opens") == 1).then("range").otherwise("parent"),
-        )
-        .unique(["thread", "time"], keep="last", maintain_order=True)
-        .sort("time")
-    )
-
-
-def parents_and_depths(nesting: Nesting) -> pl.DataFrame:
-    """Return ``range, parent, depth``: the tightest range around each one on its thread.
-
-    In a thread of one lane that is the lane's own tree.
-    """
-    ranges = nesting.ranges
-    parent = _parents_over_lanes(nesting) if len(nesting.segments) > 1 else ranges["lane_parent"]
-    frame = pl.DataFrame({"depth": parent.is_not_null().cast(pl.Int32), "above": parent})
-    while frame["above"].null_count() < frame.height:
-        frame = frame.select(
-            depth=pl.col("depth") + pl.col("depth").gather("above").fill_null(0),
-            above=pl.col("above").gather("above"),
-        )
-    nests = ranges["lane"].is_not_null()
-    return pl.DataFrame({"range": ranges["range"], "parent": parent}).with_columns(
-        depth=pl.select(pl.when(nests).then(frame["depth"])).to_series()
-    )
-
-
-def _parents_over_lanes(nesting: Nesting) -> pl.Series:
-    ranges = nesting.ranges
-    lanes = nesting.innermost(ranges.select("thread", time="start"))
-    candidates = [ranges["lane_parent"], *(_containing(ranges, lane) for lane in lanes)]
-    nests = ranges["lane"].is_not_null()
-    return pl.select(pl.when(nests).then(nesting.latest(candidates))).to_series()
-
-
-def _containing(ranges: pl.DataFrame, innermost: pl.Series) -> pl.Series:
-    """Climb from each range's candidate to the first one above that contains the range."""
-    frame = ranges.select("range", "end", "lane_parent", found=innermost)
-    # A range that comes later in the order may have the same times, but is never around this one.
-    wrong = (pl.col("found") >= pl.col("range")) | (pl.col("end").gather("found") < pl.col("end"))
-    while frame.select(wrong.any()).item():
-        climbed = pl.when(wrong).then(pl.col("lane_parent").gather("found")).otherwise("found")
-        frame = frame.with_columns(found=climbed)
-    return frame["found"]

@@ -2,63 +2,96 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import polars as pl
 
-from tracekit.attribution._names import base_name
+from tracekit._compiled import compiled, given
+from tracekit.attribution._loops import Arrays, note_steps, place_paths
+from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._spans import Spans
+from tracekit.model import Stream
 
 SEPARATOR = " > "
 _UNNAMED = pl.lit("(unnamed)")
 _LAST_NUMBER = r"^(.*?)(\d+)(\D*)$"
 _FIRST_NUMBER = r"^(\D*)(\d+)(.*)$"
+_NEVER = np.iinfo(np.int64).max
 
 
-def with_paths(ranges: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Add ``path``: the names of the ranges around each one and its own, outermost first.
+@dataclass(frozen=True)
+class Labels:
+    """What ranges are called in a path.
 
-    Where a name repeats the number of its iteration (``data copy in 58`` in ``step 58``) and does
-    so in every iteration, the number is `N`; ``layer 3`` keeps its own.
+    Parameters
+    ----------
+    texts
+        All labels.
+    inside, outside
+        For each name, which label a range has that begins in a numbered step, and outside.
     """
-    paths = pl.DataFrame({"path": _labels(ranges, iterations), "above": ranges["parent"]})
-    # Pointer doubling: after k rounds a path holds the nearest 2^k names.
-    while paths["above"].null_count() < paths.height:
-        further = pl.col("path").gather("above")
-        paths = paths.select(
-            path=pl.coalesce(pl.concat_str(further, pl.lit(SEPARATOR), "path"), "path"),
-            above=pl.col("above").gather("above"),
-        )
-    return ranges.drop("path", strict=False).with_columns(paths["path"])
+
+    texts: pl.Series
+    inside: pl.Series
+    outside: pl.Series
+
+    def arrays(self) -> Arrays:
+        """Return ``inside, outside`` for the loops."""
+        return given(self.inside), given(self.outside)
 
 
-def _labels(ranges: pl.DataFrame, iterations: pl.DataFrame) -> pl.Series:
-    """Return what each range is called in a path."""
-    steps = iterations.select(
-        "process",
-        start="start",
-        step_end="end",
-        step=pl.coalesce("number", _number(pl.col("name"), _LAST_NUMBER)),
-    ).sort("start")
-    base = base_name(pl.col("name")).fill_null("")
-    frame = (
-        ranges.select("process", "start", base=pl.when(base != "").then(base).otherwise(_UNNAMED))
-        .with_row_index("row")
-        .sort("start")
-        .join_asof(steps, on="start", by="process", check_sortedness=False)
-        .sort("row")
-        .with_columns(step=pl.when(pl.col("start") < pl.col("step_end")).then("step"))
+def find_labels(ranges: Stream, nesting: Nesting, steps: Spans) -> Labels:
+    """Tell what ranges are called.
+
+    Where a name repeats the number of its step (``data copy in 58`` in ``step 58``) and does so in
+    every step, the number is `N`; ``layer 3`` keeps its own.
+    """
+    names = nesting.names.table.select(
+        base=pl.when(pl.col("base").fill_null("") != "").then("base").otherwise(_UNNAMED)
     )
-    templates = [_templates(frame, pattern) for pattern in (_LAST_NUMBER, _FIRST_NUMBER)]
-    return pl.select(pl.coalesce(*templates, frame["base"])).to_series()
+    numbered = names.select(pl.col("base").str.contains(r"\d")).to_series()
+    lowest, highest = _steps_of_names(ranges, nesting, steps, numbered)
+    names = names.with_columns(lowest=lowest, highest=highest)
+    templates = [_templates(names, pattern) for pattern in (_LAST_NUMBER, _FIRST_NUMBER)]
+    inside = pl.select(pl.coalesce(*templates, names["base"])).to_series()
+    texts = pl.concat([inside, names["base"]]).unique(maintain_order=True)
+    ids = (
+        pl.DataFrame({"text": texts}).with_row_index("id").with_columns(pl.col("id").cast(pl.Int32))
+    )
+    found = [
+        pl.DataFrame({"text": some}).join(ids, on="text", how="left", maintain_order="left")["id"]
+        for some in (inside, names["base"])
+    ]
+    return Labels(texts, *found)
 
 
-def _templates(frame: pl.DataFrame, pattern: str) -> pl.Series:
-    """Return names with `N` for the number that a pattern finds, where it is the iteration's."""
-    found = frame.select(
-        "step",
-        number=_number(pl.col("base"), pattern),
+def _steps_of_names(
+    ranges: Stream, nesting: Nesting, steps: Spans, numbered: pl.Series
+) -> tuple[pl.Series, pl.Series]:
+    """Return the lowest and the highest number of a step in which ranges of each name begin."""
+    seen = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
+    if numbered.any() and steps.rows.height:
+        loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
+        for number in range(len(ranges)):
+            rows = ranges.read(number, "process", "start")
+            names = nesting.places.read(number, "name_id")["name_id"]
+            columns = (given(rows["process"]), given(rows["start"]), given(names))
+            loop(columns, where, which, seen)
+    lowest, highest = (pl.Series(values) for values in seen)
+    never = highest < 0
+    return lowest.set(never, None), highest.set(never, None)
+
+
+def _templates(names: pl.DataFrame, pattern: str) -> pl.Series:
+    """Return names with `N` for the number that a pattern finds, where it is the step's."""
+    found = names.with_columns(
+        number=number_in(pl.col("base"), pattern),
         template=pl.col("base").str.replace(pattern, "${1}N${3}"),
     )
-    inside = pl.all_horizontal(pl.col("step", "number").is_not_null())
-    repeats = (pl.col("number") == pl.col("step")).all() & (pl.col("step").n_unique() > 1)
+    inside = pl.all_horizontal(pl.col("lowest", "number").is_not_null())
+    same = (pl.col("lowest") == pl.col("number")) & (pl.col("highest") == pl.col("number"))
+    repeats = same.all() & (pl.col("number").n_unique() > 1)
     kept = found.filter(inside).group_by("template").agg(repeats=repeats)
     return (
         found.join(kept, on="template", how="left", maintain_order="left")
@@ -67,5 +100,38 @@ def _templates(frame: pl.DataFrame, pattern: str) -> pl.Series:
     )
 
 
-def _number(name: pl.Expr, pattern: str) -> pl.Expr:
+def number_in(name: pl.Expr, pattern: str = _LAST_NUMBER) -> pl.Expr:
+    """Return the number in a name, by default the last one; null where there is none."""
     return name.str.extract(pattern, 2).cast(pl.Int64, strict=False)
+
+
+class Paths:
+    """The distinct paths that were met: each is a label below another path, or below none."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels.texts.to_list()
+        self._texts: list[str] = []
+        self._column = pl.Series([], dtype=pl.Categorical())
+        self._nodes = np.zeros((2, 1 << 10), np.int64)
+        self._slots = np.full(1 << 11, -1, np.int32)
+        self._count = np.zeros(1, np.int64)
+
+    def arrays(self) -> Arrays:
+        """Return ``slots, parent, label, count`` for the loops."""
+        return self._slots, self._nodes[0], self._nodes[1], self._count
+
+    def grow(self) -> None:
+        """Make room for twice as many."""
+        self._nodes = np.hstack([self._nodes, np.zeros_like(self._nodes)])
+        self._slots = np.full(2 * self._slots.size, -1, np.int32)
+        compiled(place_paths, self._slots.size)(self.arrays())
+
+    def column(self, numbers: pl.Series) -> pl.Series:
+        """Return paths by their numbers."""
+        known, count = len(self._texts), int(self._count[0])
+        for parent, label in self._nodes[:, known:count].T.tolist():
+            own = self._labels[label]
+            self._texts.append(f"{self._texts[parent]}{SEPARATOR}{own}" if parent >= 0 else own)
+        new = pl.Series(self._texts[known:], dtype=pl.Categorical())
+        self._column = pl.concat([self._column, new])
+        return self._column.gather(numbers)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tracekit import __version__
+from tracekit._memory import keep_free_memory
 from tracekit.cli._breakdown import breakdown
 from tracekit.cli._guard import GuardedGroup
 from tracekit.cli._info import info
@@ -45,7 +46,9 @@ def _tracekit(
 app.command(
     epilog=examples(
         "tracekit ingest trace.sqlite",
-        "tracekit ingest rank*.sqlite --label model=unet --label gpus=4",
+        "tracekit ingest before.sqlite after.sqlite --label model=unet --label gpus=4",
+        "tracekit ingest rank*.sqlite --run unet --processes 4",
+        "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
     )
 )(ingest)
 app.add_typer(runs, name="runs")
@@ -66,4 +69,5 @@ app.command(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    keep_free_memory()
     app(prog_name="tracekit")

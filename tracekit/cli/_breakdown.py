@@ -56,10 +56,12 @@ def breakdown(
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """
+    from tracekit.analysis import breakdown_with_meta, share_meaning
+
     keys = [key.strip() for part in by for key in part.split(",")]
     opened = open_run(run, store, rules, iteration)
-    rows = opened.breakdown(keys, skip=skip, per_iteration=per_iteration)
-    meta = opened.breakdown_meta(keys, skip=skip)
+    rows, meta = breakdown_with_meta(opened.trace, keys, skip=skip, per_iteration=per_iteration)
+    meta["share"] = share_meaning(keys)
     if opened.warnings:
         meta = {**meta, "warnings": list(opened.warnings)}
     title = f"{opened.name} · time by {', '.join(keys)}"

@@ -1,5 +1,6 @@
 """`tracekit ingest`: make runs of trace files."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +14,24 @@ from tracekit.cli._options import (
     StoreOption,
     listing,
     parse_labels,
+    parse_size,
     rows_frame,
 )
 from tracekit.cli._output import Listing
-from tracekit.cli._progress import progress_bar
+from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, TracekitError, UsageError
 
 if TYPE_CHECKING:
     import tracekit
+
+_MANY = "Many reports"
+
+
+class OnError(StrEnum):
+    """What a report that cannot be read does to its run."""
+
+    STOP = "stop"
+    SKIP = "skip"
 
 
 @listing
@@ -34,26 +45,122 @@ def ingest(
     label: LabelOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
+    memory: Annotated[
+        str,
+        typer.Option("--memory", metavar="SIZE", help="How much memory to use on a machine."),
+    ] = "4GiB",
     store: StoreOption = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="NAME",
+            help="Make one run of all files, the reports of its ranks or nodes, under this name.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="How many reports to read at once. Default: as many as there are cores.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            "--dask",
+            metavar="ADDRESS",
+            help="Read the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    on_error: Annotated[
+        OnError | None,
+        typer.Option(
+            "--on-error",
+            help="Stop at a report that cannot be read, or skip it. Default: stop.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
 ) -> Listing:
-    """Make a run of each trace file: read it, find the stage of every op, and store the result.
+    """Make a run of each trace file, or with --run one run of all of them.
 
-    A file that is in the store already, whatever its name, is not read again.
+    Files are read, the stage of every op is found, and the result is stored. A file that is in the
+    store already, whatever its name, is not read again.
     """
-    if name is not None and len(files) > 1:
-        raise UsageError(
-            f"--name {name!r} cannot name {len(files)} files", "ingest them one by one to name them"
-        )
     options = {
-        "name": name,
         "labels": parse_labels(label or []),
         "rules": rules,
         "iteration": iteration,
         "store": store,
+        "memory": parse_size(memory),
     }
-    rows, code = _ingest_all(files, options)
-    only = rows[0]["name"] if len(rows) == len(files) == 1 else None
+    given = {"--processes": processes, "--dask": dask, "--on-error": on_error}
+    _check_names(files, name, run, [option for option, value in given.items() if value])
+    if run is not None:
+        many = {"processes": processes, "dask": dask}
+        rows, code = _ingest_run(files, run, on_error or OnError.STOP, options | many), 0
+    else:
+        rows, code = _ingest_all(files, options | {"name": name})
+    only = rows[0]["name"] if rows and (run or len(files) == 1) else None
     return Listing("ingest", only, rows_frame(rows), empty="", as_records=True, exit_code=code)
+
+
+def _check_names(files: list[Path], name: str | None, run: str | None, given: list[str]) -> None:
+    if name is not None and run is not None:
+        raise UsageError("--name and --run both name the run", "give --run alone")
+    if name is not None and len(files) > 1:
+        raise UsageError(
+            f"--name {name!r} cannot name {len(files)} files",
+            "make one run of them with --run, or ingest them one by one to name them",
+        )
+    if given and run is None:
+        raise UsageError(
+            f"{given[0]} is for one run of many reports", "name that run with --run NAME"
+        )
+
+
+def _ingest_run(
+    files: list[Path], name: str, on_error: OnError, options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Make one run of all files; return its row, and one for each file that was skipped."""
+    import tracekit
+
+    skipped: dict[Path, str] = {}
+
+    def skip(file: Path, error: InputError) -> None:
+        skipped[file] = str(error)
+
+    try:
+        with progress_bars(name) as (progress, report_progress):
+            made, is_new = tracekit.ingest(
+                files,
+                name=name,
+                progress=progress,
+                report_progress=report_progress,
+                on_error=skip if on_error is OnError.SKIP else "stop",
+                **options,
+            )
+    finally:
+        # Below the bars, which are gone by now.
+        for why in skipped.values():
+            complain(f"skipped: {why}")
+    kept = ", ".join(str(file) for file in files if file not in skipped)
+    row = _row(kept, made, is_new=is_new)
+    nothing: dict[str, Any] = {
+        key: [] if isinstance(value, list) else None for key, value in row.items()
+    }
+    return [
+        row,
+        *(
+            nothing | {"name": made.name, "file": str(file), "status": f"skipped: {why}"}
+            for file, why in skipped.items()
+        ),
+    ]
 
 
 def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
@@ -71,17 +178,17 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
             if not isinstance(error, InputError):
                 break
         else:
-            rows.append(_row(file, run, is_new=is_new))
+            rows.append(_row(str(file), run, is_new=is_new))
     return rows, code
 
 
-def _row(file: Path, run: "tracekit.Run", *, is_new: bool) -> dict[str, Any]:
+def _row(file: str, run: "tracekit.Run", *, is_new: bool) -> dict[str, Any]:
     return {
         "name": run.name,
         "id": run.id,
-        "file": str(file),
+        "file": file,
         "status": "ingested" if is_new else "already in the store",
         "labels": [f"{key}={value}" for key, value in run.labels.items()],
-        **run.summary(),
+        **run.record.summary,
         "warnings": list(run.warnings),
     }

@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+_SIZES = {"": 1, "b": 1} | {
+    f"{letter}{kind}": base ** (power + 1)
+    for power, letter in enumerate("kmgt")
+    for kind, base in (("b", 1000), ("ib", 1024))
+}
 
 
 def listing(command: Callable[..., Listing]) -> Callable[..., None]:
@@ -72,6 +79,22 @@ def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
             raise UsageError(f"label {key!r} is given twice", "give each label once")
         labels[key] = value
     return labels
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a size means, such as ``4GiB``, ``500MB`` or ``1000000``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    unit = _SIZES.get(found[2]) if found else None
+    size = int(Decimal(found[1]) * unit) if found and unit else 0
+    if not size:
+        raise UsageError(f"{text!r} is not a size of memory", "write it as 4GiB, 500MB or bytes")
+    return size
 
 
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":

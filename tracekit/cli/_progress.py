@@ -1,4 +1,4 @@
-"""A progress bar for work that takes a while."""
+"""Progress bars for work that takes a while."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 Report = Callable[[str, int, int], None]
 """Told the name of a step, how much of it is done, and how much there is to do."""
+FileReport = Callable[[Path, str, int, int], None]
+"""Told the same of one of several files; when it is through, with no step's name."""
 
 
 @contextmanager
@@ -26,32 +28,58 @@ def progress_bar(title: str | Path) -> Iterator[Report | None]:
         yield None
         return
     with ExitStack() as stack:
-        bars: list[Progress] = []
-
-        # The bar appears with the first report: work that turns out to be done shows none.
-        def report(step: str, done: int, total: int) -> None:
-            if not bars:
-                bars.append(stack.enter_context(_bar(Path(title).name)))
-            task = bars[0].task_ids[0]
-            bars[0].update(task, description=step, completed=done, total=total or None)
-
-        yield report
+        yield _Bars(stack, Path(title).name).overall
 
 
-def _bar(title: str) -> "Progress":
+@contextmanager
+def progress_bars(title: str) -> Iterator[tuple[Report | None, FileReport | None]]:
+    """Show the progress of work on several files: a line for all, and one for each that is read."""
+    if not sys.stderr.isatty():
+        yield None, None
+        return
+    with ExitStack() as stack:
+        bars = _Bars(stack, title)
+        yield bars.overall, bars.file
+
+
+class _Bars:
+    """Bars that appear with what they are first told: work that turns out to be done shows none."""
+
+    def __init__(self, stack: ExitStack, title: str) -> None:
+        self._stack = stack
+        self._title = title
+        self._bars: Progress | None = None
+        self._tasks: dict[str | Path, TaskID] = {}
+
+    def overall(self, step: str, done: int, total: int) -> None:
+        """Show how far all of the work is."""
+        self._show(self._title, self._title, step, done, total)
+
+    def file(self, file: Path, step: str, done: int, total: int) -> None:
+        """Show how far one file is; one that is through is not shown any more."""
+        if step:
+            self._show(file, file.name, step, done, total)
+        elif file in self._tasks and self._bars is not None:
+            self._bars.remove_task(self._tasks.pop(file))
+
+    def _show(self, key: str | Path, title: str, step: str, done: int, total: int) -> None:
+        from tracekit.present import printable
+
+        bars = self._bars = self._bars or self._stack.enter_context(_bars())
+        if key not in self._tasks:
+            self._tasks[key] = bars.add_task("", total=None, title=printable(title))
+        bars.update(self._tasks[key], description=step, completed=done, total=total or None)
+
+
+def _bars() -> "Progress":
     from rich.console import Console
-    from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tracekit.present import printable
-
-    bar = Progress(
-        TextColumn(escape(printable(title))),
+    return Progress(
+        TextColumn("{task.fields[title]}", markup=False),
         BarColumn(),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    bar.add_task("", total=None)
-    return bar

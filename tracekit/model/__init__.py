@@ -1,6 +1,8 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
-from tracekit.model._intervals import layered_lengths, union_length
+from tracekit.model._combine import combine
+from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
+from tracekit.model._recording import KEYS, Maker, Recording, Stream
 from tracekit.model._tables import (
     CALLS,
     CONTENTS,
@@ -13,9 +15,10 @@ from tracekit.model._tables import (
     TABLES,
     THREADS,
     Column,
+    PolarsType,
     Table,
 )  # fmt: skip
-from tracekit.model._trace import Trace
+from tracekit.model._trace import Trace, TraceWriter, missing_files
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     COLLECTIVES,
@@ -31,8 +34,40 @@ from tracekit.model._vocabulary import (
 )  # fmt: skip
 
 __all__ = [
-    "CALLS", "COLLECTIVE", "COLLECTIVES", "CONTENTS", "DEVICES", "ITERATIONS", "KERNEL_KINDS",
-    "KIND", "KINDS", "OPS", "PROCESSES", "RANGES", "RANGE_STYLE", "RANGE_STYLES", "REPORTS",
-    "STAGE", "STAGES", "STAGE_SOURCE", "STAGE_SOURCES", "TABLES", "THREADS", "Column", "Table",
-    "Trace", "layered_lengths", "union_length",
+    "CALLS",
+    "COLLECTIVE",
+    "COLLECTIVES",
+    "CONTENTS",
+    "DEVICES",
+    "ITERATIONS",
+    "KERNEL_KINDS",
+    "KEYS",
+    "KIND",
+    "KINDS",
+    "OPS",
+    "PROCESSES",
+    "RANGES",
+    "RANGE_STYLE",
+    "RANGE_STYLES",
+    "REPORTS",
+    "STAGE",
+    "STAGES",
+    "STAGE_SOURCE",
+    "STAGE_SOURCES",
+    "TABLES",
+    "THREADS",
+    "Column",
+    "Maker",
+    "PolarsType",
+    "Recording",
+    "Stream",
+    "Table",
+    "Trace",
+    "TraceWriter",
+    "combine",
+    "covered_by",
+    "layered_lengths",
+    "layers_down",
+    "missing_files",
+    "union_length",
 ]  # fmt: skip

@@ -107,7 +107,7 @@ PROCESSES = Table(
     "processes",
     "One row per traced process that launched GPU work or holds NVTX ranges.",
     (
-        _key("process", "index of the process in the run"),
+        _key("process", "index of the process in the run, report by report"),
         _REPORT,
         Column("pid", pl.Int64, "process id as the traced side saw it", nullable=False),
         Column("name", pl.String, "name of the executable"),
@@ -119,7 +119,7 @@ THREADS = Table(
     "threads",
     "One row per thread that called CUDA or holds NVTX ranges.",
     (
-        _key("thread", "index of the thread in the run"),
+        _key("thread", "index of the thread in the run, report by report"),
         _REPORT,
         _key("process", "the thread's process"),
         Column("tid", pl.Int64, "thread id as the traced side saw it", nullable=False),
@@ -130,10 +130,15 @@ THREADS = Table(
 
 DEVICES = Table(
     "devices",
-    "One row per physical GPU of the machine that the report names or that ran an op.",
+    "One row per physical GPU that a report names or that ran an op. A GPU that several reports "
+    "saw is one row: it is known by its UUID, else by its host and PCI bus location.",
     (
-        _key("device", "index of the GPU in the run"),
-        _REPORT,
+        _key(
+            "device",
+            "number of the GPU in the run: its CUDA ordinal where that means one GPU throughout, "
+            "else in order of hosts and PCI bus locations",
+        ),
+        _key("report", "index of the first report that names it"),
         Column("name", pl.String, "product name"),
         Column("uuid", pl.String, "UUID, without the prefix GPU-"),
         Column("pci_bus", pl.String, "PCI bus location"),
@@ -159,7 +164,9 @@ OPS = Table(
     "ops",
     "One row per piece of GPU work: kernel, copy, memset, or CUDA graph recorded as a whole.",
     (
-        Column("op", pl.Int64, "number of the op in the run, by start time", nullable=False),
+        Column(
+            "op", pl.Int64, "number of the op in the run, by report and start time", nullable=False
+        ),
         _REPORT,
         _key("process", "process that launched it"),
         _key("device", "GPU that ran it"),
@@ -173,8 +180,10 @@ OPS = Table(
         Column("collective", COLLECTIVE, "collective operation, for kind `collective`"),
         Column("bytes", pl.Int64, "bytes copied or set; null for kernels", "bytes"),
         Column("copy_kind", pl.String, "direction of a copy as recorded, such as `HtoD`"),
-        Column("src_device", pl.Int32, "source GPU of a copy; null for host memory"),
-        Column("dst_device", pl.Int32, "destination GPU of a copy; null for host memory"),
+        Column("src_device", pl.Int32, "source GPU of a copy (a `device`); null for host memory"),
+        Column(
+            "dst_device", pl.Int32, "destination GPU of a copy (a `device`); null for host memory"
+        ),
         Column("correlation", pl.Int64, "correlation id, unique within the process"),
         Column("graph_node", pl.Int64, "CUDA graph node it replays"),
         Column("call", pl.Int64, "the call that launched it; null where none was recorded"),
@@ -192,7 +201,12 @@ CALLS = Table(
     "calls",
     "One row per CUDA runtime or driver call.",
     (
-        Column("call", pl.Int64, "number of the call in the run, by start time", nullable=False),
+        Column(
+            "call",
+            pl.Int64,
+            "number of the call in the run, by report and start time",
+            nullable=False,
+        ),
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that made it"),
@@ -208,7 +222,12 @@ RANGES = Table(
     "ranges",
     "One row per NVTX range.",
     (
-        Column("range", pl.Int64, "number of the range in the run, by start time", nullable=False),
+        Column(
+            "range",
+            pl.Int64,
+            "number of the range in the run, by report and start time",
+            nullable=False,
+        ),
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that opened it"),
@@ -240,7 +259,9 @@ ITERATIONS = Table(
         _REPORT,
         _key("process", "process that runs it"),
         _key("thread", "thread that drives it"),
-        Column("iteration", pl.Int64, "number of the iteration", nullable=False),
+        Column(
+            "iteration", pl.Int64, "number of the iteration, as its process counts", nullable=False
+        ),
         Column("name", pl.String, "name of the range it was taken from"),
         _time("start", "start on the host"),
         _time("end", "end on the host"),

@@ -1,14 +1,20 @@
-"""A run's tables as polars frames."""
+"""A run's tables as polars frames, and as files."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import polars as pl
 
 from tracekit.model._tables import TABLES
+
+_MANIFEST = "parts.json"
+_ROWS_PER_PART = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,16 +48,20 @@ class Trace:
 
     @classmethod
     def scan(cls, folder: Path, warnings: tuple[str, ...] = ()) -> Trace:
-        """Open the Parquet files that `write` made; nothing is read yet."""
-        return cls(
-            {name: pl.scan_parquet(folder / f"{name}.parquet", glob=False) for name in TABLES},
-            warnings,
-        )
+        """Open the files that `TraceWriter` made of one report; nothing is read yet."""
+        parts = _parts(folder)
+        scans = {
+            name: pl.scan_parquet(parts[name], glob=False, hive_partitioning=False)
+            for name in TABLES
+        }
+        return cls(scans, warnings)
 
     def write(self, folder: Path) -> None:
-        """Write one Parquet file per table into `folder`, which exists."""
-        for name, frame in self.tables.items():
-            frame.sink_parquet(folder / f"{name}.parquet", compression="zstd", compression_level=1)
+        """Write all tables into `folder`, which is created, with a `TraceWriter`."""
+        with TraceWriter(folder) as writer:
+            for name, frame in self.tables.items():
+                for part in frame.collect().iter_slices(_ROWS_PER_PART):
+                    writer.append(name, part)
 
     def __getitem__(self, name: str) -> pl.LazyFrame:
         return self.tables[name]
@@ -71,3 +81,70 @@ class Trace:
             # An analysis that is done again warns again of the same things.
             warnings=tuple(dict.fromkeys(self.warnings + warnings)),
         )
+
+
+class TraceWriter:
+    """Writes the tables of one report into a folder, part by part.
+
+    Parts of different tables may be appended from several threads at once. What is written counts
+    only once the writer is closed: the list of all parts is written last.
+
+    Parameters
+    ----------
+    folder
+        Where to write; it is created, and the folder around it exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._lock = threading.Lock()
+        folder.mkdir(exist_ok=True)
+
+    def append(self, table: str, frame: pl.DataFrame) -> None:
+        """Write `frame` as the next part of a canonical table, with its columns and types."""
+        conformed = TABLES[table].conform(frame)
+        with self._lock:
+            rows = self._rows[table]
+            number = len(rows)
+            rows.append(conformed.height)
+        path = _part(self._folder, table, number)
+        path.parent.mkdir(exist_ok=True)
+        conformed.write_parquet(path, compression="zstd", compression_level=1)
+
+    def close(self) -> None:
+        """Complete the folder; a table without parts gets one without rows."""
+        for table, rows in self._rows.items():
+            if not rows:
+                self.append(table, TABLES[table].empty())
+        (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return the files that the folder of a report lacks."""
+    try:
+        parts = _parts(folder)
+    except (OSError, ValueError, TypeError):
+        return [_MANIFEST]
+    absent = [f"table {name}" for name in TABLES if name not in parts]
+    paths = (path for some in parts.values() for path in some)
+    return absent + [str(path.relative_to(folder)) for path in paths if not path.exists()]
+
+
+def _parts(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each table, in order."""
+    rows = json.loads((folder / _MANIFEST).read_bytes())
+    return {
+        name: [_part(folder, name, number) for number in range(len(rows[name]))] for name in rows
+    }
+
+
+def _part(folder: Path, table: str, number: int) -> Path:
+    return folder / table / f"{number:05d}.parquet"

@@ -1,5 +1,5 @@
 """Input formats: a file is recognised by its content, never by its name."""
 
-from tracekit.sources._recognise import Progress, check_readable, read
+from tracekit.sources._recognise import Progress, check_readable, open_report, read
 
-__all__ = ["Progress", "check_readable", "read"]
+__all__ = ["Progress", "check_readable", "open_report", "read"]

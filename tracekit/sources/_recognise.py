@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tracekit._spool import Workspace
 from tracekit.errors import (
     DamagedTraceError,
     InputError,
     NotATraceError,
     UnsupportedTraceError,
 )  # fmt: skip
-from tracekit.model import Trace
+from tracekit.model import Recording, Trace
 from tracekit.sources import nsys
-from tracekit.sources._sqlite import MAGIC, SqliteFile
+from tracekit.sources.sqlite import MAGIC, SqliteFile
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -35,7 +36,23 @@ _OTHERS = (
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
+    """Return the canonical tables of a trace file in memory; as for `open_report`."""
+    return open_report(path, Workspace(), progress).trace()
+
+
+def open_report(
+    path: Path, workspace: Workspace, progress: Progress = lambda *_: None
+) -> Recording:
     """Return the canonical tables of a trace file; nothing is attributed yet.
+
+    Parameters
+    ----------
+    path
+        The file.
+    workspace
+        Where its tables wait, which has to be there as long as they are read.
+    progress
+        Told what is being done.
 
     Raises
     ------
@@ -49,7 +66,7 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
     check_readable(path)
     file = SqliteFile(path)
     if nsys.is_nsys(file):
-        return nsys.read(file, progress)
+        return nsys.read(file, workspace, progress)
     if file.has("StringTable"):
         raise UnsupportedTraceError(
             f"{path} is an nvprof database", f"this version does not read these; {_USE_SQLITE}"

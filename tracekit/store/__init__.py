@@ -4,7 +4,8 @@ A store is a folder::
 
     store.json          the store's id
     catalogue.sqlite    the catalogue, unless TRACEKIT_CATALOG puts it elsewhere
-    runs/<folder>/      the columns of one run, named by one row of the catalogue
+    runs/<folder>/      the columns of one run, named by one row of the catalogue: folders 0, 1, ...
+                        of its reports, in each a folder of parts per table, and parts.json
     staging/<folder>/   columns that an ingest is writing
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name
 
@@ -12,8 +13,16 @@ A run exists from the moment its row is committed, and its columns are complete 
 What no row names and no living ingest holds is left over, and the next ingest removes it.
 """
 
-from tracekit.store._digest import file_digest
+from tracekit._spool import DEFAULT_MEMORY
+from tracekit.store._digest import file_digest, run_digest
+from tracekit.store._executors import cores, open_executor
+from tracekit.store._jobs import Executor
 from tracekit.store._record import RunRecord, SummaryValue
+from tracekit.store._report import ReportOptions
+from tracekit.store._reports import Made, make_reports
 from tracekit.store._store import Store
 
-__all__ = ["RunRecord", "Store", "SummaryValue", "file_digest"]
+__all__ = [
+    "DEFAULT_MEMORY", "Executor", "Made", "ReportOptions", "RunRecord", "Store", "SummaryValue",
+    "cores", "file_digest", "make_reports", "open_executor", "run_digest",
+]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _CHUNK = 4 << 20
@@ -42,3 +42,10 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
     except OSError as error:
         raise InputError(f"{path} cannot be read", error.strerror) from error
     return digest.hexdigest()
+
+
+def run_digest(digests: Sequence[str]) -> str:
+    """Return the digest of a run by those of its reports, in whatever order; of one, its own."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()

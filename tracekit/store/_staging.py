@@ -13,7 +13,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -81,17 +81,24 @@ class Folders:
                 folder.mkdir()
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _drop(folder)
             lock.release()
 
     def publish(self, staged: Path) -> None:
         """Move a complete folder from ``staging/`` to ``runs/``, all of it safely on disk."""
         with file_errors(self.root):
-            for file in staged.iterdir():
-                sync(file)
-            sync(staged)
+            for path in (*staged.rglob("*"), staged):
+                sync(path)
             staged.rename(self.runs / staged.name)
             sync(self.runs)
+
+    def drop_empty(self) -> None:
+        """Remove the folders if nothing was ever put into them, nor is now by another process."""
+        mine = (self.staging, self.runs)
+        with suppress(OSError):
+            if set(self.root.iterdir()) <= set(mine):
+                for folder in (*mine, self.root):
+                    folder.rmdir()
 
     def discard(self, name: str) -> None:
         """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
@@ -118,7 +125,7 @@ class Folders:
             dead = [name for name in left if self._hold(name, held)]
             needed = named()
             for name in dead:
-                shutil.rmtree(self.staging / name, ignore_errors=True)
+                _drop(self.staging / name)
                 if name in published and name not in needed:
                     self.discard(name)
 
@@ -168,6 +175,14 @@ class _Lock:
         """Remove the file, then let go: whoever waits for it finds it void."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def _drop(folder: Path) -> None:
+    """Remove a staged folder, though a worker may still be writing into it."""
+    # Under another name nothing is added to it any more while it is emptied.
+    with suppress(OSError):
+        folder = folder.rename(folder.with_name(f"{folder.name}.dropped"))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stem(path: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
-from tracekit.model import TABLES, Trace
+from tracekit.model import Trace, combine, missing_files
 from tracekit.store._identity import make_id, read_id
 from tracekit.store._record import (
     Entry,
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tracekit.store._catalogue import Catalogue, Rows
+    from tracekit.store._reports import Made
+
+    _Make = Callable[[Path], Made]
+    _Summarise = Callable[[Trace], Mapping[str, SummaryValue]]
+    _Added = tuple[RunRecord, bool]
 
 _FOLDER = ".tracekit"
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class Store:
         return entry.record if entry and self._holds(entry, options) else None
 
     def open(self, record: RunRecord) -> Trace:
-        """Open the columns of a run; nothing is read yet.
+        """Open the columns of a run; nothing large is read yet.
 
         Reading fails once the run has been removed or its columns replaced: open it again.
 
@@ -130,6 +136,16 @@ class Store:
         StoreError
             If its columns are not there, or were written by a tracekit with other tables.
         """
+        now, reports = self.open_reports(record)
+        return replace(combine(reports), warnings=now.warnings)
+
+    def open_reports(self, record: RunRecord) -> tuple[RunRecord, list[Trace]]:
+        """Open the columns of each report of a run by itself, without warnings; else as `open`.
+
+        Returns
+        -------
+        The run as the catalogue now has it, and its reports.
+        """
         entry = next((e for e in self._entries() if e.record.id == record.id), None)
         if entry is None:
             raise UnknownRunError(
@@ -137,13 +153,14 @@ class Store:
                 "`tracekit runs list` shows all",
             )
         folder = self._folders.runs / entry.folder
-        missing = self._missing(entry.folder)
+        missing = self._missing(entry)
         if missing:
             raise StoreError(
-                f"the run {entry.record.name!r} lacks {', '.join(missing)} in {folder}",
+                f"the run {entry.record.name!r} lacks {_listed(missing)} in {folder}",
                 f"ingest {', '.join(entry.record.files)} again",
             )
-        return Trace.scan(folder, entry.record.warnings)
+        with file_errors(self.root):
+            return entry.record, _scanned(folder, [()] * len(entry.record.files))
 
     def rename(self, reference: str, name: str) -> RunRecord:
         """Give a run another name and return it.
@@ -197,7 +214,7 @@ class Store:
         name: str | None,
         default_name: str,
         labels: Mapping[str, str],
-        make: Callable[[], Trace],
+        make: Callable[[Path], Made],
         summarise: Callable[[Trace], Mapping[str, SummaryValue]],
     ) -> tuple[RunRecord, bool]:
         """Add a run: all of it or, where anything fails or interrupts, nothing.
@@ -219,9 +236,12 @@ class Store:
             is altered where it is invalid or taken.
         labels
             Labels, added to those that the run has.
-        make, summarise
-            Make the run's tables, and a summary of them as they are in the store. Neither is called
-            where the run is there already.
+        make
+            Makes the run's tables in a folder, one folder in it per report, and says what was made,
+            which may be less than what was asked for. It is not called where the run is there
+            already.
+        summarise
+            Makes a summary of the tables as they are in the store.
 
         Returns
         -------
@@ -238,6 +258,30 @@ class Store:
         if name is not None:
             check_name(name)
         request = _Request(digest, options, tuple(files), name, default_name, labels)
+        if not self.root.exists():
+            return self._add_first(request, make, summarise)
+        return self._add(request, make, summarise)
+
+    def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
+        """Make a store for a run, once it turns out that there is a run."""
+        self._catalogue.identity()  # raises before the work where it cannot be used
+        self._folders.create()
+        try:
+            with self._folders.claim("first-") as staged:
+                made = make(staged)
+
+                def move(folder: Path) -> Made:
+                    with file_errors(self.root):
+                        for path in staged.iterdir():
+                            path.rename(folder / path.name)
+                    return made
+
+                return self._add(request, move, summarise)
+        except BaseException:
+            self._folders.drop_empty()
+            raise
+
+    def _add(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
         self._folders.create()
         store = make_id(self._folders)
         self._sweep()
@@ -247,13 +291,7 @@ class Store:
             # What this ingest replaced or did not finish is left over by now.
             self._sweep()
 
-    def _ingest(
-        self,
-        store: str,
-        request: _Request,
-        make: Callable[[], Trace],
-        summarise: Callable[[Trace], Mapping[str, SummaryValue]],
-    ) -> tuple[RunRecord, bool]:
+    def _ingest(self, store: str, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
             prefix = f"{rows.catalogue_id}-"
@@ -261,12 +299,14 @@ class Store:
             return settled, False
         # The claim outlasts the commit, so that no sweep comes between publishing and committing.
         with self._folders.claim(prefix) as staged:
-            trace = make()
+            made = make(staged)
             with file_errors(self.root):
-                trace.write(staged)
-            summary = summarise(Trace.scan(staged, trace.warnings))
+                trace = combine(_scanned(staged, made.warnings))
+            warnings = (*trace.warnings, *made.left_out)
+            columns = _Columns(staged.name, warnings, summarise(replace(trace, warnings=warnings)))
             self._folders.publish(staged)
-            return self._commit(store, request, _Columns(staged.name, trace.warnings, summary))
+            done = replace(request, digest=made.digest, files=made.files)
+            return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> RunRecord | None:
         """Return the run that is there already, with its new labels and name; else None."""
@@ -281,7 +321,7 @@ class Store:
             rows.update(settled)
         return settled.record
 
-    def _commit(self, store: str, request: _Request, columns: _Columns) -> tuple[RunRecord, bool]:
+    def _commit(self, store: str, request: _Request, columns: _Columns) -> _Added:
         """Make published columns a run, unless another process has made the same meanwhile."""
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
@@ -307,13 +347,17 @@ class Store:
             )
 
     def _holds(self, entry: Entry, options: str) -> bool:
-        return entry.record.options == options and not self._missing(entry.folder)
+        return entry.record.options == options and not self._missing(entry)
 
-    def _missing(self, folder: str) -> list[str]:
+    def _missing(self, entry: Entry) -> list[str]:
         """Return the files that a run's folder lacks."""
+        folder = self._folders.runs / entry.folder
         with file_errors(self.root):
-            paths = [self._folders.runs / folder / f"{table}.parquet" for table in TABLES]
-            return [path.name for path in paths if not path.exists()]
+            return [
+                f"{index}/{name}"
+                for index in range(len(entry.record.files))
+                for name in missing_files(folder / str(index))
+            ]
 
     def _sweep(self) -> None:
         """Remove what is left over; what cannot be removed now stays until the next time."""
@@ -348,6 +392,16 @@ class Store:
 def _nearest(start: Path) -> Path:
     stores = (folder / _FOLDER for folder in (start, *start.parents))
     return next((store for store in stores if store.is_dir()), start / _FOLDER)
+
+
+def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
+    """Open the reports of a run, each with its warnings."""
+    return [Trace.scan(folder / str(index), each) for index, each in enumerate(warnings)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:

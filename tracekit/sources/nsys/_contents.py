@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.sources._sqlite import SqliteFile
 from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
 from tracekit.sources.nsys._host import NVTX, RUNTIME
+from tracekit.sources.sqlite import SqliteFile
 
 
 @dataclass(frozen=True)
@@ -79,21 +80,30 @@ _FEATURES = (
 )
 
 
-def read_contents(file: SqliteFile) -> pl.DataFrame:
-    """Return the canonical table ``contents``: one row per feature, present or not."""
-    rows = [_row(file, feature) for feature in _FEATURES]
+def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
+    """Return the canonical table ``contents``: one row per feature, present or not.
+
+    Parameters
+    ----------
+    file
+        The export.
+    known
+        How many rows some tables have, which need not be counted again.
+    """
+    rows = [_row(file, feature, known) for feature in _FEATURES]
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)
 
 
-def _row(file: SqliteFile, feature: _Feature) -> dict[str, object]:
+def _row(file: SqliteFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
     present = [table for table in feature.tables if file.holds_rows(table)]
     counted = feature.counted or not present
+    rows = [known.get(table) or file.count(table) for table in present] if counted else None
     return {
         "report": 0,
         "feature": feature.name,
         "source_table": ", ".join(present or feature.tables),
         "present": bool(present),
-        "rows": sum(file.count(table) for table in present) if counted else None,
+        "rows": None if rows is None else sum(rows),
         "tells": feature.tells,
         "record_with": feature.record_with,
     }

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.model import DEVICES
-from tracekit.sources._sqlite import SqliteFile, SqlType
 from tracekit.sources.nsys._ids import pid_of, small
 from tracekit.sources.nsys._metadata import Metadata
+from tracekit.sources.sqlite import SqliteFile, SqlType
 
 Pair = tuple[int, int]
 """Global id of a process, and a CUDA ordinal in it."""

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
+from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace
-from tracekit.sources._sqlite import SqliteFile
+from tracekit.model import PolarsType, Recording, Stream
 from tracekit.sources.nsys._contents import read_contents
-from tracekit.sources.nsys._devices import DeviceMap, map_devices
-from tracekit.sources.nsys._gpu import GPU_TABLES, drop_unplaced, read_ops
-from tracekit.sources.nsys._host import (
-    NVTX,
-    RUNTIME,
-    ranges_of,
-    read_calls,
-    read_nvtx,
-    thread_names,
-)  # fmt: skip
+from tracekit.sources.nsys._devices import map_devices
+from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
+from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
 from tracekit.sources.nsys._ids import Strings, pid_of, process_of, tid_of
 from tracekit.sources.nsys._metadata import Metadata, read_metadata
+from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._seen import Seen
+from tracekit.sources.sqlite import SqliteFile
 
 Progress = Callable[[str, int, int], None]
 
@@ -32,7 +29,9 @@ _REQUIRED = {
     RUNTIME: ("start", "end", "globalTid", "correlationId"),
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
-_STEPS = ("GPU work", "CUDA calls", "NVTX ranges", "devices and threads")
+_REPORT = pl.lit(0, pl.Int32).alias("report")
+_NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process_gid": pl.Int64})
+_OP_IDENTITIES = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 
 
 def is_nsys(file: SqliteFile) -> bool:
@@ -40,7 +39,7 @@ def is_nsys(file: SqliteFile) -> bool:
     return file.has("StringIds", "id", "value")
 
 
-def read(file: SqliteFile, progress: Progress = lambda *_: None) -> Trace:
+def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of an export; stages and launches are not attributed yet.
 
     Raises
@@ -52,40 +51,60 @@ def read(file: SqliteFile, progress: Progress = lambda *_: None) -> Trace:
     """
     metadata = read_metadata(file)
     _check_content(file, metadata)
-    strings = Strings(file)
-    step = _stepper(progress)
-    step()
-    ops, lost = drop_unplaced(read_ops(file, metadata, strings), metadata)
-    step()
-    calls = read_calls(file, metadata, strings)
-    step()
-    nvtx = read_nvtx(file, strings)
-    ranges = _closed(ranges_of(nvtx, metadata), ops, calls, metadata)
-    step()
-    if ops.is_empty() and ranges.is_empty():
+    strings, rows = Strings(file), workspace.rows
+    work, nvtx = GpuWork(file, metadata, strings), Nvtx(file, metadata, strings)
+    wanted: dict[str, Callable[[], Seen]] = {
+        "GPU work": lambda: Seen(work.batches(rows), workspace, *_OP_IDENTITIES),
+        "CUDA calls": lambda: Seen(
+            call_batches(file, metadata, strings, rows), workspace, "thread_gid"
+        ),
+        "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, "thread_gid", "end_thread_gid"),
+    }
+    ops, calls, ranges = _at_once(wanted, progress)
+    if not len(ops) and not len(ranges):
         raise _nothing_recorded(file, metadata)
-    names = thread_names(file, nvtx, strings)
+    names = thread_names(file, nvtx.thread_names(), strings)
     processes, threads = _processes(file, ops, calls, ranges), _threads(calls, ranges, names)
-    devices = map_devices(file, ops, metadata)
-    step()
-    warnings = (
-        *metadata.warnings,
-        *_absences(ops, calls, ranges),
-        *lost,
-        *_coercions(file),
-        *_unrecorded_graphs(ops, calls),
+    devices = map_devices(file, ops.distinct, metadata)
+    places = Places(processes, threads, devices)
+    ends = [each for each in (metadata.duration, ops.last, calls.last, ranges.last) if each]
+    range_columns = places.ranges(
+        nvtx.domains(ranges.rows), nvtx.categories(), max(ends, default=0), metadata.duration
     )
-    return _assemble(file, metadata, processes, threads, devices, ops, calls, ranges, warnings)
+    return Recording(
+        tables={
+            "processes": processes.with_columns(_REPORT),
+            "threads": threads.with_columns(_REPORT, process=places.process_of_thread),
+            "devices": devices.devices.with_columns(_REPORT),
+            "reports": _report(file, metadata),
+            "contents": read_contents(file, {**work.rows, RUNTIME: len(calls), NVTX: nvtx.rows}),
+        },
+        streams={
+            "ops": Stream("ops", "op", ops.rows, places.ops()),
+            "calls": Stream("calls", "call", calls.rows, places.calls()),
+            "ranges": Stream("ranges", "range", ranges.rows, range_columns),
+        },
+        warnings=(
+            *metadata.warnings,
+            *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
+            *work.losses,
+            *_coercions(file),
+            *file.warnings,
+            *_unrecorded_graphs(ops, calls),
+        ),
+    )
 
 
-def _stepper(progress: Progress) -> Callable[[], None]:
-    done = iter(range(len(_STEPS) + 1))
-
-    def step() -> None:
-        number = next(done)
-        progress("read " + _STEPS[min(number, len(_STEPS) - 1)], number, len(_STEPS))
-
-    return step
+def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> list[Seen]:
+    """Read several tables at the same time."""
+    with ThreadPoolExecutor(len(parts), "read") as threads:
+        reading = [threads.submit(read) for read in parts.values()]
+        seen = []
+        for number, (name, part) in enumerate(zip(parts, reading, strict=True)):
+            progress(f"read {name}", number, len(parts))
+            seen.append(part.result())
+    progress(f"read {list(parts)[-1]}", len(parts), len(parts))
+    return seen
 
 
 def _check_content(file: SqliteFile, metadata: Metadata) -> None:
@@ -111,29 +130,19 @@ def _schema(metadata: Metadata) -> str:
     return f"schema {metadata.schema_version}" if metadata.schema_version else "no schema version"
 
 
-def _closed(
-    ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame, metadata: Metadata
-) -> pl.DataFrame:
-    """End the ranges that were still open when recording ended."""
-    ends = [metadata.duration, ops["end"].max(), calls["end"].max(), ranges["end"].max()]
-    ends.append(ranges["start"].max())
-    last = max((end for end in ends if isinstance(end, int)), default=0)
-    at_end = pl.col("end") >= metadata.duration if metadata.duration else pl.lit(value=False)
-    return ranges.with_columns(
-        open=pl.col("end").is_null() | at_end,
-        # An end before its start (a clock that was set back) makes the range empty, not negative.
-        end=pl.max_horizontal(pl.col("end").fill_null(last), "start"),
-    )
-
-
-def _processes(
-    file: SqliteFile, ops: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame
-) -> pl.DataFrame:
-    seen = pl.concat([frame.select("process_gid") for frame in (ops, calls, ranges)])
+def _processes(file: SqliteFile, ops: Seen, calls: Seen, ranges: Seen) -> pl.DataFrame:
+    seen = [
+        ops.distinct.select("process_gid"),
+        *(
+            some.distinct.select(process_gid=process_of(pl.col("thread_gid")))
+            for some in (calls, ranges)
+        ),
+    ]
     known = file.read("PROCESSES", {"globalPid": "int", "name": "text"})
-    known = known.unique("globalPid", keep="first")
+    known = known.unique("globalPid", keep="first", maintain_order=True)
     return (
-        seen.drop_nulls()
+        pl.concat(seen)
+        .drop_nulls()
         .unique()
         .sort("process_gid")
         .with_row_index("process")
@@ -142,13 +151,12 @@ def _processes(
     )
 
 
-def _threads(calls: pl.DataFrame, ranges: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+def _threads(calls: Seen, ranges: Seen, names: pl.DataFrame) -> pl.DataFrame:
+    began, ended = process_of(pl.col("thread_gid")), process_of(pl.col("end_thread_gid"))
     seen = [
-        calls.select("thread_gid"),
-        ranges.select("thread_gid"),
-        ranges.filter(process_of(pl.col("end_thread_gid")) == pl.col("process_gid")).select(
-            thread_gid="end_thread_gid"
-        ),
+        calls.distinct,
+        ranges.distinct.select("thread_gid"),
+        ranges.distinct.filter(ended == began).select(thread_gid="end_thread_gid"),
     ]
     return (
         pl.concat(seen)
@@ -157,26 +165,21 @@ def _threads(calls: pl.DataFrame, ranges: pl.DataFrame, names: pl.DataFrame) -> 
         .sort("thread_gid")
         .with_row_index("thread")
         .join(names, on="thread_gid", how="left", maintain_order="left")
-        .with_columns(
-            tid=tid_of(pl.col("thread_gid")),
-            global_id="thread_gid",
-            process_gid=process_of(pl.col("thread_gid")),
-        )
+        .with_columns(tid=tid_of(pl.col("thread_gid")), global_id="thread_gid")
     )
 
 
-def _absences(ops: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame) -> tuple[str, ...]:
+def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tuple[str, ...]:
     """Say what numbers must not be read as, where the export lacks what they would need."""
-    if ops.is_empty():
+    if not len(ops):
         return ("no GPU work was recorded: record with `nsys profile -t cuda,nvtx`",)
-    kernels = ops.filter(pl.col("kind").is_in(["compute", "graph"]))
     absences = (
-        (kernels, "no kernels were recorded, so GPU time is that of copies and memsets alone"),
-        (calls, "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
-        (ranges, "no NVTX ranges were recorded, so stages are told by names of kernels alone"),
+        (has_kernels, "no kernels were recorded, so GPU time is that of copies and memsets alone"),
+        (len(calls), "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
+        (len(ranges), "no NVTX ranges were recorded, so stages are told by names of kernels alone"),
     )
     hint = "record with `nsys profile -t cuda,nvtx`"
-    return tuple(f"{absence}: {hint}" for frame, absence in absences if frame.is_empty())
+    return tuple(f"{absence}: {hint}" for there, absence in absences if not there)
 
 
 def _coercions(file: SqliteFile) -> tuple[str, ...]:
@@ -186,67 +189,27 @@ def _coercions(file: SqliteFile) -> tuple[str, ...]:
     )
 
 
-def _unrecorded_graphs(ops: pl.DataFrame, calls: pl.DataFrame) -> tuple[str, ...]:
-    launches = calls.filter(pl.col("name").cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
-    silent = launches.join(ops, on=["process_gid", "correlation"], how="anti")
+def _unrecorded_graphs(ops: Seen, calls: Seen) -> tuple[str, ...]:
+    """Say how many launches of CUDA graphs left no op."""
+    named: dict[str, PolarsType] = {
+        "name": pl.Categorical(), "correlation": pl.Int64, "thread_gid": pl.Int64
+    }  # fmt: skip
+    silent = pl.concat([_NO_KEYS, *map(_graph_launches, calls.rows.chunks(named))])
+    for chunk in ops.rows.chunks(_NO_KEYS.schema) if silent.height else ():
+        silent = silent.join(chunk, on=_NO_KEYS.columns, how="anti")
     if silent.is_empty():
         return ()
     lost = f"GPU time of {silent.height:,} CUDA graph launches was not recorded"
     return (f"{lost}: record with `--cuda-graph-trace=node`",)
 
 
-def _assemble(
-    file: SqliteFile,
-    metadata: Metadata,
-    processes: pl.DataFrame,
-    threads: pl.DataFrame,
-    devices: DeviceMap,
-    ops: pl.DataFrame,
-    calls: pl.DataFrame,
-    ranges: pl.DataFrame,
-    warnings: tuple[str, ...],
-) -> Trace:
-    report = pl.lit(0, pl.Int32).alias("report")
-    process = processes.select("process_gid", "process")
-    thread = threads.select("thread_gid", "thread")
-    tables = {
-        "processes": processes,
-        "threads": threads.join(process, on="process_gid", how="left", maintain_order="left"),
-        "devices": devices.devices,
-        "ops": _numbered(_placed(ops, devices), "op").join(
-            process, on="process_gid", how="left", maintain_order="left"
-        ).with_columns(stage=pl.lit("OTHER"), stage_source=pl.lit("none")),
-        "calls": _with_thread(_numbered(calls, "call"), process, thread),
-        "ranges": _with_thread(_numbered(ranges, "range"), process, thread).join(
-            thread.rename({"thread": "end_thread"}),
-            left_on="end_thread_gid", right_on="thread_gid", how="left", maintain_order="left",
-        ),
-    }  # fmt: skip
-    tables = {name: frame.with_columns(report) for name, frame in tables.items()}
-    tables["reports"] = _report(file, metadata)
-    tables["contents"] = read_contents(file)
-    return Trace.of(tables, warnings)
-
-
-def _numbered(frame: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Give numbers by start; of rows that start together, the one that ends last is first."""
-    ordered = frame.sort("start", "end", descending=[False, True], maintain_order=True)
-    return ordered.with_row_index(key)
-
-
-def _placed(ops: pl.DataFrame, devices: DeviceMap) -> pl.DataFrame:
-    """Put the run's devices in the place of each process's ordinals."""
-    for role in ("", "src_", "dst_"):
-        ordinals = devices.ordinals.rename({"ordinal": f"{role}ordinal", "device": f"{role}device"})
-        ops = ops.join(
-            ordinals, on=["process_gid", f"{role}ordinal"], how="left", maintain_order="left"
-        )
-    return ops
-
-
-def _with_thread(frame: pl.DataFrame, process: pl.DataFrame, thread: pl.DataFrame) -> pl.DataFrame:
-    return frame.join(process, on="process_gid", how="left", maintain_order="left").join(
-        thread, on="thread_gid", how="left", maintain_order="left"
+def _graph_launches(calls: pl.DataFrame) -> pl.DataFrame:
+    names = calls["name"].unique()
+    launching = names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
+    if launching.is_empty():
+        return _NO_KEYS
+    return calls.filter(pl.col("name").is_in(launching.implode())).select(
+        "correlation", process_gid=process_of(pl.col("thread_gid"))
     )
 
 

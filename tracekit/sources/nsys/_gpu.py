@@ -6,11 +6,14 @@ process's own CUDA ordinal (``ordinal``, ``src_ordinal``, ``dst_ordinal``).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import polars as pl
 
-from tracekit.sources._sqlite import SqliteFile, SqlType
-from tracekit.sources.nsys._ids import Strings, given, small
+from tracekit.model import KIND
+from tracekit.sources.nsys._ids import Strings, Texts, given, small
 from tracekit.sources.nsys._metadata import Metadata, shifted
+from tracekit.sources.sqlite import SqliteFile, SqlType
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -49,46 +52,82 @@ _HOST_MEMORY = (0, 1)  # pageable, pinned
 _DEVICE_MEMORY = (2, 3, 5)  # device, array, device static
 
 
-def read_ops(file: SqliteFile, metadata: Metadata, strings: Strings) -> pl.DataFrame:
-    """Return all GPU work of the export, without the launching calls."""
-    parts = [_kernels(file, strings), _copies(file), _memsets(file), _graphs(file)]
-    ops = pl.concat(parts, how="diagonal").rename(
-        {
-            "deviceId": "ordinal",
-            "contextId": "context",
-            "streamId": "stream",
-            "correlationId": "correlation",
-            "globalPid": "process_gid",
-        }
+class GpuWork:
+    """All GPU work of an export, without the launching calls.
+
+    Parameters
+    ----------
+    file, metadata, strings
+        The export.
+    """
+
+    def __init__(self, file: SqliteFile, metadata: Metadata, strings: Strings) -> None:
+        self._file = file
+        self._metadata = metadata
+        self._names = Texts(strings, pl.Categorical())
+        self._short_names = Texts(strings, pl.Categorical())
+        self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
+        """How many rows were read of each table."""
+        self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
+        self._untimed = 0
+        self._unplaced = 0
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the ops that say when, where and for whom they ran, table by table."""
+        for table, (extra, make) in _TABLES.items():
+            for batch in self._file.batches(table, {**_HEAD, **extra}, rows):
+                self.rows[table] += batch.height
+                placed = self._placed(_with_head(batch, self._metadata))
+                self._kept[table] += placed.height
+                yield make(self, placed).rename(_RENAMED, strict=False)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there is any kernel, or CUDA graph recorded as a whole."""
+        return bool(self._kept[KERNEL] or self._kept[GRAPH])
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """How many ops were left out, in words."""
+        losses = ((self._untimed, "valid times"), (self._unplaced, "device or process"))
+        return tuple(
+            f"{count:,} GPU ops have no {what} and were left out" for count, what in losses if count
+        )
+
+    def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
+        # Times that are not known are 0, whether or not the exporter shifted that as well.
+        unknown = (pl.col("start") == pl.col("end")) & pl.col("start").is_in(
+            (0, -self._metadata.time_shift)
+        )
+        timed = ops.filter((pl.col("end") >= pl.col("start")) & ~unknown)
+        placed = timed.drop_nulls(["deviceId", "globalPid"])
+        self._untimed += ops.height - timed.height
+        self._unplaced += timed.height - placed.height
+        return placed
+
+    def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Name kernels."""
+        name = self._names.of(frame["demangledName"])
+        short_name = self._short_names.of(frame["shortName"])
+        return frame.drop("demangledName", "shortName").with_columns(
+            kind=pl.lit("compute", KIND),
+            name=_else(name, short_name),
+            short_name=_else(short_name, name),
+        )
+
+
+def _else(first: pl.Series, second: pl.Series) -> pl.Series:
+    """Return `first` with `second` where it is null."""
+    return first if not first.null_count() else pl.select(pl.coalesce(first, second)).to_series()
+
+
+def _with_head(frame: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
+    return shifted(frame, metadata, "start", "end").with_columns(
+        small(pl.col("deviceId", "contextId")).cast(pl.Int32), given(pl.col("streamId"))
     )
-    return shifted(ops, metadata, "start", "end")
 
 
-def _head(file: SqliteFile, table: str, extra: dict[str, SqlType]) -> pl.DataFrame:
-    return file.read(table, {**_HEAD, **extra}).with_columns(
-        small(pl.col("deviceId", "contextId")), given(pl.col("streamId"))
-    )
-
-
-def _kernels(file: SqliteFile, strings: Strings) -> pl.DataFrame:
-    names = {"demangledName": "name", "shortName": "short_name"}
-    extra: dict[str, SqlType] = dict.fromkeys([*names, "graphNodeId"], "int")
-    frame = _head(file, KERNEL, extra)
-    for ids, text in names.items():
-        frame = strings.resolve(frame, ids, text)
-    return frame.with_columns(
-        kind=pl.lit("compute"),
-        name=pl.coalesce("name", "short_name"),
-        short_name=pl.coalesce("short_name", "name"),
-    ).rename({"graphNodeId": "graph_node"})
-
-
-def _copies(file: SqliteFile) -> pl.DataFrame:
-    extra: dict[str, SqlType] = dict.fromkeys(
-        ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"),
-        "int",
-    )
-    frame = _head(file, MEMCPY, extra)
+def _copies(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
     codes = list(_COPY_KINDS)
     name, kind = (
         pl.col("copyKind").replace_strict(
@@ -103,14 +142,13 @@ def _copies(file: SqliteFile) -> pl.DataFrame:
         frame.with_columns(
             copy_kind=name,
             kind=_kind_by_memory(kind),
-            src_ordinal=small(pl.col("srcDeviceId")),
-            dst_ordinal=small(pl.col("dstDeviceId")),
+            src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
+            dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
         )
         .with_columns(_copy_ends())
-        .with_columns(kind=_kind_by_ends())
-        .with_columns(name=pl.format("[CUDA memcpy {}]", "copy_kind"))
+        .with_columns(kind=_kind_by_ends().cast(KIND))
+        .with_columns(name=pl.format("[CUDA memcpy {}]", "copy_kind").cast(pl.Categorical()))
         .with_columns(short_name="name")
-        .rename({"graphNodeId": "graph_node"})
         .drop("copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
     )
 
@@ -152,30 +190,40 @@ def _kind_by_ends() -> pl.Expr:
     return pl.when(between).then(pl.lit("p2p")).otherwise("kind")
 
 
-def _memsets(file: SqliteFile) -> pl.DataFrame:
-    frame = _head(file, MEMSET, {"bytes": "int", "graphNodeId": "int"})
-    name = pl.lit("[CUDA memset]")
+def _memsets(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
+    name = pl.lit("[CUDA memset]", pl.Categorical())
     return frame.with_columns(
-        kind=pl.lit("memset"), name=name, short_name=name, dst_ordinal="deviceId"
-    ).rename({"graphNodeId": "graph_node"})
-
-
-def _graphs(file: SqliteFile) -> pl.DataFrame:
-    frame = _head(file, GRAPH, {"graphId": "int"})
-    name = pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0))
-    return frame.with_columns(kind=pl.lit("graph"), name=name, short_name=name).drop("graphId")
-
-
-def drop_unplaced(ops: pl.DataFrame, metadata: Metadata) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop ops that say not when, where or for whom they ran, and say how many."""
-    # Times that are not known are 0, whether or not the exporter shifted that as well.
-    unknown = (pl.col("start") == pl.col("end")) & pl.col("start").is_in((0, -metadata.time_shift))
-    timed = ops.filter((pl.col("end") >= pl.col("start")) & ~unknown)
-    placed = timed.drop_nulls(["ordinal", "process_gid"])
-    losses = (
-        (ops.height - timed.height, "valid times"),
-        (timed.height - placed.height, "device or process"),
+        kind=pl.lit("memset", KIND), name=name, short_name=name, dst_ordinal="deviceId"
     )
-    return placed, tuple(
-        f"{count:,} GPU ops have no {what} and were left out" for count, what in losses if count
-    )
+
+
+def _graphs(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
+    name = pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)).cast(pl.Categorical())
+    kind = pl.lit("graph", KIND)
+    return frame.with_columns(kind=kind, name=name, short_name=name).drop("graphId")
+
+
+def _integers(*columns: str) -> dict[str, SqlType]:
+    return dict.fromkeys(columns, "int")
+
+
+_RENAMED = {
+    "deviceId": "ordinal",
+    "contextId": "context",
+    "streamId": "stream",
+    "correlationId": "correlation",
+    "globalPid": "process_gid",
+    "graphNodeId": "graph_node",
+}
+_TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
+    KERNEL: (_integers("demangledName", "shortName", "graphNodeId"), GpuWork.kernels),
+    MEMCPY: (
+        _integers(
+            "bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"
+        ),
+        _copies,
+    ),
+    MEMSET: (_integers("bytes", "graphNodeId"), _memsets),
+    GRAPH: (_integers("graphId"), _graphs),
+}
+"""By table what is read beside the head, and how ops are made of it."""

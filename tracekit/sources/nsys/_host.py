@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
-from tracekit.sources._sqlite import SqliteFile
-from tracekit.sources.nsys._ids import Strings, process_of
+from tracekit.model import RANGE_STYLE
+from tracekit.sources._ordering import Ordered
+from tracekit.sources.nsys._ids import Strings, Texts, process_of
 from tracekit.sources.nsys._metadata import Metadata, shifted
+from tracekit.sources.sqlite import SqliteFile, SqlType
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
@@ -20,128 +24,196 @@ _RANGE_ROWS = (*_PUSH_POP, *_START_END)
 # Domains that name themselves by what is in them, for exports that lost the domains' own names.
 _DOMAIN_BY_CONTENT = {"NCCL": "^nccl", "TSL": "^(Thunk|Xla)", "MPI": "^MPI_"}
 
+OPEN = (1 << 63) - 1
+"""Stands for the end of a range that was still open when recording ended."""
+
+_NVTX_INTEGERS = (
+    "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId",
+    "uint64Value", "int64Value", "uint32Value", "int32Value",
+)  # fmt: skip
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
-def read_calls(file: SqliteFile, metadata: Metadata, strings: Strings) -> pl.DataFrame:
+def call_batches(
+    file: SqliteFile, metadata: Metadata, strings: Strings, rows: int
+) -> Iterator[pl.DataFrame]:
     """Return the CUDA runtime and driver calls, which nsys keeps in one table."""
     columns = ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
-    frame = file.read(RUNTIME, dict.fromkeys(columns, "int"))
-    frame = frame.drop_nulls(["start", "end", "globalTid"])
-    frame = strings.resolve(frame, "nameId", "name", drop=_VERSION_SUFFIX).rename(
-        {"globalTid": "thread_gid", "correlationId": "correlation", "returnValue": "result"}
-    )
-    return shifted(frame, metadata, "start", "end").with_columns(
-        process_gid=process_of(pl.col("thread_gid"))
-    )
+    names = Texts(strings, pl.Categorical(), drop=_VERSION_SUFFIX)
+    for batch in file.batches(RUNTIME, dict.fromkeys(columns, "int"), rows):
+        calls = batch.drop_nulls(["start", "end", "globalTid"])
+        yield shifted(calls, metadata, "start", "end").select(
+            "start",
+            "end",
+            thread_gid="globalTid",
+            correlation="correlationId",
+            result="returnValue",
+            name=names.of(calls["nameId"]),
+        )
 
 
-def read_nvtx(file: SqliteFile, strings: Strings) -> pl.DataFrame:
-    """Return the rows of NVTX_EVENTS that are ranges or names, with their text resolved."""
-    integers = (
-        "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId",
-        "uint64Value", "int64Value", "uint32Value", "int32Value",
-    )  # fmt: skip
-    kinds = ", ".join(str(kind) for kind in (*_NAME_ROWS, *_RANGE_ROWS))
-    frame = file.read(
-        NVTX,
-        {
-            **dict.fromkeys(integers, "int"),
+class Nvtx:
+    """The rows of NVTX_EVENTS: ranges, and what threads, domains and categories are called.
+
+    Parameters
+    ----------
+    file, metadata, strings
+        The export.
+    """
+
+    def __init__(self, file: SqliteFile, metadata: Metadata, strings: Strings) -> None:
+        self._file = file
+        self._metadata = metadata
+        self._registered = Texts(strings)
+        self._named: list[pl.DataFrame] = []
+        self._domains: list[pl.DataFrame] = []
+        self.rows = 0
+        """How many rows were read."""
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the ranges; the end of one that was still open is `OPEN`.
+
+        Returns
+        -------
+        ``start, end, thread_gid, end_thread_gid, domain_id, category_id, name, style, payload``
+        """
+        columns: dict[str, SqlType] = {
+            **dict.fromkeys(_NVTX_INTEGERS, "int"),
             **dict.fromkeys(("doubleValue", "floatValue"), "real"),
             **dict.fromkeys(("text", "jsonText"), "text"),
-        },
-        f'"eventType" IN ({kinds})',
-    )
-    return strings.resolve(frame, "textId", "registered").with_columns(
-        text=pl.coalesce("text", "registered"),
-        domainId=pl.col("domainId").fill_null(0),
-        process_gid=process_of(pl.col("globalTid")),
-    )
+        }
+        for batch in self._file.batches(NVTX, columns, rows):
+            self.rows += batch.height
+            named = batch.filter(pl.col("eventType").is_in(_NAME_ROWS))
+            if named.height:
+                self._named.append(self._texts(named))
+            ranges = self._texts(
+                batch.filter(
+                    pl.col("eventType").is_in(_RANGE_ROWS)
+                    & pl.all_horizontal(pl.col("start", "globalTid").is_not_null())
+                )
+            )
+            used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
+            self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
+            yield _ranges(ranges, self._metadata)
+
+    def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
+        registered = self._registered.of(rows["textId"])
+        text = rows["text"]
+        if text.null_count() == len(text):
+            text = registered
+        elif registered.null_count() < len(registered):
+            text = pl.select(pl.coalesce(text, registered)).to_series()
+        return rows.with_columns(text.alias("text"), pl.col("domainId").fill_null(0))
+
+    def _names(self, kind: int) -> pl.DataFrame:
+        columns = ("globalTid", "domainId", "category", "text")
+        empty = pl.DataFrame(schema=dict(zip(columns, [*[pl.Int64] * 3, pl.String], strict=True)))
+        rows = [rows.filter(pl.col("eventType") == kind).select(columns) for rows in self._named]
+        return pl.concat([empty, *rows]).select(
+            pl.all(), process_gid=process_of(pl.col("globalTid"))
+        )
+
+    def domains(self, ranges: Ordered) -> pl.DataFrame:
+        """Name the domains, ``process_gid, domain_id, domain``; the default domain has no name.
+
+        Ids are handed out per process, and one may be announced twice. A domain that is not
+        announced is told by the names of its ranges.
+        """
+        key = ["process_gid", "domain_id"]
+        announced = (
+            self._names(_DOMAIN)
+            .rename({"domainId": "domain_id"})
+            .drop_nulls("text")
+            .unique(key, keep="first", maintain_order=True)
+            .select(*key, domain="text")
+        )
+        silent = pl.concat([announced.select(*key).clear(), *self._domains]).unique()
+        silent = silent.join(announced, on=key, how="anti")
+        return pl.concat([announced, _inferred(silent, ranges)])
+
+    def categories(self) -> pl.DataFrame:
+        """Name the categories: ``process_gid, domain_id, category_id, category``."""
+        key = ["process_gid", "domain_id", "category_id"]
+        return (
+            self._names(_CATEGORY)
+            .rename({"domainId": "domain_id", "category": "category_id"})
+            .unique(key, keep="first", maintain_order=True)
+            .select(*key, category="text")
+        )
+
+    def thread_names(self) -> pl.DataFrame:
+        """Return the names that the program gave its threads, ``thread_gid, name``."""
+        return self._names(_THREAD_NAME).select(thread_gid="globalTid", name="text")
 
 
-def ranges_of(nvtx: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
-    """Return the NVTX ranges; the end of one that was still open is null."""
-    frame = nvtx.filter(
-        pl.col("eventType").is_in(_RANGE_ROWS)
-        & pl.col("start").is_not_null()
-        & pl.col("globalTid").is_not_null()
-    )
-    frame = _with_domains(frame, nvtx)
-    frame = _with_categories(frame, nvtx)
-    payload = pl.coalesce(
-        "jsonText",
-        # SQLite has no unsigned integers, so large ones are stored as negative ones.
-        pl.col("uint64Value").reinterpret(signed=False).cast(pl.String),
-        *(
-            pl.col(column).cast(pl.String)
-            for column in ("int64Value", "doubleValue", "uint32Value", "int32Value", "floatValue")
-        ),
-    )  # fmt: skip
-    style = pl.when(pl.col("eventType").is_in(_PUSH_POP)).then(pl.lit("push_pop"))
-    return shifted(frame, metadata, "start", "end").select(
+def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
+    pushes = rows["eventType"].is_in(_PUSH_POP)
+    style = pl.when(pushes).then(pl.lit("push_pop", RANGE_STYLE))
+    return shifted(rows, metadata, "start", "end").select(
         "start",
-        "end",
-        "domain",
-        "process_gid",
-        category="category_name",
-        name="text",
+        # An end before its start (a clock that was set back) makes the range empty, not negative.
+        end=pl.max_horizontal(pl.col("end").fill_null(OPEN), "start"),
         thread_gid="globalTid",
         end_thread_gid="endGlobalTid",
-        style=style.otherwise(pl.lit("start_end")),
-        payload=payload,
+        domain_id="domainId",
+        category_id="category",
+        name="text",
+        style=style.otherwise(pl.lit("start_end", RANGE_STYLE)),
+        payload=_payload(rows),
     )
 
 
-def _with_domains(ranges: pl.DataFrame, nvtx: pl.DataFrame) -> pl.DataFrame:
-    """Name the domains. Ids are handed out per process, and one may be announced twice."""
-    key = ["process_gid", "domainId"]
-    announced = (
-        nvtx.filter(pl.col("eventType") == _DOMAIN, pl.col("text").is_not_null())
-        .unique(key, keep="first", maintain_order=True)
-        .select(*key, announced="text")
-    )
-    inferred = ranges.group_by(key).agg(
-        inferred=pl.coalesce(
-            *(
-                pl.when(pl.col("text").str.contains(pattern).fill_null(value=False).all()).then(
-                    pl.lit(name)
-                )
-                for name, pattern in _DOMAIN_BY_CONTENT.items()
-            ),
-            pl.format("domain {}", pl.col("domainId").first()),
-        )
-    )
-    domain = pl.when(pl.col("domainId") != 0).then(pl.coalesce("announced", "inferred"))
+def _payload(rows: pl.DataFrame) -> pl.Expr:
+    # SQLite has no unsigned integers, so large ones are stored as negative ones.
+    values = {"uint64Value": pl.col("uint64Value").reinterpret(signed=False)}
+    columns = (
+        "jsonText", "uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value",
+        "floatValue",
+    )  # fmt: skip
+    given = [name for name in columns if rows[name].null_count() < rows.height]
+    texts = [values.get(name, pl.col(name)).cast(pl.String) for name in given]
+    return pl.coalesce(*texts, pl.lit(None, pl.String))
+
+
+def _inferred(silent: pl.DataFrame, ranges: Ordered) -> pl.DataFrame:
+    """Name domains by what the names of all their ranges look like, else by their number."""
+    key = ["process_gid", "domain_id"]
+    matches = [
+        pl.col("name").str.contains(pattern).fill_null(value=False).all().alias(name)
+        for name, pattern in _DOMAIN_BY_CONTENT.items()
+    ]
+    parts = [silent.select(*key, *(pl.lit(value=True).alias(name) for name in _DOMAIN_BY_CONTENT))]
+    if silent.height:
+        parts += [
+            chunk.select("domain_id", "name", process_gid=process_of(pl.col("thread_gid")))
+            .join(silent, on=key, how="semi")
+            .group_by(key)
+            .agg(matches)
+            for chunk in ranges.chunks(
+                {"domain_id": pl.Int64, "name": pl.String, "thread_gid": pl.Int64}
+            )
+        ]
+    names = (pl.when(name).then(pl.lit(name)) for name in _DOMAIN_BY_CONTENT)
     return (
-        ranges.join(announced, on=key, how="left", maintain_order="left")
-        .join(inferred, on=key, how="left", maintain_order="left")
-        .with_columns(domain=domain)
+        pl.concat(parts)
+        .group_by(key)
+        .agg(pl.col(list(_DOMAIN_BY_CONTENT)).all())
+        .select(*key, domain=pl.coalesce(*names, pl.format("domain {}", "domain_id")))
     )
 
 
-def _with_categories(ranges: pl.DataFrame, nvtx: pl.DataFrame) -> pl.DataFrame:
-    key = ["process_gid", "domainId", "category"]
-    names = (
-        nvtx.filter(pl.col("eventType") == _CATEGORY)
-        .unique(key, keep="first", maintain_order=True)
-        .select(*key, category_name="text")
-    )
-    return ranges.join(names, on=key, how="left", maintain_order="left")
-
-
-def thread_names(file: SqliteFile, nvtx: pl.DataFrame, strings: Strings) -> pl.DataFrame:
+def thread_names(file: SqliteFile, given: pl.DataFrame, strings: Strings) -> pl.DataFrame:
     """Return one name per thread: what the program gave it through NVTX, else the system's."""
-    given = (
-        nvtx.filter(pl.col("eventType") == _THREAD_NAME)
-        .select(thread_gid="globalTid", name="text")
-        .with_columns(rank=pl.lit(-1, pl.Int64))
-    )
     columns = ("nameId", "priority", "globalTid")
-    system = strings.resolve(
-        file.read("ThreadNames", dict.fromkeys(columns, "int")), "nameId", "name"
-    ).select(thread_gid="globalTid", name="name", rank=pl.col("priority").fill_null(0))
+    system = file.read("ThreadNames", dict.fromkeys(columns, "int"))
+    system = system.select(
+        thread_gid="globalTid",
+        name=Texts(strings).of(system["nameId"]),
+        rank=pl.col("priority").fill_null(0),
+    )
     return (
-        pl.concat([given, system])
+        pl.concat([given.with_columns(rank=pl.lit(-1, pl.Int64)), system])
         .drop_nulls(["thread_gid", "name"])
         # Some MPI traces announce the rank of a process as the name of its thread.
         .filter(~pl.col("name").str.contains(r"^MPI Rank \d+$"))

@@ -6,16 +6,18 @@ A global id packs, from low to high bits: thread id 24, process id 24, virtual m
 
 from __future__ import annotations
 
-from functools import cached_property
-
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from tracekit.sources._sqlite import SqliteFile
+from tracekit.sources.sqlite import SqliteFile
 
 _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
 _NO_ID = 4294967295
 _INT32 = (1 << 31) - 1
+_MOST_IDS = (1 << 24) - 1
+"""The largest id of a string that is looked up: exporters count them from 0."""
 
 
 def given(number: pl.Expr) -> pl.Expr:
@@ -52,21 +54,78 @@ class Strings:
     """
 
     def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+        frame = file.read("StringIds", {"id": "int", "value": "text"}).drop_nulls("id")
+        self._table = frame.unique("id", keep="first", maintain_order=True).sort("id")
 
-    @cached_property
-    def _table(self) -> pl.DataFrame:
-        frame = self._file.read("StringIds", {"id": "int", "value": "text"})
-        return frame.unique("id", keep="first")
+    @property
+    def values(self) -> pl.Series:
+        """The texts in the order of their ids."""
+        return self._table["value"]
 
-    def resolve(
-        self, frame: pl.DataFrame, ids: str, text: str, drop: str | None = None
-    ) -> pl.DataFrame:
-        """Return `frame` with `ids` replaced by `text`, less what the pattern `drop` matches."""
-        wanted = frame.select(ids).unique().drop_nulls()
-        named = wanted.join(self._table, left_on=ids, right_on="id", how="left")
-        if drop is not None:
-            named = named.with_columns(pl.col("value").str.replace(drop, ""))
-        return frame.join(
-            named.rename({"value": text}), on=ids, how="left", maintain_order="left"
-        ).drop(ids)
+    def places(self, ids: pl.Series) -> NDArray[np.int64]:
+        """Return where in `values` the text of each id is; -1 where there is none."""
+        known = self._table["id"].to_numpy()
+        wanted = ids.fill_null(-1).to_numpy() if ids.null_count() else ids.to_numpy()
+        if not known.size:
+            return np.full(wanted.size, -1)
+        if known[-1] - known[0] == known.size - 1:  # as exporters number them
+            found = wanted - known[0]
+            return np.where((found >= 0) & (found < known.size) & (wanted >= 0), found, -1)
+        found = np.searchsorted(known, wanted).clip(max=known.size - 1)
+        return np.where((known[found] == wanted) & (wanted >= 0), found, -1)
+
+
+class Texts:
+    """The texts of a column of string ids, looked up as its batches come in.
+
+    Parameters
+    ----------
+    strings
+        The strings of the file.
+    dtype
+        Type of the texts: String, or Categorical where few of them are repeated often.
+    drop
+        A pattern: what it matches first is dropped.
+    """
+
+    def __init__(
+        self, strings: Strings, dtype: pl.DataType | None = None, drop: str | None = None
+    ) -> None:
+        self._strings = strings
+        self._drop = drop
+        self._texts = pl.Series([], dtype=dtype or pl.String())
+        self._numbers: NDArray[np.int32] | None = None
+        """For each text of the file which one of `_texts` it is, counted from 1; 0 is none yet."""
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """Return the text of each id, null where there is none."""
+        if ids.null_count() == len(ids):
+            return pl.repeat(None, len(ids), dtype=self._texts.dtype, eager=True).alias(ids.name)
+        places = self._strings.places(ids)
+        lacking = places < 0
+        numbers = pl.Series(self._learned(places), dtype=pl.Int64) - 1
+        if lacking.any():
+            numbers = numbers.set(pl.Series(lacking), None)
+        return self._texts.gather(numbers).alias(ids.name)
+
+    def _learned(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the number of each text, having looked up those that are met for the first time.
+
+        What has no place gets the number of the last text.
+        """
+        if self._numbers is None:
+            self._numbers = np.zeros(len(self._strings.values) + 1, np.int32)
+        numbers = self._numbers[places]
+        if numbers.all():
+            return numbers
+        met = np.zeros(self._numbers.size, np.bool_)
+        met[places] = True
+        new = np.flatnonzero(met[:-1] & (self._numbers[:-1] == 0))
+        if not new.size:
+            return numbers
+        texts = self._strings.values.gather(new)
+        if self._drop is not None:
+            texts = texts.str.replace(self._drop, "")
+        self._numbers[new] = np.arange(1, new.size + 1) + len(self._texts)
+        self._texts = pl.concat([self._texts, texts.cast(self._texts.dtype)])
+        return self._numbers[places]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tracekit.sources._sqlite import SqliteFile
+from tracekit.sources.sqlite import SqliteFile
 
 _EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _CAPTURE_TABLE = "META_DATA_CAPTURE"

@@ -1,0 +1,216 @@
+"""Reports on a real Dask cluster: a scheduler and workers on loopback, one of which is killed."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from many_helpers import assert_same, await_true, damage, left_over
+
+import tracekit
+from tracekit.errors import InputError, StoreError, UsageError
+from tracekit.store import _dask
+
+pytestmark = [
+    pytest.mark.slow,
+    # What the client leaves to the garbage collector is its own affair.
+    pytest.mark.filterwarnings("default::ResourceWarning:distributed"),
+]
+
+ROOT = Path(tracekit.__file__).parents[1]
+
+
+@contextmanager
+def process(folder: Path, name: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a Dask command; yield the process and its log."""
+    log = folder / f"{name}-{time.monotonic_ns()}.log"
+    with log.open("wb") as output:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_" + name, *words],
+            stdout=output, stderr=output, cwd=ROOT,
+        )  # fmt: skip
+    try:
+        yield running, log
+    finally:
+        running.kill()
+        running.wait()
+
+
+class Cluster:
+    """A scheduler, and workers that are started and killed at will."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+        words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        self.scheduler, log = stack.enter_context(process(folder, "scheduler", *words))
+        found: list[str] = []
+
+        def look() -> bool:
+            found.extend(re.findall(r"Scheduler at:\s+(tcp://127\.0\.0\.1:\d+)", log.read_text()))
+            return bool(found)
+
+        await_true(look, 60)
+        self.address = found[0]
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def add_worker(self) -> None:
+        words = (self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
+        local = ("--local-directory", str(self._folder))
+        worker, log = self._stack.enter_context(process(self._folder, "worker", *words, *local))
+        await_true(lambda: "Registered to" in log.read_text(), 60)
+        self.workers.append(worker)
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path)
+
+
+@pytest.fixture
+def two(cluster) -> Cluster:
+    cluster.add_worker()
+    cluster.add_worker()
+    return cluster
+
+
+def when_busy(workers: int, then: Callable[[], None]) -> Callable[..., None]:
+    """Return what does something once, when so many reports are being read."""
+    busy: set[Path] = set()
+    done: list[bool] = []
+
+    def tell(path: Path, step: str, *_: int) -> None:
+        busy.add(path) if step else busy.discard(path)
+        if len(busy) >= workers and not done:
+            done.append(True)
+            then()
+
+    return tell
+
+
+def test_a_run_of_a_cluster_one_worker_of_which_is_killed(two, long_ranks, serial, store) -> None:
+    tell = when_busy(2, two.workers[0].kill)
+    run, is_new = tracekit.ingest(long_ranks, name="job", dask=two.address, report_progress=tell)
+    assert is_new
+    assert two.workers[0].wait(20) != 0
+    assert two.workers[1].poll() is None
+    assert_same(run, serial)
+    assert left_over(store) == []
+    # It is recognised, and the cluster is there for the next one.
+    assert tracekit.ingest(long_ranks, dask=two.address)[1] is False
+
+
+def test_a_report_that_fails_on_a_worker(two, long_ranks, store, tmp_path) -> None:
+    damaged = damage(long_ranks[0], tmp_path / "damaged.sqlite")
+    with pytest.raises(InputError, match=r"damaged\.sqlite"):
+        tracekit.ingest([*long_ranks, damaged], dask=two.address)
+    assert not store.exists()
+    run, _ = tracekit.ingest([*long_ranks, damaged], dask=two.address, on_error="skip")
+    assert len(run.record.files) == 4
+    assert "damaged.sqlite is left out" in run.warnings[-1]
+    assert left_over(store) == []
+
+
+def test_a_report_whose_workers_are_always_lost_is_given_up(
+    tmp_path, long_ranks, store, monkeypatch
+) -> None:
+    # So that the scheduler itself begins nothing again.
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    with ExitStack() as stack:
+        cluster = Cluster(stack, tmp_path)
+        cluster.add_worker()
+
+        def kill(_path: Path, step: str, *_: int) -> None:
+            if step and cluster.workers[-1].poll() is None:
+                cluster.workers[-1].kill()
+                cluster.workers[-1].wait()
+                cluster.add_worker()
+
+        with pytest.raises(InputError, match=r"rank0\.sqlite was given up, .* was lost 3 times"):
+            tracekit.ingest(long_ranks[:1], dask=cluster.address, report_progress=kill)
+        assert len(cluster.workers) >= 4
+    assert not store.exists()
+
+
+def test_a_cluster_that_lacks_tracekit(cluster, long_ranks, store, monkeypatch) -> None:
+    cluster.add_worker()
+    # As importing tracekit fails where it is not installed.
+    monkeypatch.setattr(_dask, "_task", _nobody_has_this)
+    with pytest.raises(UsageError, match="install the same version of tracekit"):
+        tracekit.ingest(long_ranks, dask=cluster.address)
+    assert not store.exists()
+
+
+def _nobody_has_this(*_: object) -> None:
+    raise NotImplementedError
+
+
+def test_a_cluster_that_loses_all_workers_is_given_up(
+    cluster, long_ranks, store, monkeypatch
+) -> None:
+    cluster.add_worker()
+    monkeypatch.setattr(_dask, "_PATIENCE_SECONDS", 1)
+    tell = when_busy(1, cluster.workers[0].kill)
+    with pytest.raises(StoreError, match="has lost all its workers"):
+        tracekit.ingest(long_ranks, dask=cluster.address, report_progress=tell)
+    assert not store.exists()
+
+
+def test_a_scheduler_that_goes_away_ends_the_ingest(cluster, long_ranks, store) -> None:
+    cluster.add_worker()
+    tell = when_busy(1, cluster.scheduler.kill)
+    with pytest.raises(StoreError, match=r"Dask scheduler .* is gone|was cancelled on"):
+        tracekit.ingest(long_ranks, dask=cluster.address, report_progress=tell)
+    assert not store.exists()
+
+
+def test_workers_that_cannot_see_the_store_or_the_reports(cluster, long_ranks, store) -> None:
+    from tracekit.attribution import Rules
+    from tracekit.store import ReportOptions, open_executor
+    from tracekit.store._jobs import Job
+
+    cluster.add_worker()
+    options = ReportOptions(Rules.load(), "0" * 64)
+    with open_executor(dask=cluster.address) as executor:
+        jobs = [Job(0, long_ranks[0], Path("/nowhere"), options)]
+        with pytest.raises(StoreError, match="put the store where all workers reach it"):
+            list(executor.run(jobs, lambda *_: None))
+        jobs = [Job(0, Path("/nowhere/x.sqlite"), store.parent, options)]
+        [outcome] = executor.run(jobs, lambda *_: None)
+        assert "put the reports where all workers reach them" in str(outcome.error)
+
+
+def test_a_cluster_without_workers_is_refused(cluster, long_ranks, store, monkeypatch) -> None:
+    monkeypatch.setattr(_dask, "_WORKER_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=f"{cluster.address} has no workers: start some"):
+        tracekit.ingest(long_ranks, dask=cluster.address)
+    assert not store.exists()
+
+
+def test_no_scheduler_is_one_error_soon(long_ranks, store) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    begin = time.monotonic()
+    with pytest.raises(UsageError, match=f"no Dask scheduler answers at {address}"):
+        tracekit.ingest(long_ranks, dask=address)
+    assert time.monotonic() - begin < 3
+    for nonsense in ("nonsense", "tcp://", "foo://x:1", "tcp://host.invalid:1"):
+        with pytest.raises(UsageError, match="no Dask scheduler answers"):
+            tracekit.ingest(long_ranks, dask=nonsense)
+    assert not store.exists()
+
+
+def test_without_dask_there_is_one_error(long_ranks, store, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"pip install 'tracekit\[dask\]'"):
+        tracekit.ingest(long_ranks, dask="tcp://127.0.0.1:1")
+    assert not store.exists()

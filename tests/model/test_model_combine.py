@@ -1,0 +1,296 @@
+"""One run of several reports: numbers, devices, warnings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from tracekit.model import TABLES, Trace, TraceWriter, combine, missing_files
+
+
+def report(
+    number: int = 0,
+    *,
+    host: str | None = "node",
+    devices: list[dict[str, Any]] | None = None,
+    session_start: int | None = None,
+    warnings: tuple[str, ...] = (),
+    ops: int = 2,
+) -> Trace:
+    """A report of one process with two threads, a call, a range in a range, and some ops."""
+    given = [{"device": 0}] if devices is None else devices
+    on = [row["device"] for row in given]
+    gpus = [{"report": 0, "active": True, "identity": "device_table"} | row for row in given]
+    place = {"report": 0, "process": 0}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "reports": [
+            {
+                "report": 0, "file": f"rank{number}.sqlite", "format": "nsys", "size": 1,
+                "host": host, "session_start": session_start,
+            }
+        ],
+        "processes": [place | {"pid": 100, "global_id": 1}],
+        "threads": [place | {"thread": n, "tid": n, "global_id": n} for n in range(2)],
+        "devices": gpus,
+        "calls": [
+            place | {"call": 0, "thread": 1, "start": 1, "end": 2, "name": f"launch{number}"}
+        ],
+        "ranges": [
+            place
+            | {"range": 0, "thread": 0, "start": 0, "end": 9, "style": "push_pop", "name": "outer"},
+            place
+            | {
+                "range": 1, "thread": 0, "start": 0, "end": 5, "style": "push_pop", "name": "in",
+                "parent": 0, "end_thread": 1, "path": f"p{number}",
+            },
+        ],
+        "ops": [
+            place
+            | {
+                "op": n, "device": on[n % len(on)], "start": n, "end": n + 1, "kind": "p2p",
+                "name": f"k{number}", "stage": "FP", "stage_source": "nvtx", "call": 0,
+                "launch_thread": 1, "range": 1, "src_device": on[0], "correlation": 5,
+                "iteration": 3,
+            }
+            for n in range(ops if on else 0)
+        ],
+        "iterations": [
+            place | {"thread": 0, "iteration": 3, "start": 0, "end": 9, "name": "step 3"}
+        ],
+    }  # fmt: skip
+    frames = {name: pl.DataFrame(some) for name, some in rows.items() if some}
+    return Trace.of(frames, warnings)
+
+
+def column(trace: Trace, table: str, name: str) -> list[Any]:
+    return trace.read(table)[name].to_list()
+
+
+def test_a_single_report_is_returned_as_it_is() -> None:
+    trace = report()
+    assert combine([trace]) is trace
+
+
+def test_numbers_continue_from_report_to_report() -> None:
+    both = combine([report(0), report(1)])
+    assert column(both, "reports", "report") == [0, 1]
+    assert column(both, "processes", "process") == [0, 1]
+    assert column(both, "threads", "thread") == [0, 1, 2, 3]
+    assert column(both, "threads", "process") == [0, 0, 1, 1]
+    assert column(both, "calls", "call") == [0, 1]
+    assert column(both, "calls", "thread") == [1, 3]
+    assert column(both, "ranges", "range") == [0, 1, 2, 3]
+    assert column(both, "ranges", "parent") == [None, 0, None, 2]
+    assert column(both, "ranges", "end_thread") == [None, 1, None, 3]
+    assert column(both, "ops", "op") == [0, 1, 2, 3]
+    assert column(both, "ops", "report") == [0, 0, 1, 1]
+    assert column(both, "ops", "call") == [0, 0, 1, 1]
+    assert column(both, "ops", "range") == [1, 1, 3, 3]
+    assert column(both, "ops", "launch_thread") == [1, 1, 3, 3]
+    assert column(both, "ops", "dst_device") == [None] * 4
+    assert column(both, "iterations", "thread") == [0, 2]
+    # What is unique within its process stays, and so do the numbers of iterations.
+    assert column(both, "ops", "correlation") == [5] * 4
+    assert column(both, "iterations", "iteration") == [3, 3]
+    for name, table in TABLES.items():
+        assert both[name].collect_schema() == table.schema
+
+
+def gpu(device: int, uuid: str | None = None, bus: str | None = None, **row: Any) -> dict[str, Any]:
+    return {"device": device, "uuid": uuid, "pci_bus": bus} | row
+
+
+HIDDEN: dict[str, Any] = {"identity": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "devices", "expected"),
+    [
+        # Ranks that see all GPUs of their machine, each using one: ordinals stay.
+        (["a", "a"], [[gpu(0, "u"), gpu(1, "v")], [gpu(0, "u"), gpu(1, "v")]], [[0, 1], [0, 1]]),
+        # One GPU shown to each: all call theirs 0; numbered by bus.
+        (["a", "a"], [[gpu(0, "u", "0000:2:00.0")], [gpu(0, "v", "0000:1:00.0")]], [[1], [0]]),
+        # Two machines.
+        (["b", "a"], [[gpu(0, "u"), gpu(1, "v")], [gpu(0, "w"), gpu(1, "x")]], [[0, 1], [2, 3]]),
+        # Without UUIDs: host and bus, however its domain is written.
+        (["a", "a"], [[gpu(0, None, "0000:3B:00.0")], [gpu(0, None, "3b:00.0")]], [[0], [0]]),
+        (["a", "b"], [[gpu(0, None, "3b:00.0")], [gpu(0, None, "3b:00.0")]], [[0], [1]]),
+        ([None, None], [[gpu(0, None, "3b:00.0")], [gpu(0, None, "3b:00.0")]], [[0], [1]]),
+        # One report knows the UUID, the other does not.
+        (["a", "a"], [[gpu(0, "u", "3b:00.0")], [gpu(0, None, "3b:00.0")]], [[0], [0]]),
+        # UUIDs contradict each other: two instances of one GPU.
+        (["a", "a"], [[gpu(0, "u", "3b:00.0")], [gpu(0, "v", "3b:00.0")]], [[0], [1]]),
+        (
+            ["a", "a", "a"],
+            [[gpu(0, "u", "3b:00.0")], [gpu(0, "v", "3b:00.0")], [gpu(0, None, "3b:00.0")]],
+            [[0], [1], [2]],
+        ),
+        # A UUID holds for all hosts: containers give themselves names.
+        (["a", "b"], [[gpu(0, "u", "1")], [gpu(0, "u", "2")]], [[0], [0]]),
+        # What stands for an ordinal of a process is no GPU that another report could see.
+        (["a", "a"], [[gpu(0, **HIDDEN)], [gpu(0, **HIDDEN)]], [[0], [1]]),
+        (["a", "a"], [[gpu(0, None, "1", **HIDDEN)], [gpu(0, None, "1", **HIDDEN)]], [[0], [1]]),
+        # Within a report nothing is merged.
+        (["a", "a"], [[gpu(0, "u"), gpu(1, "u")], [gpu(0, "u")]], [[0, 1], [2]]),
+        # Numbers that reports agree on need not be dense, nor all be in each of them.
+        (["a", "a"], [[gpu(3, "u")], [gpu(5, "v")]], [[3], [5]]),
+        (["a", "a"], [[gpu(0, "u")], [gpu(1, "u")]], [[0], [0]]),
+        (["a", "a"], [[], [gpu(0, "u")]], [[], [0]]),
+    ],
+)
+def test_devices_of_the_run(hosts, devices, expected) -> None:
+    traces = [
+        report(n, host=host, devices=some)
+        for n, (host, some) in enumerate(zip(hosts, devices, strict=True))
+    ]
+    both = combine(traces)
+    ops = both.read("ops")
+    for number, trace in enumerate(traces):
+        found = ops.filter(pl.col("report") == number)
+        old = trace.read("ops")["device"].to_list()
+        new = dict(zip([row["device"] for row in devices[number]], expected[number], strict=True))
+        assert found["device"].to_list() == [new[each] for each in old]
+        assert found["src_device"].to_list() == [
+            new[each] for each in trace.read("ops")["src_device"]
+        ]
+    assert column(both, "devices", "device") == sorted({n for some in expected for n in some})
+
+
+def test_a_device_is_described_by_whoever_knows_most() -> None:
+    listed = gpu(0, "u", "3b:00.0", name=None, active=False, sm_count=80)
+    used = gpu(0, "u", None, name="H100", active=True, identity="visible_devices")
+    [row] = (
+        combine([report(0, devices=[listed]), report(1, devices=[used])])
+        .read("devices")
+        .rows(named=True)
+    )
+    assert (row["report"], row["uuid"], row["pci_bus"]) == (0, "u", "3b:00.0")
+    assert (row["name"], row["sm_count"]) == ("H100", 80)
+    assert (row["active"], row["identity"]) == (True, "visible_devices")
+
+
+CLOCKS = "the clocks of 2 reports are not aligned"
+
+
+def test_warnings_name_their_file() -> None:
+    both = combine([report(0, warnings=("late.",)), report(1, warnings=("late.", "odd."))])
+    assert both.warnings[:3] == (
+        "rank0.sqlite: late.", "rank1.sqlite: late.", "rank1.sqlite: odd.",
+    )  # fmt: skip
+    assert both.warnings[3].startswith(CLOCKS)
+    assert len(both.warnings) == 4
+
+
+def test_files_of_the_same_name_are_told_apart() -> None:
+    both = combine([report(7, warnings=("x.",)), report(7, warnings=("x.",))])
+    assert both.warnings[:2] == ("report 0 rank7.sqlite: x.", "report 1 rank7.sqlite: x.")
+
+
+@pytest.mark.parametrize(
+    ("starts", "aligned"), [((5, 5), True), ((5, 6), False), ((5, None), False)]
+)
+def test_reports_of_one_session_share_its_clock(starts, aligned) -> None:
+    both = combine([report(n, session_start=start) for n, start in enumerate(starts)])
+    assert both.warnings == () if aligned else both.warnings[0].startswith(CLOCKS)
+
+
+def test_what_was_combined_can_be_combined() -> None:
+    # Devices of unlike UUIDs, so that no ordinal is anyone's.
+    one, two, three = (report(n, devices=[gpu(0, f"u{n}")]) for n in range(3))
+    nested, flat = combine([combine([one, two]), three]), combine([one, two, three])
+    for name in TABLES:
+        assert_frame_equal(nested.read(name), flat.read(name))
+
+
+def test_reports_from_files_are_not_read(tmp_path) -> None:
+    for number in range(2):
+        report(number).write(tmp_path / str(number))
+    both = combine([Trace.scan(tmp_path / str(number)) for number in range(2)])
+    assert both["ops"].explain().count("Parquet SCAN") == 2
+    expected = combine([report(0), report(1)])
+    for name in TABLES:
+        assert_frame_equal(both.read(name), expected.read(name))
+
+
+def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the run, row by row; all devices are different ones."""
+    kinds = {
+        "process": "processes", "thread": "threads", "op": "ops", "call": "calls",
+        "range": "ranges", "report": "reports", "device": "devices",
+    }  # fmt: skip
+    other = {
+        "launch_thread": "thread", "end_thread": "thread", "src_device": "device",
+        "dst_device": "device", "parent": "range",
+    }  # fmt: skip
+    heights = {
+        kind: [0, *accumulate(trace.read(table).height for trace in traces)]
+        for kind, table in kinds.items()
+    }
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    for index, trace in enumerate(traces):
+        for name in TABLES:
+            for row in trace.read(name).rows(named=True):
+                for key, value in row.items():
+                    kind = other.get(key, key)
+                    if kind in kinds and value is not None:
+                        row[key] = value + heights[kind][index]
+                rows[name].append(row)
+    return rows
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4))
+def test_as_a_naive_combination_row_by_row(shapes) -> None:
+    traces = [
+        report(n, host=f"h{n}", devices=[gpu(d, f"u{n}{d}") for d in range(gpus)], ops=ops)
+        for n, (gpus, ops) in enumerate(shapes)
+    ]
+    both = combine(traces)
+    expected = naive(traces)
+    for name in TABLES:
+        assert both.read(name).rows(named=True) == expected[name], name
+
+
+def test_parts_are_read_in_order(tmp_path) -> None:
+    ops = report(ops=5).read("ops")
+    writer = TraceWriter(tmp_path / "report")
+    for part in (ops[:2], ops[2:3], ops[3:]):
+        writer.append("ops", part)
+    assert missing_files(tmp_path / "report") == ["parts.json"]
+    writer.close()
+    assert missing_files(tmp_path / "report") == []
+    again = Trace.scan(tmp_path / "report")
+    assert_frame_equal(again.read("ops"), ops)
+    assert again.read("calls").is_empty()
+    assert Counter(path.parent.name for path in tmp_path.rglob("*.parquet")) == {
+        **dict.fromkeys(TABLES, 1), "ops": 3,
+    }  # fmt: skip
+
+
+def test_missing_parts_are_noticed(tmp_path) -> None:
+    folder = tmp_path / "report"
+    assert missing_files(folder) == ["parts.json"]
+    report().write(folder)
+    (folder / "calls" / "00000.parquet").unlink()
+    assert missing_files(folder) == ["calls/00000.parquet"]
+    (folder / "parts.json").write_text('{"ops": [2]}')
+    assert missing_files(folder) == [f"table {name}" for name in TABLES if name != "ops"]
+    (folder / "parts.json").write_text('{"ops": [')
+    assert missing_files(folder) == ["parts.json"]
+
+
+def test_a_writer_that_fails_leaves_nothing_that_counts(tmp_path) -> None:
+    def fail() -> None:
+        with TraceWriter(tmp_path / "report") as writer:
+            writer.append("ops", report().read("ops"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert missing_files(tmp_path / "report") == ["parts.json"]

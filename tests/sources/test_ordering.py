@@ -1,0 +1,175 @@
+"""Rows in the order of time: against a stable sort of all of them at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from tracekit._spool import Workspace
+from tracekit.model import Stream
+from tracekit.sources import _ordering
+from tracekit.sources._ordering import Ordered
+
+SCHEMA = {"start": pl.Int64, "end": pl.Int64, "row": pl.Int64, "name": pl.String, "bytes": pl.Int64}
+
+
+@contextmanager
+def _small(sampled: int, rows: int, *, disk: bool) -> Iterator[Workspace]:
+    """Yield a workspace of which many chunks are made."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(_ordering, "_SAMPLED", sampled)
+        workspace = Workspace(Path(folder), memory=1) if disk else Workspace()
+        workspace.rows = rows
+        yield workspace
+        if not disk:
+            assert not list(Path(folder).iterdir())
+
+
+Batch = tuple[list[tuple[int, int]], bool, bool, bool]
+"""Starts and lengths; whether it has either extra column; whether its rows come in order."""
+
+TIMES = st.one_of(st.integers(-3, 6), st.integers(-(1 << 62), 1 << 62))
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(st.tuples(TIMES, st.integers(0, 3)), max_size=14),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=7,
+)
+
+
+def _frames(batches: list[Batch]) -> list[pl.DataFrame]:
+    frames, count = [], 0
+    for times, named, sized, in_order in batches:
+        spans = [(start, start + length) for start, length in times]
+        rows = sorted(spans, key=lambda span: (span[0], -span[1])) if in_order else spans
+        frame = pl.DataFrame(rows, schema={"start": pl.Int64, "end": pl.Int64}, orient="row")
+        frame = frame.with_columns(row=pl.int_range(count, count + len(rows), dtype=pl.Int64))
+        count += len(rows)
+        # Every other row repeats the name of the one before it.
+        extra = {"name": pl.format("n{}", pl.col("row") // 2), "bytes": pl.col("row") * 8}
+        kept = {key: extra[key] for key, has in (("name", named), ("bytes", sized)) if has}
+        frames.append(frame.with_columns(**kept))
+    return frames
+
+
+def ordered(frames: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
+    rows = Ordered(workspace)
+    for frame in frames:
+        rows.add(frame)
+    return rows
+
+
+def _read(rows: Ordered) -> list[pl.DataFrame]:
+    return [rows.read(number) for number in range(len(rows.heights))]
+
+
+def _expected(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    whole = pl.concat([pl.DataFrame(schema=SCHEMA), *frames], how="diagonal")
+    return whole.sort("start", "end", descending=[False, True], maintain_order=True)
+
+
+def _whole(rows: Ordered) -> pl.DataFrame:
+    chunks = _read(rows)
+    assert [chunk.height for chunk in chunks] == list(rows.heights)
+    assert all(chunk.height for chunk in chunks)
+    return pl.concat([pl.DataFrame(schema=SCHEMA), *chunks], how="diagonal")
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
+@settings(max_examples=80, deadline=None)
+@given(batches=BATCHES, sampled=st.integers(1, 4), rows=st.integers(1, 9))
+def test_random_batches(batches: list[Batch], sampled: int, rows: int, disk: bool) -> None:
+    frames = _frames(batches)
+    with _small(sampled, rows, disk=disk) as workspace:
+        found = ordered(frames, workspace)
+        assert found.height == sum(frame.height for frame in frames)
+        assert_frame_equal(_whole(found), _expected(frames))
+        assert_frame_equal(_whole(found), _expected(frames))  # read again
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    batches=BATCHES,
+    rows=st.integers(1, 9),
+    columns=st.lists(st.sampled_from(list(SCHEMA)), min_size=1, max_size=4, unique=True),
+    disk=st.booleans(),
+)
+def test_some_columns(batches: list[Batch], rows: int, columns: list[str], disk: bool) -> None:
+    frames = _frames(batches)
+    with _small(1, rows, disk=disk) as workspace:
+        found = ordered(frames, workspace)
+        for number in range(len(found.heights)):
+            some, whole = found.read(number, *columns), found.read(number)
+            present = [name for name in columns if name in whole.columns]
+            assert_frame_equal(some.select(present), whole.select(present))
+            assert some.height == whole.height
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=BATCHES, rows=st.integers(1, 9))
+def test_rows_that_start_together_are_in_one_chunk(batches: list[Batch], rows: int) -> None:
+    with _small(2, rows, disk=False) as workspace:
+        chunks = _read(ordered(_frames(batches), workspace))
+    for one, other in itertools.pairwise(chunks):
+        assert one["start"][-1] < other["start"][0]
+
+
+@pytest.mark.parametrize("rows", [4, 16])
+def test_chunks_are_of_about_the_size_that_is_asked_for(rows: int) -> None:
+    frame = pl.DataFrame({"start": range(1000), "end": range(1, 1001)})
+    with _small(2, rows, disk=False) as workspace:
+        pieces = [frame[part::3].sample(fraction=1, shuffle=True, seed=part) for part in range(3)]
+        heights = ordered(pieces, workspace).heights
+    assert sum(heights) == 1000
+    # Each of three pieces may be off by what lies between two of its samples.
+    assert max(heights) <= rows + 3 * 2
+
+
+def test_pieces_that_do_not_overlap_are_chunks_as_they_are() -> None:
+    frame = pl.DataFrame({"start": range(100), "end": range(100)})
+    with _small(1, 2, disk=False) as workspace:
+        found = ordered([frame[60:], frame[:20], frame[20:60]], workspace)
+        assert found.heights == [20, 40, 40]
+        assert_frame_equal(_whole(found).select("start", "end"), frame)
+
+
+def test_nothing() -> None:
+    found = ordered([pl.DataFrame(schema=SCHEMA)] * 2, Workspace())
+    assert (found.height, list(found.heights), _read(found)) == (0, [], [])
+
+
+def test_a_stream_has_all_rows_of_columns_that_no_piece_has() -> None:
+    frame = pl.DataFrame({"start": range(9), "end": range(1, 10), "process": 0, "kind": "compute"})
+    for pieces in ([frame], [frame[::2], frame[1::2]]):
+        with _small(1, 4, disk=False) as workspace:
+            stream = Stream("ops", "op", ordered(pieces, workspace))
+            for columns in (("bytes",), ("bytes", "op"), ("op", "process", "bytes")):
+                table = pl.concat(stream.read(n, *columns) for n in range(len(stream)))
+                assert table.columns == list(columns)
+                assert table.height == 9
+                assert table["bytes"].null_count() == 9
+                if "op" in columns:
+                    assert table["op"].to_list() == list(range(9))
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=BATCHES, rows=st.integers(1, 9), named=st.booleans())
+def test_chunks_of_some_columns(batches: list[Batch], rows: int, named: bool) -> None:
+    frames = _frames(batches)
+    columns = {name: SCHEMA[name] for name in ("row", "bytes", *(["name"] if named else []))}
+    with _small(1, rows, disk=False) as workspace:
+        chunks = list(ordered(frames, workspace).chunks(columns))
+    found = pl.concat([pl.DataFrame(schema=columns), *chunks])
+    assert_frame_equal(found, _expected(frames).select(*columns))

@@ -1,0 +1,69 @@
+"""Loops that are compiled only when that pays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracekit
+from tracekit import _compiled
+from tracekit._compiled import compiled, locate
+from tracekit._compiled import given as given_column
+
+SAMPLES = Path(__file__).resolve().parents[1] / "sample_traces"
+
+INGEST = """
+import sys
+import tracekit
+tracekit.ingest(sys.argv[1], store=sys.argv[2])
+print("numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("name", ["ddp_4gpu", "p2p_2gpu_start_end"])
+def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
+    environment.pop("TRACEKIT_CATALOG", None)
+    sample, store = SAMPLES / f"{name}.sqlite", tmp_path / "store"
+    done = subprocess.run(
+        [sys.executable, "-c", INGEST, sample, store],
+        capture_output=True, text=True, check=True, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False"]
+
+
+def test_few_rows_run_the_loop_itself() -> None:
+    assert compiled(locate, _compiled.FEW_ROWS - 1) is locate
+    assert compiled(locate, _compiled.FEW_ROWS) is not locate
+    assert compiled(locate, _compiled.FEW_ROWS) is compiled(locate, 1 << 30)
+
+
+IDS = st.one_of(st.integers(-3, 9), st.integers(-(1 << 63), (1 << 63) - 1))
+
+
+@pytest.mark.parametrize("rows", [0, 1 << 30], ids=["as it stands", "compiled"])
+@settings(max_examples=100, deadline=None)
+@given(known=st.sets(IDS, max_size=9), others=st.lists(IDS, max_size=9), data=st.data())
+def test_locate(rows: int, known: set[int], others: list[int], data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.sampled_from([*known, *others, 0]), max_size=20))
+    order = sorted(known)
+    found = np.empty(len(values), np.int32)
+    loop = compiled(locate, rows)
+    loop(*(given_column(pl.Series(some, dtype=pl.Int64)) for some in (values, order)), found)
+    assert found.tolist() == [order.index(one) if one in known else -1 for one in values]
+
+
+def test_what_is_given_may_not_be_written_to() -> None:
+    for column in (pl.Series([1, 2]), pl.Series([True, False]), pl.Series(np.arange(3))):
+        array = given_column(column)
+        assert array.tolist() == column.to_list()
+        assert not array.flags.writeable
+        assert array.flags.c_contiguous

@@ -1,0 +1,42 @@
+"""Work that is done ahead of its use, by several threads, in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+_MOST_THREADS = 4
+"""More cores than that are better used by other work that goes on at the same time."""
+
+
+def ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], waiting: int = 2
+) -> Iterator[Result]:
+    """Yield `work` of each item in order, `waiting` items ahead of it for each thread.
+
+    What is done ahead has to wait in memory. There is a thread for each core, up to a few.
+    """
+    threads = min(cores(), _MOST_THREADS)
+    pending: deque[Future[Result]] = deque()
+    executor = ThreadPoolExecutor(threads, "ahead")
+    try:
+        for item in items:
+            pending.append(executor.submit(work, item))
+            if len(pending) > waiting * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,125 @@
+"""Loops that are compiled when there is enough for them to do.
+
+A loop that carries state from row to row cannot be an expression over columns. Such loops are
+written in the part of Python that Numba compiles, over NumPy arrays. Over few rows they run as they
+stand, for loading the compiler costs more than that; over many they are compiled, once per
+installation, for Numba keeps what it has compiled. They hold no lock on the interpreter, so several
+threads run them at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    import polars as pl
+    from numpy.typing import NDArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FEW_ROWS = 20_000
+"""Below this, a loop takes less time as it stands than the compiler takes to load."""
+
+
+_INNER: list[Callable[..., Any]] = []
+
+
+def inner(part: Callable[P, R]) -> Callable[P, R]:
+    """Make a function one that loops of its module may call, and be compiled with."""
+    _INNER.append(part)
+    return part
+
+
+def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
+    """Return `loop`, compiled if it is to go over many rows."""
+    return loop if rows < FEW_ROWS else _compiled(loop)
+
+
+_LOCK = threading.Lock()
+
+
+def _compiled(loop: Callable[P, R]) -> Callable[P, R]:
+    with _LOCK:  # loops may be wanted by several threads at once
+        return _compile(loop)
+
+
+@cache
+def _compile(loop: Callable[P, R]) -> Callable[P, R]:
+    # Takes longer to import than small traces take in all.
+    import numba  # noqa: PLC0415
+    from numba.extending import overload  # noqa: PLC0415
+
+    # Loops make no arrays, so those that they are given need not be counted at every inner call.
+    uncounted: Any = {"_nrt": False}
+    while _INNER:
+        part = _INNER.pop()
+        options: Any = dict(uncounted)  # which it takes apart
+        overload(part, strict=False, jit_options=options)(_itself(part))
+    jit: Any = numba.njit(cache=True, nogil=True, **uncounted)
+    return cast("Callable[P, R]", jit(loop))
+
+
+def _itself(part: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *_: part
+
+
+def given(column: pl.Series, dtype: Any = None) -> NDArray[Any]:
+    """Return a column without nulls as what a loop may read.
+
+    Numba compiles a loop anew for each combination of arrays that may and may not be written to,
+    and of a column either may come.
+    """
+    import numpy as np  # noqa: PLC0415 - not needed by every command
+
+    array = np.ascontiguousarray(column.to_numpy(), dtype)
+    array.flags.writeable = False
+    return array
+
+
+def locate(values: NDArray[Any], known: NDArray[Any], found: NDArray[Any]) -> None:
+    """Find where each value is in `known`, which is sorted; -1 where it is not.
+
+    A binary search, but for values that repeat the one before them, as ids of threads and
+    processes often do.
+    """
+    last, place = 0, -1
+    for row in range(values.size):
+        value = values[row]
+        if row == 0 or value != last:
+            low, high = 0, known.size
+            while low < high:
+                middle = (low + high) // 2
+                if known[middle] < value:
+                    low = middle + 1
+                else:
+                    high = middle
+            last = value
+            place = low if low < known.size and known[low] == value else -1
+        found[row] = place
+
+
+def order_ties(order: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> None:
+    """Order rows that start together: the one that ends last first, else as they are.
+
+    Parameters
+    ----------
+    order
+        Rows by start; updated.
+    start, end
+        Of the rows as they came.
+    """
+    for row in range(1, order.size):
+        moved = order[row]
+        place = row
+        while (
+            place > 0
+            and start[order[place - 1]] == start[moved]
+            and end[order[place - 1]] < end[moved]
+        ):
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = moved

@@ -1,0 +1,277 @@
+"""Making runs of trace files: of one, or of many that are one run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import InputError, UsageError
+from tracekit.store import (
+    Made,
+    ReportOptions,
+    RunRecord,
+    Store,
+    cores,
+    file_digest,
+    make_reports,
+    open_executor,
+    run_digest,
+)
+
+if TYPE_CHECKING:
+    from tracekit.attribution import Rules
+    from tracekit.store import Executor
+
+Progress = Callable[[str, int, int], None]
+"""Told a step, how much of it is done, and how much there is."""
+ReportProgress = Callable[[Path, str, int, int], None]
+"""Told the same of one of several files; when it is through, with no step's name."""
+OnError = str | Callable[[Path, InputError], None]
+
+_FORMAT = 2
+"""Version of what a run's folder holds; runs of another one are made again."""
+_WORTH_A_PROCESS = 16 << 20
+"""Bytes of traces that are read in the time that a process takes to start."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be ingested, and how.
+
+    Parameters
+    ----------
+    files
+        The files of the run, in the order given.
+    is_many
+        Whether they were given as the reports of one run, be they many or one.
+    name, labels
+        Name of the run, and labels to give it.
+    rules
+        What names mean.
+    memory
+        How much memory the work may use, bytes.
+    processes
+        How many processes may work at once; None decides.
+    dask
+        Address of a Dask scheduler whose workers are to do it instead.
+    on_error
+        ``stop``, ``skip``, or a function that is told of each file that is skipped.
+    progress, report_progress
+        Told how far all of it, and each report, is.
+    """
+
+    files: Sequence[Path]
+    is_many: bool
+    name: str | None
+    labels: Mapping[str, str]
+    rules: Rules
+    memory: int
+    processes: int | None
+    dask: str | None
+    on_error: OnError
+    progress: Progress
+    report_progress: ReportProgress
+
+
+def check(request: Request) -> None:
+    """Raise `UsageError` where a request makes no sense."""
+    if not request.files:
+        raise UsageError("a run of no reports", "give at least one file")
+    if request.memory <= 0:
+        raise UsageError(f"{request.memory} bytes of memory", "give at least some")
+    if request.processes is not None and request.processes < 1:
+        raise UsageError(f"{request.processes} processes cannot work", "give 1 or more")
+    if request.processes is not None and request.dask is not None:
+        raise UsageError(
+            "a Dask cluster has processes of its own", "give either processes or dask, not both"
+        )
+    if isinstance(request.on_error, str) and request.on_error not in ("stop", "skip"):
+        raise UsageError(f"on_error {request.on_error!r} is not known", "choose stop or skip")
+
+
+def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
+    """Make one run of the files of a request, unless it is in the store."""
+    check(request)
+    request = replace(request, files=sorted(request.files, key=_natural))
+    with open_executor(_processes(request), request.dask) as executor:
+        return _add(store, request, executor)
+
+
+def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord, bool]:
+    from tracekit.analysis import summarise
+
+    failures = _Failures(request.on_error)
+    digests = _digests(request, failures)
+    _check_distinct(digests)
+    share = [
+        (path, ReportOptions(request.rules, digest, request.memory))
+        for path, digest in digests.items()
+    ]
+    tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
+
+    def make(folder: Path) -> Made:
+        made = make_reports(folder, share, executor, failures.add, tell)
+        return replace(made, left_out=tuple(failures.sentences))
+
+    return store.add(
+        digest=run_digest(list(digests.values())),
+        options=options_text(request.rules),
+        files=[path.name for path in digests],
+        name=request.name,
+        default_name=_default_name(request),
+        labels=request.labels,
+        make=make,
+        summarise=summarise,
+    )
+
+
+def options_text(rules: Rules) -> str:
+    """Return what shapes the columns of a run, as canonical JSON."""
+    digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
+    return json.dumps({"format": _FORMAT, "rules": digest})
+
+
+def content_digest(path: Path, progress: Progress) -> str:
+    """Return the digest of a file, telling how much of it is read."""
+    size = path.stat().st_size
+    return file_digest(path, lambda done: progress("check content", done, size))
+
+
+@dataclass
+class _Failures:
+    """What to do about a file that is no report, and what was done."""
+
+    policy: OnError
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, path: Path, error: InputError) -> None:
+        if self.policy == "stop":
+            raise error
+        self.sentences.append(f"{path.name} is left out: {error}")
+        if callable(self.policy):
+            self.policy(path, error)
+
+
+def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
+    """Return the digest of each file that can be read, in order."""
+    from tracekit.sources import check_readable
+
+    twice = [path for path, number in Counter(request.files).items() if number > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is given twice", "give each report of a run once")
+    if not request.is_many:
+        [path] = request.files
+        check_readable(path)
+        return {path: content_digest(path, request.progress)}
+    found: dict[Path, str] = {}
+    with _SideBySide(request) as digests:
+        for path, result in digests:
+            if isinstance(result, InputError):
+                failures.add(path, result)
+            else:
+                found[path] = result
+    if not found:
+        raise InputError(f"none of the {len(request.files)} reports could be read")
+    return found
+
+
+class _SideBySide:
+    """Digests of many files, computed in threads, in the order of the files."""
+
+    def __init__(self, request: Request) -> None:
+        self._files = request.files
+        self._progress = request.progress
+        self._lock = threading.Lock()
+        self._done: dict[Path, int] = {}
+        self._total = _size(request.files)
+        self._is_wanted = True
+
+    def __enter__(self) -> Iterator[tuple[Path, str | InputError]]:
+        self._pool = ThreadPoolExecutor(min(cores(), len(self._files)))
+        return zip(self._files, self._pool.map(self._digest, self._files), strict=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_wanted = False
+        self._pool.shutdown(cancel_futures=True)
+
+    def _digest(self, path: Path) -> str | InputError:
+        from tracekit.sources import check_readable
+
+        try:
+            check_readable(path)
+            return file_digest(path, partial(self._tell, path))
+        except InputError as error:
+            return error
+
+    def _tell(self, path: Path, done: int) -> None:
+        if not self._is_wanted:
+            raise InputError(f"{path} was not read to its end")
+        with self._lock:
+            self._done[path] = done
+            self._progress("check content", sum(self._done.values()), self._total)
+
+
+def _check_distinct(digests: Mapping[Path, str]) -> None:
+    """Raise `UsageError` where two files are one report: its work would be counted twice."""
+    first: dict[str, Path] = {}
+    for path, digest in digests.items():
+        other = first.setdefault(digest, path)
+        if other is not path:
+            raise UsageError(
+                f"{other} and {path} have the same content", "give each report of a run once"
+            )
+
+
+class _Overall:
+    """Tells how far each report is, and how many of them are through."""
+
+    def __init__(self, request: Request, files: Sequence[Path]) -> None:
+        self._request = request
+        self._files = files
+        self._through = 0
+
+    def tell(self, number: int, step: str, done: int, total: int) -> None:
+        self._request.report_progress(self._files[number], step, done, total)
+        self._through += not step
+        self._request.progress("reports", self._through, len(self._files))
+
+
+def _single(request: Request) -> Callable[[int, str, int, int], None]:
+    def tell(_number: int, step: str, done: int, total: int) -> None:
+        if step:
+            request.progress(step, done, total)
+
+    return tell
+
+
+def _processes(request: Request) -> int:
+    """Return how many processes to use: no more than have enough to do."""
+    if not request.is_many:
+        return 1
+    most = request.processes or min(cores(), 1 + _size(request.files) // _WORTH_A_PROCESS)
+    return min(most, len(request.files))
+
+
+def _size(files: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _default_name(request: Request) -> str:
+    """Return the name of the file; of several, that of the folder in which the first one is."""
+    first = request.files[0]
+    return first.absolute().parent.name if request.is_many else first.stem
+
+
+def _natural(path: Path) -> list[str | int]:
+    """Return what sorts names as people do: ``rank2`` comes before ``rank10``."""
+    pieces = re.split("([0-9]+)", str(path))
+    return [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]

@@ -1,0 +1,74 @@
+"""What a breakdown can be by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What ops are grouped by: the columns that the key gives, and how they are found."""
+
+    columns: tuple[str, ...]
+    meaning: str
+    divides_time: bool = False
+    """Whether its groups are stretches of time or devices, and so have a window of their own."""
+
+
+_KEYS = {
+    "stage": _Key(("stage",), "why an op runs"),
+    "kind": _Key(("kind",), "what an op does"),
+    "kernel": _Key(("name", "kind"), "name of a kernel; only kernels are listed"),
+    "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
+    "device": _Key(("device",), "GPU", divides_time=True),
+    "stream": _Key(("device", "pid", "stream"), "CUDA stream of a process on a GPU"),
+    "iteration": _Key(("iteration",), "training step", divides_time=True),
+}
+KEYS = {name: key.meaning for name, key in _KEYS.items()}
+"""What a breakdown can be by."""
+
+OF_WINDOWS = ("device", "iteration")
+"""Columns that say the same of all that runs in one window."""
+
+
+def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the keys in ``"stage,device"`` or a sequence of them.
+
+    Raises
+    ------
+    UsageError
+        If one is unknown, is given twice, or none is given.
+    """
+    keys = tuple(key.strip() for key in (by.split(",") if isinstance(by, str) else by))
+    for key in keys:
+        if key not in _KEYS:
+            raise UsageError(f"no breakdown by {key!r}", f"choose among {', '.join(_KEYS)}")
+    if not keys or len(set(keys)) < len(keys):
+        raise UsageError(f"cannot break down by {by!r}", f"name each of {', '.join(_KEYS)} once")
+    return keys
+
+
+def share_meaning(by: str | Sequence[str]) -> str:
+    """Say what ``share`` is a share of in a breakdown by some keys."""
+    keys = parse_keys(by)
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    own = dividing(keys)
+    return f"{part} / window_ns of the {' and '.join(own)}" if own else f"{part} / window_ns"
+
+
+def is_by_stage(keys: Sequence[str]) -> bool:
+    """Tell whether time is laid out in stages, which gives exposed and overlapped time."""
+    return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
+
+
+def dividing(keys: Sequence[str]) -> list[str]:
+    """Return the keys whose groups have windows of their own; they are named as their columns."""
+    return [key for key in keys if _KEYS[key].divides_time]
+
+
+def columns_of(keys: Sequence[str]) -> list[str]:
+    """Return the columns that some keys give, in order."""
+    return list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))

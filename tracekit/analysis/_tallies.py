@@ -1,0 +1,266 @@
+"""What is added up over segments: lengths, numbers and durations of ops, by what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from tracekit.model import (
+    KERNEL_KINDS,
+    STAGE,
+    STAGE_SOURCES,
+    STAGES,
+    covered_by,
+    layers_down,
+    union_length,
+)
+
+_CROWDED = pl.col("crowded")
+_LENGTH = pl.col("end") - pl.col("start")
+_IS_KERNEL = pl.any_horizontal(pl.col("kind") == kind for kind in KERNEL_KINDS)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How ops are counted among the pieces that windows cut them into."""
+
+    is_op: pl.Expr | None
+    """Whether a piece stands for its op; all do, if nothing is cut."""
+    duration: pl.Expr
+    """Length of the whole op."""
+    window: tuple[str, ...]
+    """The column `window`, where a line has several."""
+
+    def ops(self, where: pl.Expr) -> pl.Expr:
+        """Narrow down which pieces are meant to those that stand for their ops."""
+        return where if self.is_op is None else where & self.is_op
+
+
+WHOLE = Counting(None, _LENGTH, ())
+"""Every piece is an op, and every line is a window."""
+CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
+_ALL = pl.col("start").is_not_null()
+
+
+class Tally(Protocol):
+    """Something that is added up over segments."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+
+    def clear(self) -> None:
+        """Begin anew."""
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line."""
+
+
+@dataclass
+class StageTally:
+    """Lengths by stage, by source of the stage, and of all."""
+
+    counting: Counting
+    _parts: list[pl.DataFrame] = field(default_factory=list)
+
+    columns = ("stage", "stage_source", "launch_thread")
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._parts = []
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line.
+
+        There are few stages and sources. Picking the rows of each, in one go over the columns,
+        costs a fraction of grouping rows by them.
+        """
+        how = self.counting
+        window = rows["window"].head(1)
+        columns = (*how.window, "stage", "stage_source")
+        alone = rows.lazy().filter(~_CROWDED).select(*columns, length=_LENGTH).collect()
+        crowded = rows.lazy().filter(_CROWDED).select(*columns, "start", "end").collect()
+        found = [
+            _measured(rows, self._numbers(rows), how.window),
+            _measured(alone, _lengths_alone(alone), how.window),
+            covered_by(crowded, _unions(crowded), how.window),
+        ]
+        self._parts += [_marked(part, window, how) for part in found if part.width]
+
+    def _numbers(self, rows: pl.DataFrame) -> list[pl.Expr]:
+        ops = self.counting.ops(_ALL)
+        numbers = [(ops & pl.col("launch_thread").is_not_null()).sum().alias("launched")]
+        for stage in rows["stage"].unique():
+            own = pl.col("stage") == stage
+            numbers += [own.any().alias(f"has {stage}"), (ops & own).sum().alias(f"ops {stage}")]
+        return numbers
+
+    def _sums(self) -> pl.DataFrame:
+        """Return a row per window, with 0 for what does not occur there."""
+        stages = [
+            f"{measure} {stage}"
+            for stage in STAGES
+            for measure in ("has", "ops", "alone", "busy", "down to")
+        ]
+        sources = [f"{measure} {name}" for name in STAGE_SOURCES for measure in ("alone", "by")]
+        nothing = pl.DataFrame(schema=dict.fromkeys([*stages, *sources], pl.Int64))
+        parts = pl.concat([*self._parts, nothing], how="diagonal_relaxed")
+        # Where a stage is absent, as much is covered down to it as down to the one above.
+        down_to = [f"down to {stage}" for stage in STAGES]
+        filled = [
+            pl.coalesce(*reversed(down_to[: depth + 1])).alias(name)
+            for depth, name in enumerate(down_to)
+        ]
+        return parts.with_columns(filled).group_by("window").agg(pl.all().sum())
+
+    def stages(self) -> pl.DataFrame:
+        """Return ``window, stage, ops, busy_ns, exposed_ns`` of the stages in each window."""
+        sums = self._sums()
+        above = pl.lit(0)
+        each = []
+        for stage in STAGES:
+            alone, down_to = pl.col(f"alone {stage}"), pl.col(f"down to {stage}")
+            each.append(
+                sums.filter(pl.col(f"has {stage}") > 0).select(
+                    "window",
+                    pl.lit(stage, STAGE).alias("stage"),
+                    ops=f"ops {stage}",
+                    busy_ns=alone + pl.col(f"busy {stage}"),
+                    exposed_ns=alone + down_to - above,
+                )
+            )
+            above = down_to
+        return pl.concat(each)
+
+    def launched(self) -> int:
+        """Return the number of ops whose launching call is known."""
+        return int(self._sums()["launched"].sum())
+
+    def sources(self) -> dict[str, int]:
+        """Return for how long an op of each source runs, of the sources that occur."""
+        occurring = {name for part in self._parts for name in part.columns}
+        sums = self._sums()
+        return {
+            source: int((sums[f"alone {source}"] + sums[f"by {source}"]).sum())
+            for source in STAGE_SOURCES
+            if {f"alone {source}", f"by {source}"} & occurring
+        }
+
+
+def _lengths_alone(alone: pl.DataFrame) -> list[pl.Expr]:
+    """Measure what overlaps nothing: it is exposed wherever it is busy."""
+    return [
+        pl.col("length").filter(pl.col(column) == value).sum().alias(f"alone {value}")
+        for column in ("stage", "stage_source")
+        for value in alone[column].unique()
+    ]
+
+
+def _unions(crowded: pl.DataFrame) -> dict[str, pl.Expr]:
+    """Return the unions whose lengths are asked for, of the stages and sources that occur."""
+    present = set(crowded["stage"].unique())
+    sources = crowded["stage_source"].unique()
+    return layers_down("stage", [stage for stage in STAGES if stage in present]) | {
+        f"by {source}": pl.col("stage_source") == source for source in sources
+    }
+
+
+def _measured(
+    rows: pl.DataFrame, measures: Sequence[pl.Expr], window: Sequence[str]
+) -> pl.DataFrame:
+    lazy = rows.lazy()
+    return (lazy.group_by(window).agg(measures) if window else lazy.select(measures)).collect()
+
+
+def _marked(table: pl.DataFrame, window: pl.Series, how: Counting) -> pl.DataFrame:
+    """Say of which window a table is that was made of one alone."""
+    return table if how.window else table.with_columns(pl.lit(window).first().alias("window"))
+
+
+@dataclass
+class GroupTally:
+    """Lengths, numbers and durations of ops in groups.
+
+    Parameters
+    ----------
+    keys
+        Columns that form a group within a window.
+    counting
+        How ops are counted.
+    by_kernel
+        Whether only kernels count, and their durations are kept for statistics.
+    named
+        For keys that stand in another table: the column of ops that numbers its rows, and what
+        stands in these.
+    """
+
+    keys: Sequence[str]
+    counting: Counting
+    by_kernel: bool
+    named: Mapping[str, tuple[str, pl.Series]]
+    _sums: list[pl.DataFrame] = field(default_factory=list)
+    _kernels: list[pl.DataFrame] = field(default_factory=list)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        return [self.named[key][0] if key in self.named else key for key in self.keys]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._sums, self._kernels = [], []
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line."""
+        how = self.counting
+        window = rows["window"].head(1)
+        if self.by_kernel:
+            rows = rows.filter(_IS_KERNEL)
+        rows = rows.with_columns(
+            values.gather(rows[number]).alias(key) for key, (number, values) in self.named.items()
+        )
+        keys = [*how.window, *self.keys]
+        if self.by_kernel:
+            self._kernels.append(_marked(self._each(rows, keys), window, how))
+        else:
+            self._sums.append(_marked(self._summed(rows, keys), window, how))
+        overlapped = union_length(rows.filter("crowded"), keys).rename({"length": "busy_ns"})
+        self._sums.append(_marked(overlapped, window, how))
+
+    def _summed(self, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+        ops = self.counting.ops(_ALL)
+        sums = rows.group_by(*keys, "crowded").agg(
+            ops=ops.sum(), total_ns=self.counting.duration.filter(ops).sum(), length=_LENGTH.sum()
+        )
+        return sums.select(*keys, "ops", "total_ns", busy_ns=pl.col("length") * ~_CROWDED)
+
+    def _each(self, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+        duration = self.counting.duration
+        return rows.lazy().select(
+            *keys,
+            duration_ns=pl.when(self.counting.ops(_ALL)).then(duration),
+            alone_ns=pl.when(~_CROWDED).then(_LENGTH),
+        ).collect()  # fmt: skip
+
+    def groups(self) -> pl.DataFrame:
+        """Return ``window``, the keys, and ``ops, total_ns, busy_ns``.
+
+        By kernel this is ``busy_ns`` of what overlaps something; all else is said by `kernels`.
+        """
+        together = pl.concat(self._sums, how="diagonal_relaxed")
+        return together.group_by("window", *self.keys).agg(
+            pl.exclude("window", *self.keys).cast(pl.Int64).sum()
+        )
+
+    def kernels(self) -> pl.DataFrame:
+        """Return a row per piece of a kernel.
+
+        Returns
+        -------
+        ``window``, the keys, ``duration_ns`` (of the kernel, null for all but one of its pieces)
+        and ``alone_ns`` (of the piece; null if it overlaps something).
+        """
+        return pl.concat(self._kernels)

@@ -1,0 +1,543 @@
+"""The loops of attribution: what carries state from row to row.
+
+A loop that runs out of room returns where it stopped, and is called again from there with more.
+
+What is open on a thread is a stack: per thread a row of a table whose columns grow to the right, in
+the order of start. Programs push and pop, so what has ended is on top; where ranges cross, one that
+has ended may lie under one that has not. It is passed over, and removed when room is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from tracekit._compiled import inner
+
+Array: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = tuple[Array, ...]
+
+METRIC_EVALUATION = 4
+"""The place of ME in the list of stages."""
+
+EVALUATES, DIFFERENTIATES, COVERED, BEGINS, APART = 1, 2, 4, 8, 16
+"""Flags of a range: it lies in a range of metric evaluation; in an autograd marker; in a range of
+its own stage, which says all that it would. It is set apart from training, because it lies in
+evaluation or its process is evaluating when it begins, and it is the outermost such range."""
+
+
+@inner
+def close_ended(row: int, size: int, until: Array, now: int) -> int:
+    """Return how much of a stack is left when what has ended on top of it is gone."""
+    while size > 0 and until[row, size - 1] <= now:
+        size -= 1
+    return size
+
+
+@inner
+def make_room(row: int, size: int, tables: Arrays, now: int) -> int:
+    """Remove all that has ended from a stack, and return how much is left.
+
+    The first of the tables tells until when it is open.
+    """
+    kept = 0
+    for place in range(size):
+        if tables[0][row, place] > now:
+            for table in tables:
+                table[row, kept] = table[row, place]
+            kept += 1
+    return kept
+
+
+@inner
+def advance(process: int, now: int, first: Array, begins: Array, at: Array) -> int:
+    """Return the last stretch of a process that has begun; the one before its first if none has."""
+    place: int = at[process]
+    while place + 1 < first[process + 1] and begins[place + 1] <= now:
+        place += 1
+    at[process] = place
+    return place
+
+
+def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
+    """Find what is around each range on its thread.
+
+    Parameters
+    ----------
+    first
+        The row to begin with.
+    ranges
+        ``number, thread, start, end, pushes, stage, marks, during`` by number: `stage` is the
+        place in the list of stages or -1, `marks` tells autograd markers, `during` whether it
+        begins while its process evaluates.
+    stack
+        ``until, number, level, near, flags, size`` of what is open on each thread: `near` is the
+        nearest stage. Of the flags, `COVERED` tells here that the range of that stage is in
+        set apart, and `APART` that this one is.
+    out
+        ``parent, depth, flags`` of each range, -1 where there is none.
+
+    Returns
+    -------
+    The row at which a thread's stack was full; the number of rows where none was.
+    """
+    numbers, threads, starts, ends, pushes, stages, marks, during = ranges
+    until, numbered, level, near, inside, sizes = stack
+    parent, depth, flags = out
+    for row in range(first, starts.size):
+        thread, now, end, stage = threads[row], starts[row], ends[row], stages[row]
+        own = (EVALUATES if stage == METRIC_EVALUATION else 0) | (DIFFERENTIATES * marks[row])
+        parent[row], depth[row] = -1, -1
+        if not pushes[row]:
+            apart = own & EVALUATES != 0 or during[row]
+            flags[row] = own | (APART | BEGINS if apart else 0)
+            continue
+        size = close_ended(thread, sizes[thread], until, now)
+        if size == until.shape[1]:
+            size = make_room(thread, size, (until, numbered, level, near, inside), now)
+        sizes[thread] = size
+        if size == until.shape[1]:
+            return row
+        above = size - 1
+        while above >= 0 and (until[thread, above] <= now or until[thread, above] < end):
+            above -= 1
+        around, around_flags, depth[row] = -1, 0, 0
+        if above >= 0:
+            around, around_flags = near[thread, above], inside[thread, above]
+            parent[row], depth[row] = numbered[thread, above], level[thread, above] + 1
+        own |= around_flags & (EVALUATES | DIFFERENTIATES)
+        if own & EVALUATES != 0 or during[row]:
+            own |= APART
+        # What a range says counts in training only, so one set apart covers none that is not.
+        repeats = stage >= 0 and around == stage
+        covered = repeats and (own & APART != 0 or around_flags & COVERED == 0)
+        begins = own & APART != 0 and around_flags & APART == 0
+        flags[row] = own | (COVERED if covered else 0) | (BEGINS if begins else 0)
+        until[thread, size], numbered[thread, size] = end, numbers[row]
+        level[thread, size] = depth[row]
+        near[thread, size] = around if stage < 0 else stage
+        hides = around_flags & COVERED != 0 if stage < 0 else own & APART != 0
+        inside[thread, size] = own | (COVERED if hides else 0)
+        sizes[thread] = size + 1
+    return starts.size
+
+
+def note_steps(rows: Arrays, steps: Arrays, numbered: Array, seen: Arrays) -> None:
+    """Note in which steps ranges of each name begin.
+
+    Parameters
+    ----------
+    rows
+        ``process, start, name`` of ranges, by start.
+    steps
+        ``first, start, end, number, at``: the steps of process p are the rows from ``first[p]`` to
+        ``first[p + 1]`` of the others; ``at[p]`` is the one that the process has come to.
+    numbered
+        For each name, whether it holds a number.
+    seen
+        ``lowest, highest`` number of a step of each name.
+    """
+    processes, starts, names = rows
+    first, begins, ends, number, at = steps
+    lowest, highest = seen
+    for row in range(starts.size):
+        name, process, now = names[row], processes[row], starts[row]
+        if not numbered[name]:
+            continue
+        place = advance(process, now, first, begins, at)
+        if place >= first[process] and now < ends[place] and number[place] >= 0:
+            lowest[name] = min(lowest[name], number[place])
+            highest[name] = max(highest[name], number[place])
+
+
+@inner
+def slot_of(process: int, correlation: int, keys: Arrays, slots: Array) -> int:
+    """Return the place of a key in a hash table of calls, or the free one that it would take."""
+    processes, correlations = keys
+    mask = slots.size - 1
+    folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
+    mixed = folded * 2_654_435_761 + process * 1_640_531_527
+    slot = (((mixed >> 20) << 3) + (correlation & 7)) & mask
+    while slots[slot] >= 0 and (
+        correlations[slots[slot]] != correlation or processes[slots[slot]] != process
+    ):
+        slot = (slot + 1) & mask
+    return slot
+
+
+def index_calls(keys: Arrays, slots: Array) -> int:
+    """Fill a hash table of calls by process and correlation id.
+
+    Parameters
+    ----------
+    keys
+        ``process, correlation`` of calls; a negative process stands for a call without id.
+    slots
+        The table, a power of two of places, all -1. Eight ids that follow each other go side by
+        side, for the sake of the processor's cache, and where that is differs from eight to eight;
+        what finds its place taken goes to the next free one.
+
+    Returns
+    -------
+    How many calls repeat the key of an earlier one; these are not in the table.
+    """
+    processes, correlations = keys
+    repeated = 0
+    for row in range(processes.size):
+        if processes[row] < 0:
+            continue
+        slot = slot_of(processes[row], correlations[row], keys, slots)
+        if slots[slot] >= 0:
+            repeated += 1
+        else:
+            slots[slot] = row
+    return repeated
+
+
+def look_up(wanted: Arrays, keys: Arrays, slots: Array, first: int, found: Array) -> None:
+    """Find the call of each op.
+
+    Parameters
+    ----------
+    wanted
+        ``process, correlation`` of ops; a negative process stands for an op without id.
+    keys, slots
+        What `index_calls` was given.
+    first
+        The number of the first of these calls.
+    found
+        The number of each op's call; only what is -1 is looked up.
+    """
+    processes, correlations = wanted
+    for row in range(processes.size):
+        if processes[row] < 0 or found[row] >= 0:
+            continue
+        slot = slot_of(processes[row], correlations[row], keys, slots)
+        if slots[slot] >= 0:
+            found[row] = first + slots[slot]
+
+
+def span(keys: Arrays, least: Array, most: Array) -> None:
+    """Find the least and the largest correlation id of each process."""
+    processes, correlations = keys
+    for row in range(processes.size):
+        process, correlation = processes[row], correlations[row]
+        if process >= 0:
+            least[process] = min(least[process], correlation)
+            most[process] = max(most[process], correlation)
+
+
+def count_launches(
+    found: Array, first: int, threads: Array, launching: Array, launches: Array
+) -> None:
+    """Mark the calls that launched an op, and count the ops that each thread launched.
+
+    Parameters
+    ----------
+    found
+        The numbers of the calls of ops.
+    first, threads
+        The number of the first call of a chunk, and the thread of each.
+    launching
+        Which of these calls launched an op; updated.
+    launches
+        How many ops each thread launched; updated.
+    """
+    for row in range(found.size):
+        call = found[row] - first
+        if 0 <= call < threads.size and found[row] >= 0:
+            launching[call] = True
+            launches[threads[call]] += 1
+
+
+def stand(found: Array, first: int, calls: Arrays, out: Arrays) -> None:
+    """Copy to ops where their calls stand.
+
+    Parameters
+    ----------
+    found
+        The numbers of the calls of ops.
+    first
+        The number of the first call of a chunk.
+    calls
+        ``thread, start, end, range, step, evidence`` of these calls.
+    out
+        The same of the ops; those of other chunks' calls are left as they are.
+    """
+    thread, start, end, where, step, evidence = calls
+    o_thread, o_start, o_end, o_range, o_step, o_evidence = out
+    for row in range(found.size):
+        call = found[row] - first
+        if found[row] >= 0 and 0 <= call < thread.size:
+            o_thread[row], o_start[row], o_end[row] = thread[call], start[call], end[call]
+            o_range[row], o_step[row], o_evidence[row] = where[call], step[call], evidence[call]
+
+
+def number_distinct(numbers: Array, place: Array, out: Array) -> int:
+    """Give each distinct number a number of its own, in the order in which they come.
+
+    Parameters
+    ----------
+    numbers
+        From 0 on.
+    place
+        For each number that may come -1; becomes which distinct one it is.
+    out
+        Becomes which distinct number each is.
+
+    Returns
+    -------
+    How many distinct ones there are.
+    """
+    count = 0
+    for row in range(numbers.size):
+        number = numbers[row]
+        if place[number] < 0:
+            place[number] = count
+            count += 1
+        out[row] = place[number]
+    return count
+
+
+@inner
+def path_slot(parent: int, label: int, paths: Arrays) -> int:
+    """Return the place of a path in its hash table, or the free one that it would take."""
+    slots, parents, labels, _ = paths
+    mask = slots.size - 1
+    slot = ((parent + 1) * 1_000_003 + label * 7_919) & mask
+    while slots[slot] >= 0 and (parents[slots[slot]] != parent or labels[slots[slot]] != label):
+        slot = (slot + 1) & mask
+    return slot
+
+
+def place_paths(paths: Arrays) -> None:
+    """Put all paths into an empty hash table; `paths` is explained with `follow`."""
+    slots, parents, labels, count = paths
+    for node in range(count[0]):
+        slots[path_slot(parents[node], labels[node], paths)] = node
+
+
+MORE_ROWS, FULL_STACK, FULL_PROCESS, FULL_PATHS = 0, 1, 2, 3
+"""Why `follow` returns: rows ran out, or room did."""
+
+
+@inner
+def path_number(parent: int, label: int, paths: Arrays) -> int:
+    """Return the number of a path, which is new if it was not met before."""
+    slots, parents, labels, count = paths
+    slot = path_slot(parent, label, paths)
+    if slots[slot] < 0:
+        slots[slot] = count[0]
+        parents[count[0]], labels[count[0]] = parent, label
+        count[0] += 1
+    number: int = slots[slot]
+    return number
+
+
+@inner
+def open_on(thread: int, now: int, stack: Arrays) -> tuple[int, int, int]:
+    """Return of what is open on a thread the innermost range, the nearest stage, and all flags."""
+    until, numbered, stages, flags, _, sizes = stack
+    innermost, stage, flag = -1, -1, 0
+    for place in range(sizes[thread] - 1, -1, -1):
+        if until[thread, place] > now:
+            if innermost < 0:
+                innermost = numbered[thread, place]
+            if stage < 0:
+                stage = stages[thread, place]
+            flag |= flags[thread, place]
+    return innermost, stage, flag
+
+
+@inner
+def open_in(process: int, now: int, process_open: Arrays) -> int:
+    """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open."""
+    until, stages, sizes = process_open
+    only, several, evaluates = 0, False, False
+    for place in range(sizes[process]):
+        if until[process, place] > now:
+            stage = stages[process, place] + 1
+            several = several or (only > 0 and only != stage)
+            evaluates = evaluates or stage == METRIC_EVALUATION + 1
+            only = stage
+    if evaluates:
+        return METRIC_EVALUATION + 1
+    return 0 if several else only
+
+
+@inner
+def open_for_process(process: int, now: int, end: int, stage: int, process_open: Arrays) -> bool:
+    """Open a start/end range, and return whether there was room."""
+    until, stages, sizes = process_open
+    count = sizes[process]
+    if count == until.shape[1]:
+        count = make_room(process, count, (until, stages), now)
+    sizes[process] = count
+    if count == until.shape[1]:
+        return False
+    until[process, count], stages[process, count] = end, stage
+    sizes[process] = count + 1
+    return True
+
+
+@inner
+def pass_range(
+    row: int,
+    ranges: Arrays,
+    stack: Arrays,
+    process_open: Arrays,
+    label: int,
+    paths: Arrays,
+    out: Array,
+) -> int:
+    """Open a range, and return whether there was room: `MORE_ROWS` if so."""
+    number, thread, process, start, end, pushes, stage, flags, marks, parent, _ = ranges
+    until, numbered, stages, seen, path_of, sizes = stack
+    now, on = start[row], thread[row]
+    size = close_ended(on, sizes[on], until, now)
+    if size == until.shape[1]:
+        size = make_room(on, size, (until, numbered, stages, seen, path_of), now)
+    sizes[on] = size
+    if size == until.shape[1]:
+        return FULL_STACK
+    if 2 * (paths[3][0] + 1) > paths[0].size:
+        return FULL_PATHS
+    shared = not pushes[row] and stage[row] >= 0
+    if shared and not open_for_process(process[row], now, end[row], stage[row], process_open):
+        return FULL_PROCESS
+    around = -1
+    if parent[row] >= 0:
+        place = size - 1
+        while place >= 0 and numbered[on, place] != parent[row]:
+            place -= 1
+        if place >= 0:
+            around = path_of[on, place]
+    out[row] = path_number(around, label, paths)
+    if pushes[row]:
+        until[on, size], numbered[on, size] = end[row], number[row]
+        stages[on, size], path_of[on, size] = stage[row], out[row]
+        seen[on, size] = (flags[row] & EVALUATES) | (DIFFERENTIATES if marks[row] else 0)
+        sizes[on] = size + 1
+    return MORE_ROWS
+
+
+@inner
+def note_launch(thread: int, process: int, now: int, windows: Arrays, threads: Arrays) -> bool:
+    """Count a launch for its thread, and return whether it lies in a backward window."""
+    first, start, end, unit, at, last = windows
+    during, inside, served, latest = threads
+    window = advance(process, now, first, start, at)
+    if window < first[process] or now > last[process]:
+        return False
+    during[thread] += 1
+    if now >= end[window]:
+        return False
+    inside[thread] += 1
+    if latest[thread] != unit[window]:
+        latest[thread] = unit[window]
+        served[thread] += 1
+    return True
+
+
+def follow(
+    position: Array,
+    ranges: Arrays,
+    calls: Arrays,
+    done: tuple[bool, bool],
+    stack: Arrays,
+    process_open: Arrays,
+    steps: Arrays,
+    windows: Arrays,
+    trainers: Array,
+    labels: Arrays,
+    paths: Arrays,
+    threads: Arrays,
+    out_ranges: Arrays,
+    out_calls: Arrays,
+) -> int:
+    """Go through ranges and calls in the order of time, and say where each of them stands.
+
+    Parameters
+    ----------
+    position
+        The next row of the ranges and of the calls; updated.
+    ranges
+        ``number, thread, process, start, end, pushes, stage, flags, marks, parent, name``.
+    calls
+        ``thread, process, start, launches``: what launches nothing is passed over.
+    done
+        Whether no more ranges, and no more calls, follow these.
+    stack
+        ``until, number, stage, flags, path, size`` of what is open on each thread.
+    process_open
+        ``until, stage, size`` of the start/end ranges with a stage that are open in each process.
+    steps, windows
+        ``first, start, end, number, at`` as for `note_steps`: training steps, and backward windows
+        with the number of their unit, followed by when the last one of each process ends.
+    trainers
+        The training thread of each process, or -1.
+    labels
+        ``inside, outside``: what a name is called in a path, inside a numbered step and outside.
+    paths
+        ``slots, parent, label, count``: a hash table of paths, and what each consists of.
+    threads
+        ``during, inside, served, last`` by thread: launches between the first and last backward
+        window of the process, those inside windows, the units of these, and the last unit.
+    out_ranges
+        ``path`` of each range.
+    out_calls
+        ``range, step, evidence`` of each call: `step` is a row of `steps` or -1; `evidence` is
+        explained with `Evidence`.
+
+    Returns
+    -------
+    Why it stopped.
+    """
+    r_process, r_start, r_name = ranges[2], ranges[3], ranges[10]
+    c_thread, c_process, c_start, c_launches = calls
+    s_first, s_start, s_end, s_number, s_at = steps
+    o_range, o_step, o_evidence = out_calls
+    r, c = position[0], position[1]
+    while True:
+        more_ranges, more_calls = r < r_start.size, c < c_start.size
+        if not (more_ranges or more_calls) or not (
+            (more_ranges or done[0]) and (more_calls or done[1])
+        ):
+            position[0], position[1] = r, c
+            return MORE_ROWS
+        takes_range = more_ranges and (not more_calls or r_start[r] <= c_start[c])
+        now = r_start[r] if takes_range else c_start[c]
+        process = r_process[r] if takes_range else c_process[c]
+        step = advance(process, now, s_first, s_start, s_at)
+        if step < s_first[process] or now >= s_end[step]:
+            step = -1
+        if takes_range:
+            label = labels[1][r_name[r]]
+            if step >= 0 and s_number[step] >= 0:
+                label = labels[0][r_name[r]]
+            stopped = pass_range(r, ranges, stack, process_open, label, paths, out_ranges[0])
+            if stopped != MORE_ROWS:
+                position[0], position[1] = r, c
+                return stopped
+            r += 1
+            continue
+        o_range[c], o_step[c], o_evidence[c] = -1, step, 0
+        if c_launches[c]:
+            thread, trainer = c_thread[c], trainers[process]
+            innermost, stage, flag = open_on(thread, now, stack)
+            t_stage, t_flag = stage, flag
+            if trainer != thread:
+                _, t_stage, t_flag = (-1, -1, 0) if trainer < 0 else open_on(trainer, now, stack)
+            in_window = note_launch(thread, process, now, windows, threads)
+            o_range[c] = innermost
+            o_evidence[c] = (
+                (stage + 1)
+                | open_in(process, now, process_open) << 3
+                | (t_stage + 1) << 6
+                | (flag & 1) << 9
+                | (flag >> 1) << 10
+                | (t_flag & 1) << 11
+                | (1 << 12 if in_window else 0)
+            )
+        c += 1

@@ -1,0 +1,41 @@
+"""Stretches of time of processes, as the loops walk through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit._compiled import given
+from tracekit.attribution._loops import Array, Arrays
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of time of each process, one after the other.
+
+    Parameters
+    ----------
+    rows
+        ``process, start, end, number`` in the order of process and start.
+    processes
+        How many processes there are.
+    """
+
+    rows: pl.DataFrame
+    processes: int
+
+    def arrays(self) -> Arrays:
+        """Return ``first, start, end, number, at`` for the loops, none passed yet."""
+        process = self.rows["process"].to_numpy()
+        first = np.searchsorted(process, np.arange(self.processes + 1))
+        rows = self.rows.with_columns(pl.col("number").fill_null(-1))
+        columns = (given(rows[name]) for name in ("start", "end", "number"))
+        return (given(pl.Series(first)), *columns, first[:-1] - 1)
+
+    def last(self) -> Array:
+        """Return when the last one of each process ends."""
+        last = np.full(self.processes, np.iinfo(np.int64).min)
+        np.maximum.at(last, self.rows["process"].to_numpy(), self.rows["end"].to_numpy())
+        return last

@@ -1,0 +1,159 @@
+"""What a source makes of a report: small tables whole, and the large ones chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+from tracekit.model._tables import TABLES
+from tracekit.model._trace import Trace
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes a column of a canonical table from the rows that a source keeps.
+
+    Parameters
+    ----------
+    needs
+        The columns of those rows that it looks at.
+    make
+        Makes the column of a frame that has them.
+    """
+
+    needs: tuple[str, ...]
+    make: Callable[[pl.DataFrame], pl.Series | pl.Expr]
+
+
+class Rows(Protocol):
+    """Rows in order of time, as a source keeps them."""
+
+    @property
+    def heights(self) -> Sequence[int]:
+        """How many rows each chunk has."""
+
+    def read(self, number: int, *columns: str) -> pl.DataFrame:
+        """Return a chunk, or some columns of it."""
+
+
+class Stream:
+    """A canonical table chunk by chunk, in the order of its numbers; read as often as needed.
+
+    Parameters
+    ----------
+    table
+        Name of the table.
+    key
+        The column that numbers its rows from 0.
+    rows
+        The rows.
+    columns
+        How other columns are made than by taking those of the same name; absent ones are null.
+    """
+
+    def __init__(
+        self, table: str, key: str, rows: Rows, columns: Mapping[str, Maker] | None = None
+    ) -> None:
+        self._table = TABLES[table]
+        self._key = key
+        self._rows = rows
+        self._makers = columns or {}
+        self.heights = list(rows.heights)
+        self.first = [sum(self.heights[:number]) for number in range(len(self.heights))]
+        """Number of the first row of each chunk."""
+
+    def __len__(self) -> int:
+        return len(self.heights)
+
+    @property
+    def height(self) -> int:
+        """How many rows the table has."""
+        return sum(self.heights)
+
+    def read(self, number: int, *columns: str) -> pl.DataFrame:
+        """Return the columns of chunk `number`: all, or those named."""
+        wanted = columns or tuple(self._table.schema)
+        needed: dict[str, None] = {}
+        for name in wanted:
+            needed |= dict.fromkeys(self._makers[name].needs if name in self._makers else (name,))
+        raw = self._rows.read(number, *needed)
+        first, height = self.first[number], self.heights[number]
+        numbers = pl.int_range(first, first + height, eager=True)
+        return pl.DataFrame([self._column(raw, name, numbers) for name in wanted])
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return (self.read(number) for number in range(len(self)))
+
+    def _column(self, raw: pl.DataFrame, name: str, numbers: pl.Series) -> pl.Series:
+        dtype = self._table.schema[name]
+        if name == self._key:
+            made: pl.Series | pl.Expr = numbers
+        elif name in self._makers:
+            made = self._makers[name].make(raw)
+        elif name in raw.columns:
+            made = raw[name]
+        else:
+            made = pl.repeat(None, len(numbers), dtype=dtype, eager=True)
+        if isinstance(made, pl.Expr):
+            made = raw.select(made).to_series()
+        return (made if made.dtype == dtype else made.cast(dtype)).alias(name)
+
+
+class _Frame:
+    """A frame as rows of one chunk."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+        self.heights = [frame.height] if frame.height else []
+
+    def read(self, _number: int, *columns: str) -> pl.DataFrame:
+        present = [name for name in columns if name in self._frame.columns]
+        return self._frame.select(present) if columns else self._frame
+
+
+KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
+"""The tables that are streams, and what numbers their rows."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A report as its source yields it, not attributed.
+
+    Parameters
+    ----------
+    tables
+        The small canonical tables: all but those in `KEYS`, and ``iterations``.
+    streams
+        The large ones, by name.
+    warnings
+        What a user should know about the report, one sentence each.
+    """
+
+    tables: Mapping[str, pl.DataFrame]
+    streams: Mapping[str, Stream]
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}
+        object.__setattr__(self, "tables", conformed)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Recording:
+        """Take the tables of a trace, in one chunk each."""
+        tables = {name: trace.read(name) for name in TABLES if name not in KEYS}
+        streams = {
+            name: Stream(name, key, _Frame(trace.read(name).sort(key)))
+            for name, key in KEYS.items()
+        }
+        return cls(tables, streams, trace.warnings)
+
+    def trace(self) -> Trace:
+        """Return all of it as a trace."""
+        large = {
+            name: pl.concat([TABLES[name].empty(), *stream])
+            for name, stream in self.streams.items()
+        }
+        return Trace.of({**self.tables, **large}, self.warnings)

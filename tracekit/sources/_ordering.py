@@ -1,0 +1,168 @@
+"""Tables in the order of time, whatever the order that files keep them in.
+
+Recorders write rows nearly in order, but promise nothing: each kind of GPU work has a table of its
+own, and threads may come one after the other. What arrives is sorted piece by piece, and pieces
+that overlap in time are cut at the same instants and merged between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit._compiled import compiled, given, order_ties
+from tracekit._spool import Spool, Workspace
+from tracekit.model import PolarsType
+
+_SAMPLED = 1024
+"""Every how many rows a piece remembers the time."""
+_MANY_TIES = 0.5
+"""Which share of rows may start with another one for these to be put in order one by one."""
+_INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Rows `begin` to `end` of a piece."""
+
+    piece: int
+    begin: int
+    end: int
+
+
+class Ordered:
+    """Rows that arrive in any order, to be read in the order of ``start`` as often as needed.
+
+    Of rows that start together, the one that ends last is first, else the one that arrived first.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._spool = Spool(workspace)
+        self._rows = workspace.rows
+        self._samples: list[NDArray[np.int64]] = []
+        self._edges: list[tuple[int, int]] = []
+        self._columns: list[tuple[str, ...]] = []
+        self._wide: set[str] = set()
+        """Columns of 64 bits, whatever they wait in."""
+        self._plan: list[tuple[_Slice, ...]] | None = None
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Add rows with ``start`` and ``end`` (ns, never null)."""
+        if frame.is_empty():
+            return
+        # What is null throughout need not wait; it is null again when it is read.
+        held = [column for column in frame if column.null_count() < frame.height]
+        self._wide |= {column.name for column in held if column.dtype == pl.Int64}
+        frame = pl.DataFrame([_shrunk(column) for column in held])
+        if not _in_order(frame):
+            frame = _sorted(frame)
+        start = frame["start"].to_numpy()
+        self._samples.append(start[::_SAMPLED].copy())
+        self._edges.append((int(start[0]), int(start[-1])))
+        self._columns.append(tuple(frame.columns))
+        self._spool.append(frame)
+
+    @property
+    def height(self) -> int:
+        """How many rows there are."""
+        return sum(self._spool.heights)
+
+    @property
+    def heights(self) -> list[int]:
+        """How many rows each chunk has."""
+        return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
+
+    def read(self, number: int, *columns: str) -> pl.DataFrame:
+        """Return chunk `number`, or those of some columns that it has."""
+        parts = self._planned()[number]
+        if len(parts) == 1:
+            rows = self._part(parts[0], columns)
+        else:
+            order = tuple(dict.fromkeys((*columns, "start", "end"))) if columns else ()
+            pieces = [self._part(part, order) for part in parts]
+            merged = pl.concat(pieces, how="diagonal_relaxed")
+            rows = _sorted(merged).select(_present(merged.columns, columns) or pl.all())
+        return rows.with_columns(pl.col(_present(rows.columns, self._wide)).cast(pl.Int64))
+
+    def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
+        """Return some columns of all chunks in order; absent ones are null."""
+        empty = pl.DataFrame(schema=dict(columns))
+        for number in range(len(self._planned())):
+            rows = self.read(number, *columns)
+            present = rows.select(name for name in columns if name in rows.columns)
+            yield pl.concat([empty, present], how="diagonal_relaxed")
+
+    def _part(self, part: _Slice, columns: tuple[str, ...]) -> pl.DataFrame:
+        held = self._columns[part.piece]
+        # Where none of them is held, the start says at least how many rows there are.
+        wanted = (_present(held, columns) or ["start"]) if columns else []
+        return self._spool.read(part.piece, *wanted)[part.begin : part.end]
+
+    def _planned(self) -> list[tuple[_Slice, ...]]:
+        if self._plan is None:
+            self._plan = list(self._planning())
+        return self._plan
+
+    def _planning(self) -> Iterator[tuple[_Slice, ...]]:
+        order = sorted(range(len(self._edges)), key=self._edges.__getitem__)
+        edges = [self._edges[piece] for piece in order]
+        if all(one[1] < other[0] for one, other in itertools.pairwise(edges)):
+            yield from ((_Slice(piece, 0, self._spool.heights[piece]),) for piece in order)
+            return
+        ends = [self._positions(piece) for piece in range(len(self._edges))]
+        for number in range(len(ends[0]) - 1):
+            parts = (_Slice(p, cut[number], cut[number + 1]) for p, cut in enumerate(ends))
+            chunk = tuple(part for part in parts if part.begin < part.end)
+            if chunk:
+                yield chunk
+
+    def _positions(self, piece: int) -> list[int]:
+        """Return where each chunk begins in a piece, and where the last one ends."""
+        start = self._spool.read(piece, "start")["start"].to_numpy()
+        inner = np.searchsorted(start, self._cuts())
+        return [0, *inner.tolist(), start.size]
+
+    def _cuts(self) -> NDArray[np.int64]:
+        """Return the times at which chunks begin, but for the first one."""
+        times = np.sort(np.concatenate(self._samples))
+        every = max(self._rows // _SAMPLED, 1)
+        return np.unique(times[every::every])
+
+
+def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
+    return [name for name in held if name in columns]
+
+
+def _in_order(frame: pl.DataFrame) -> bool:
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    later = start[1:] > start[:-1]
+    if later.all():
+        return True
+    tied = (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
+    return bool((later | tied).all())
+
+
+def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
+    start, end = given(frame["start"]), given(frame["end"])
+    order = np.argsort(start, kind="stable")  # quick where rows are nearly in order
+    ordered = start[order]
+    tied = ordered[1:] == ordered[:-1]
+    if tied.sum() > _MANY_TIES * frame.height:
+        return frame.sort("start", "end", descending=[False, True], maintain_order=True)
+    if tied.any():
+        compiled(order_ties, frame.height)(order, start, end)
+    return frame[order]
+
+
+def _shrunk(column: pl.Series) -> pl.Series:
+    """Return whole numbers in 32 bits if they fit."""
+    if column.dtype != pl.Int64 or column.name in {"start", "end"}:
+        return column
+    least, most = column.min(), column.max()
+    fits = isinstance(least, int) and isinstance(most, int) and -_INT32 <= least <= most <= _INT32
+    return column.cast(pl.Int32) if fits else column

@@ -1,0 +1,158 @@
+"""From the ids of an export to the numbers of processes, threads and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit._compiled import compiled, given, locate
+from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.sources.nsys._devices import DeviceMap
+from tracekit.sources.nsys._host import OPEN
+from tracekit.sources.nsys._ids import process_of
+
+_ORDINAL_BITS = 32
+
+
+class Places:
+    """Who is who in an export.
+
+    Parameters
+    ----------
+    processes
+        The processes in the order of their numbers, with ``process_gid``.
+    threads
+        The threads in the order of their numbers, with ``thread_gid``, which grows.
+    devices
+        The devices, and which of them each process's ordinals are.
+    """
+
+    def __init__(self, processes: pl.DataFrame, threads: pl.DataFrame, devices: DeviceMap) -> None:
+        self._processes = given(processes["process_gid"])
+        self._threads = given(threads["thread_gid"])
+        owner = threads.select(process_of(pl.col("thread_gid"))).to_series()
+        self.process_of_thread = self._process(owner)
+        """The number of the process of each thread."""
+        ordinals = devices.ordinals
+        paired = ordinals.with_columns(
+            pair=_pair(self._process(ordinals["process_gid"]), ordinals["ordinal"])
+        ).sort("pair")
+        self._pairs, self._devices = given(paired["pair"]), paired["device"]
+
+    def _process(self, global_ids: pl.Series) -> pl.Series:
+        return _position(global_ids, self._processes)
+
+    def _thread(self, global_ids: pl.Series) -> pl.Series:
+        return _position(global_ids, self._threads)
+
+    def _device(self, ordinal: str, ops: pl.DataFrame) -> pl.Series:
+        if ordinal not in ops.columns:
+            return pl.repeat(None, ops.height, dtype=pl.Int32, eager=True)
+        pairs = _pair(self._process(ops["process_gid"]), ops[ordinal].fill_null(-1))
+        return self._devices.gather(_position(pairs, self._pairs))
+
+    def ops(self) -> Mapping[str, Maker]:
+        """Return how columns of ops are made."""
+        gid = "process_gid"
+        devices = {
+            f"{role}device": Maker((gid, f"{role}ordinal"), partial(self._device, f"{role}ordinal"))
+            for role in ("", "src_", "dst_")
+        }
+        return {
+            **devices,
+            "report": _constant(0, REPORTS.schema["report"]),
+            "process": Maker((gid,), lambda ops: self._process(ops[gid])),
+            "stage": _constant("OTHER", STAGE),
+            "stage_source": _constant("none", STAGE_SOURCE),
+        }
+
+    def calls(self) -> Mapping[str, Maker]:
+        """Return how columns of calls are made."""
+        gid = "thread_gid"
+        return {
+            "report": _constant(0, REPORTS.schema["report"]),
+            "thread": Maker((gid,), lambda calls: self._thread(calls[gid])),
+            "process": Maker((gid,), lambda calls: self._process_by_thread(calls[gid])),
+        }
+
+    def ranges(
+        self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
+    ) -> Mapping[str, Maker]:
+        """Return how columns of ranges are made.
+
+        Parameters
+        ----------
+        domains, categories
+            Their names, by process and id.
+        last
+            When a range ended that was still open, ns.
+        duration
+            Length of the recording, if known: what ends no earlier was still open.
+        """
+        over = OPEN if duration is None else duration
+        closed = pl.max_horizontal(pl.lit(last), "start")
+        ids = ("domain_id", "category_id")
+        return {
+            **self.calls(),
+            "end": Maker(
+                ("start", "end"),
+                lambda rows: (
+                    rows["end"]
+                    if (rows["end"].max() or 0) != OPEN
+                    else pl.when(pl.col("end") == OPEN).then(closed).otherwise("end")
+                ),
+            ),
+            "open": Maker(("end",), lambda rows: rows["end"] >= over),
+            "end_thread": Maker(("thread_gid", "end_thread_gid"), self._end_thread),
+            "domain": Maker(("thread_gid", *ids[:1]), lambda rows: _named(rows, domains, *ids[:1])),
+            "category": Maker(("thread_gid", *ids), lambda rows: _named(rows, categories, *ids)),
+        }
+
+    def _process_by_thread(self, global_ids: pl.Series) -> pl.Series:
+        return self.process_of_thread.gather(self._thread(global_ids))
+
+    def _end_thread(self, ranges: pl.DataFrame) -> pl.Series:
+        """Return the thread that ended a range, if of the process that began it."""
+        if "end_thread_gid" not in ranges.columns:
+            return pl.repeat(None, ranges.height, dtype=pl.Int32, eager=True)
+        ended = ranges["end_thread_gid"]
+        both = ranges.select("thread_gid", "end_thread_gid")
+        owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
+        same = both.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
+        return self._thread(ended.fill_null(0)).set(~same, None)
+
+
+def _constant(value: int | str, dtype: PolarsType) -> Maker:
+    # The time of a row is there to say how many rows there are.
+    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
+
+
+def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
+    """Return where each value is in `known`, which is sorted; null where it is not."""
+    found = np.empty(len(values), np.int32)
+    compiled(locate, len(values))(given(values), known, found)
+    places = pl.Series(found)
+    return places.set(places < 0, None) if len(found) and found.min() < 0 else places
+
+
+def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:
+    high = process.cast(pl.Int64) * (1 << _ORDINAL_BITS)
+    return high + ordinal.cast(pl.Int64)
+
+
+def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
+    """Return the names of a process's ids; of domain 0 there is none."""
+    name = names.columns[-1]
+    nothing = names.is_empty() or any(each not in ranges.columns for each in ids)
+    if nothing or (len(ids) == 1 and not (ranges[ids[0]] != 0).any()):
+        return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)
+    key = ["process_gid", *ids]
+    return (
+        ranges.select(*ids, process_gid=process_of(pl.col("thread_gid")))
+        .join(names, on=key, how="left", maintain_order="left")
+        .get_column(name)
+    )

@@ -1,0 +1,105 @@
+"""Leaf pages decoded into columns. This module loads the compiler; only large tables import it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from nanoarrow import c_array_from_buffers, float64, int64, large_binary
+from numpy.typing import NDArray
+
+from tracekit.sources.sqlite import _pages
+from tracekit.sources.sqlite._btree import MisplacedError
+from tracekit.sources.sqlite._layout import Record, Role
+from tracekit.sources.sqlite._reading import PagesRead
+
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+_DTYPES = {"int": pl.Int64, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary}
+
+
+class Decoder:
+    """Decodes columns of a table.
+
+    Parameters
+    ----------
+    record
+        Where the columns lie in the table's records.
+    names
+        Their names.
+    usable
+        Bytes of a page that SQLite uses.
+    """
+
+    def __init__(self, record: Record, names: Sequence[str], usable: int) -> None:
+        self._names = names
+        self._roles = record.roles
+        self._usable = usable
+        self._slots = np.array(record.slots, np.int64)
+        self._optional = np.array(record.optional, np.uint8)
+
+    def decode(self, pages: PagesRead, upto: Ints, after: int) -> pl.DataFrame | None:
+        """Return the rows of leaf pages, texts as bytes; None where it takes SQLite to read them.
+
+        Parameters
+        ----------
+        pages
+            The pages, in rowid order.
+        upto, after
+            The greatest rowid that each may hold, and the one that all must exceed.
+
+        Raises
+        ------
+        MisplacedError
+            If the rowids are others, or not in order, or rows lie outside their page.
+        """
+        if (pages.cells > self._usable // _pages.FEWEST_CELL_BYTES).any():
+            return None
+        rows = int(pages.cells.sum())
+        places, rowids = np.empty((len(self._names), rows), np.int64), np.empty(rows, np.int64)
+        layout = (self._usable, self._slots, self._optional)
+        status = _pages.locate(pages.data, pages.starts, upto, after, *layout, places, rowids)
+        if status == _pages.DAMAGED:
+            raise MisplacedError
+        return self._frame(pages.data, places, rowids) if status == _pages.OK else None
+
+    def _frame(self, data: Bytes, places: Ints, rowids: Ints) -> pl.DataFrame | None:
+        columns: dict[str, pl.Series] = {}
+        for name, role, each in zip(self._names, self._roles, places, strict=True):
+            column = _column(role, data, each, rowids)
+            if column is None:
+                return None
+            columns[name] = column
+        return pl.DataFrame(columns)
+
+
+def _column(role: Role, data: Bytes, places: Ints, rowids: Ints) -> pl.Series | None:
+    """Return the values at `places`; None if they are not all what they should be."""
+    rows = places.size
+    valid = np.full(-(-rows // 8), 255, np.uint8)
+    buffers: list[Any]
+    if role == "text":
+        ends = np.empty(rows + 1, np.int64)
+        nulls = _pages.texts(places, ends, valid)
+        text = np.empty(ends[-1] if nulls not in {_pages.UNFIT, rows} else 0, np.uint8)
+        buffers, schema = [ends, text], large_binary()
+        if text.size:
+            _pages.gather(data, places, ends, text)
+    elif role == "real":
+        floats = places.view(np.float64)
+        nulls = _pages.reals(data, places, floats, valid)
+        buffers, schema = [floats], float64()
+    else:
+        nulls = _pages.integers(data, places, valid)
+        buffers, schema = [places], int64()
+    if role == "rowid":  # which records leave out
+        nulls, buffers = 0 if nulls == rows else _pages.UNFIT, [rowids]
+    if nulls == _pages.UNFIT:
+        return None
+    if nulls == rows:
+        return pl.Series([None], dtype=_DTYPES[role]).new_from_index(0, rows)
+    array = c_array_from_buffers(schema, rows, [valid if nulls else None, *buffers], nulls)
+    return pl.Series(array)

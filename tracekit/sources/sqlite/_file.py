@@ -1,0 +1,188 @@
+"""Whole columns out of an SQLite file, which is never written to and never trusted.
+
+The file is opened read-only and immutable, so that no journal, lock or shared-memory file appears
+beside it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+from tracekit.sources.sqlite._layout import HEADER_BYTES, SqlType, is_utf8, page_size, pages_counted
+from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
+from tracekit.sources.sqlite._spans import Table, spans
+
+BATCH_ROWS = 1 << 20
+"""Rows of a batch, if nothing else is asked for."""
+
+
+class SqliteFile:
+    """A read-only view of an SQLite file.
+
+    Parameters
+    ----------
+    path
+        The file. Its header must be SQLite's.
+
+    Raises
+    ------
+    DamagedTraceError
+        If the file is cut short, still being written, or its schema cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        self.coerced: dict[str, int] = {}
+        """Values that were dropped because they had no place in their column, by table.column."""
+        self.warnings: list[str] = []
+        """What a user should know of how the file was read."""
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        self._library = Library(path, self.uri, is_utf8(header))
+        self._check_complete(header)
+
+    def _check_complete(self, header: bytes) -> None:
+        size = self.path.stat().st_size
+        expected = page_size(header) * (pages_counted(header) or 0)
+        if size < expected:
+            raise DamagedTraceError(
+                f"{self.path} is cut short ({size:,} of {expected:,} bytes)",
+                "copy it again, or export the report again",
+            )
+        target = self.path.resolve()  # SQLite keeps these beside the file, not beside a link to it
+        for suffix in ("-wal", "-journal"):
+            side = target.with_name(target.name + suffix)
+            if side.exists() and side.stat().st_size:
+                raise DamagedTraceError(
+                    f"{self.path} is still being written ({side.name} lies beside it)",
+                    "wait until the export has finished; if it was interrupted, export again",
+                )
+
+    @cached_property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Column names by table name."""
+        rows = self._rows(
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c"
+            # A virtual table may ask for a module that is not installed here.
+            " WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%'"
+        )
+        tables: dict[str, list[str]] = {}
+        for table, column in rows:
+            tables.setdefault(table, []).append(column)
+        return {table: tuple(columns) for table, columns in tables.items()}
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether `table` exists and has all `columns`."""
+        return table in self.tables and set(columns) <= set(self.tables[table])
+
+    def holds_rows(self, table: str) -> bool:
+        """Tell whether `table` exists and is not empty."""
+        sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)})"  # noqa: S608
+        return table in self.tables and bool(self._rows(sql)[0][0])
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of `table`, which exists."""
+        return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
+
+    def _rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Run a query of few rows."""
+        try:
+            with closing(sqlite3.connect(self.uri, uri=True)) as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise self._library.damaged(error) from error
+
+    def read(self, table: str, columns: Mapping[str, SqlType], where: str = "") -> pl.DataFrame:
+        """Return `columns` of `table` in rowid order; absent tables and columns give nulls.
+
+        Parameters
+        ----------
+        table, columns
+            Names as this program knows them (never as a file spells them), and the types to give.
+        where
+            A constant SQL condition.
+
+        Raises
+        ------
+        DamagedTraceError
+            If SQLite cannot read the table.
+        """
+        empty = pl.DataFrame(schema={name: DTYPE[kind] for name, kind in columns.items()})
+        if not where:
+            return pl.concat([empty, *self.batches(table, columns)])
+        present = self._present(table, columns)
+        if not present:
+            return empty
+        rows = self._library.read(table, present, where)
+        self._note(table, rows.lost)
+        return _completed(rows.frame, columns)
+
+    def batches(
+        self, table: str, columns: Mapping[str, SqlType], rows: int = BATCH_ROWS
+    ) -> Iterator[pl.DataFrame]:
+        """Yield `columns` of `table` in rowid order, at most `rows` rows at a time.
+
+        Large tables are read by all cores, a little ahead of what is taken. An absent table yields
+        nothing, and absent columns are null.
+
+        Parameters
+        ----------
+        table, columns
+            Names as this program knows them (never as a file spells them), and the types to give.
+        rows
+            Rows of a batch; the last one has fewer.
+
+        Raises
+        ------
+        DamagedTraceError
+            If the table cannot be read.
+        """
+        present = self._present(table, columns)
+        if not present:
+            return
+        lost: Counter[str] = Counter()
+
+        def noted(part: Rows) -> pl.DataFrame:
+            lost.update(part.lost)
+            self._note(table, lost)
+            return _completed(part.frame, columns)
+
+        parts = spans(self._library, self._rows, Table(table, present), self.warnings)
+        with closing(parts):
+            yield from _regrouped(map(noted, parts), rows)
+
+    def _present(self, table: str, columns: Mapping[str, SqlType]) -> dict[str, SqlType]:
+        return {name: kind for name, kind in columns.items() if self.has(table, name)}
+
+    def _note(self, table: str, lost: Mapping[str, int]) -> None:
+        self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
+
+
+def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
+    """Return all `columns`; those that `frame` lacks are null."""
+    absent = [pl.lit(None, DTYPE[columns[n]]).alias(n) for n in columns if n not in frame.columns]
+    return frame.with_columns(absent).select(list(columns))
+
+
+def _regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows of `frames` in frames of `rows`, and what is left over; none is empty."""
+    held: list[pl.DataFrame] = []
+    for frame in frames:
+        held.append(frame)
+        while sum(each.height for each in held) >= rows:
+            whole = pl.concat(held)
+            yield whole[:rows]
+            held = [whole[rows:]]
+    left = pl.concat(held) if held else pl.DataFrame()
+    if left.height:
+        yield left

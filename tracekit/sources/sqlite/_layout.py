@@ -1,0 +1,146 @@
+"""What the header of an SQLite file and the declaration of a table say about their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+SqlType = Literal["int", "real", "text"]
+Role = Literal["int", "real", "text", "rowid"]
+
+MAGIC = b"SQLite format 3\x00"
+HEADER_BYTES = 100
+
+_UTF_8 = (0, 1)  # the first before there is a table
+_SMALLEST_USABLE = 480
+_PENDING_BYTE = 1 << 30
+_FRACTIONS = bytes((64, 32, 32))
+_NAMES_OF_ROWID = ("_rowid_", "rowid", "oid")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Pages of a file: their size, how much of each is used, and how many there are."""
+
+    page_size: int
+    usable: int
+    pages: int
+
+    def holds(self, pages: NDArray[np.int64]) -> bool:
+        """Tell whether a table may have all these pages."""
+        # SQLite never uses the page of its lock, and the first page is that of the schema.
+        lock = _PENDING_BYTE // self.page_size + 1
+        return bool(((pages > 1) & (pages <= self.pages) & (pages != lock)).all())
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as `PRAGMA table_xinfo` gives it, in the order in which records store them."""
+
+    name: str
+    declared: str
+    default: str | None
+    key: int
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the wanted columns lie in the records of a table.
+
+    Parameters
+    ----------
+    slots
+        For each stored column, up to the last wanted one: its place among those wanted, or -1.
+    roles
+        What each wanted column holds.
+    optional
+        Whether a record may end before it, as those do that are older than the column.
+    """
+
+    slots: tuple[int, ...]
+    roles: tuple[Role, ...]
+    optional: tuple[bool, ...]
+
+
+def page_size(header: bytes) -> int:
+    """Return the bytes of a page."""
+    size = int.from_bytes(header[16:18], "big")
+    return 65536 if size == 1 else size
+
+
+def pages_counted(header: bytes) -> int | None:
+    """Return the number of pages that the header gives; None where it is stale."""
+    return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else None
+
+
+def geometry(header: bytes, size: int) -> Geometry | None:
+    """Return how a file of `size` bytes is divided into pages; None if that is not certain."""
+    if len(header) < HEADER_BYTES or header[: len(MAGIC)] != MAGIC:
+        return None
+    bytes_of_page = page_size(header)
+    is_power = bytes_of_page & (bytes_of_page - 1) == 0
+    usable = bytes_of_page - header[20]
+    if not is_power or usable < _SMALLEST_USABLE or header[21:24] != _FRACTIONS:
+        return None
+    pages = size // bytes_of_page
+    counted = pages_counted(header)
+    return Geometry(bytes_of_page, usable, pages if counted is None else min(pages, counted))
+
+
+def is_utf8(header: bytes) -> bool:
+    """Tell whether texts are stored as UTF-8."""
+    return int.from_bytes(header[56:60], "big") in _UTF_8
+
+
+def rowid_name(columns: Sequence[Column]) -> str | None:
+    """Return a name for the rowid that no column has taken."""
+    taken = {column.name.lower() for column in columns}
+    return next((name for name in _NAMES_OF_ROWID if name not in taken), None)
+
+
+def record(
+    columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
+) -> Record | None:
+    """Return where `wanted` columns lie; None where it takes SQLite to tell."""
+    if any(column.hidden for column in columns):  # generated ones may not be stored at all
+        return None
+    names = list(wanted)
+    stored = {column.name: column for column in columns}
+    if len(stored) != len(columns) or not stored.keys() >= wanted.keys():
+        return None
+    key = _rowid_alias(columns, key_has_index=key_has_index)
+    roles = [_role(stored[name], kind, is_rowid=name == key) for name, kind in wanted.items()]
+    slots = [names.index(column.name) if column.name in wanted else -1 for column in columns]
+    while slots[-1] < 0:
+        slots.pop()
+    fitting = tuple(role for role in roles if role is not None)
+    optional = tuple(stored[name].default is None and name != key for name in names)
+    return Record(tuple(slots), fitting, optional) if len(fitting) == len(names) else None
+
+
+def _rowid_alias(columns: Sequence[Column], *, key_has_index: bool) -> str | None:
+    """Return the column that is another name of the rowid, and so has no index of its own."""
+    key = [column for column in columns if column.key]
+    alone = len(key) == 1 and key[0].declared.upper() == "INTEGER" and not key_has_index
+    return key[0].name if alone else None
+
+
+def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
+    if is_rowid:
+        return "rowid" if kind == "int" else None
+    if kind == "int" and _is_real(column.declared):  # SQLite takes its whole numbers through a real
+        return None
+    return kind
+
+
+def _is_real(declared: str) -> bool:
+    """Tell whether SQLite gives a column of this declaration real affinity."""
+    upper = declared.upper()
+    if any(part in upper for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
+        return False
+    return any(part in upper for part in ("REAL", "FLOA", "DOUB"))

@@ -1,0 +1,158 @@
+"""Columns of a table as SQLite gives them, whatever is in it.
+
+Columns are read in bulk through ADBC. ADBC takes a column's type from its first values and SQLite
+types each value by itself, so every query starts with one row of our own that fixes the types; a
+value of another type later on then fails loudly, and the columns are read again value by value with
+SQLite's own `typeof`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+from tracekit.sources.sqlite._layout import SqlType
+
+DTYPE = {"int": pl.Int64, "real": pl.Float64, "text": pl.String}
+"""What columns come as."""
+_SEED = {"int": "0", "real": "0.0"}
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table, and how many values had no place in their column, by column."""
+
+    frame: pl.DataFrame
+    lost: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Library:
+    """Reads tables of an SQLite file.
+
+    Parameters
+    ----------
+    path, uri
+        The file, and how SQLite is to open it.
+    utf8
+        Whether it stores texts as UTF-8. Those are read as bytes, for they may be none; SQLite
+        makes proper texts of others.
+    """
+
+    path: Path
+    uri: str
+    utf8: bool
+
+    def read(self, table: str, columns: Mapping[str, SqlType], where: str = "") -> Rows:
+        """Return `columns`, which `table` has, in rowid order.
+
+        Raises
+        ------
+        DamagedTraceError
+            If SQLite cannot read the table.
+        """
+        rows = self._read_typed(table, columns, where)
+        if rows is None:
+            rows = self._read_coerced(table, columns, where)
+        return Rows(decoded(rows.frame), rows.lost)
+
+    def _read_typed(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows | None:
+        """Read columns that hold what they should; None where a value has another type."""
+        values = [
+            self._text(name) if kind == "text" else quoted(name) for name, kind in columns.items()
+        ]
+        frame = self._query(self._select(table, columns, values, where))
+        if frame is None:
+            return None
+        text = pl.Binary if self.utf8 else pl.String
+        wanted = [text if kind == "text" else DTYPE[kind] for kind in columns.values()]
+        return Rows(frame, {}) if frame.dtypes == wanted else None
+
+    def _read_coerced(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows:
+        """Read columns of mixed types: whole numbers are kept exactly, what is none is null."""
+        values = [
+            self._text(name) if kind == "text" else _coerced(name, kind)
+            for name, kind in columns.items()
+        ]
+        frame = self._query(self._select(table, columns, values, where))
+        flags: dict[str, SqlType] = dict.fromkeys(columns, "int")
+        present = [f"{quoted(name)} IS NOT NULL" for name in columns]
+        given = self._query(self._select(table, flags, present, where))
+        if frame is None or given is None:
+            raise self.damaged(f"table {table} holds values of unexpected types")
+        lost = {name: int(given[name].sum()) - frame[name].count() for name in columns}
+        typed = frame.cast({n: DTYPE[k] for n, k in columns.items() if k != "text"})
+        return Rows(typed, {name: number for name, number in lost.items() if number})
+
+    def _text(self, name: str) -> str:
+        return f"CAST({quoted(name)} AS {'BLOB' if self.utf8 else 'TEXT'})"
+
+    def _select(
+        self, table: str, columns: Mapping[str, SqlType], values: Sequence[str], where: str
+    ) -> str:
+        seeds = _SEED | {"text": "x''" if self.utf8 else "''"}
+        seed = ", ".join(f"{seeds[kind]} AS {quoted(name)}" for name, kind in columns.items())
+        condition = f" WHERE {where}" if where else ""
+        # Every name and condition is a constant of this program, quoted all the same. An index,
+        # such as `nsys stats` adds, would give the rows in another order.
+        source = f"{quoted(table)} NOT INDEXED{condition}"
+        return f"SELECT {seed} UNION ALL SELECT {', '.join(values)} FROM {source}"  # noqa: S608
+
+    def _query(self, sql: str) -> pl.DataFrame | None:
+        """Run `sql` and drop its seed row; None where ADBC met a value of another type."""
+        try:
+            with (
+                adbc_driver_sqlite.dbapi.connect(self.uri) as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(sql)
+                return pl.DataFrame(cursor.fetch_arrow()).slice(1)
+        except (adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
+            if "Type mismatch" in str(error):
+                return None
+            raise self.damaged(error) from error
+
+    def damaged(self, cause: object) -> DamagedTraceError:
+        """Return the error that says that the file cannot be read."""
+        return DamagedTraceError(
+            f"{self.path} cannot be read ({cause})", "copy it again, or export the report again"
+        )
+
+
+def _coerced(name: str, kind: SqlType) -> str:
+    column = quoted(name)
+    if kind == "real":
+        return f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN CAST({column} AS REAL) END"
+    # The text of a whole number survives a round trip through INTEGER, anything else does not.
+    return (
+        f"CASE WHEN typeof({column}) = 'integer' THEN {column}"
+        f" WHEN typeof({column}) = 'real' AND CAST({column} AS INTEGER) = {column}"
+        f" THEN CAST({column} AS INTEGER)"
+        f" WHEN typeof({column}) = 'text' AND CAST(CAST({column} AS INTEGER) AS TEXT) = {column}"
+        f" THEN CAST({column} AS INTEGER) END"
+    )
+
+
+def decoded(frame: pl.DataFrame) -> pl.DataFrame:
+    """Decode columns of bytes as UTF-8; bytes that are none become U+FFFD."""
+    return frame.with_columns(_decoded(s) for s in frame if s.dtype == pl.Binary)
+
+
+def _decoded(column: pl.Series) -> pl.Series:
+    try:
+        return column.cast(pl.String)
+    except pl.exceptions.ComputeError:
+        distinct = column.unique().drop_nulls()
+        texts = [value.decode("utf-8", "replace") for value in distinct.to_list()]
+        return column.replace_strict(distinct, texts, return_dtype=pl.String)

@@ -1,0 +1,252 @@
+"""Compiled loops over the leaf pages of a table.
+
+They read only what they understand in full and give up on anything else, so that SQLite itself
+answers for it. Bytes come from a file that may be hostile: every position is compared with the end
+of its page before it is used. This module loads the compiler; only large tables import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+OK, BEYOND, DAMAGED = 0, 1, 2
+"""All is located; something is not understood; rows do not lie where tree and page say."""
+UNFIT = -1
+"""Instead of the number of nulls: a value has another type than its column is to have."""
+FEWEST_CELL_BYTES = 4
+
+_LEAF = 13
+_HEADER_BYTES = 8
+_NOT_PAYLOAD = 35  # bytes of a page that one payload cannot have; what has more goes on elsewhere
+_LEAST = -(2**63)
+_MORE = 128  # bit of a varint's byte that says that another follows
+_NULL, _LONGEST_INT, _DOUBLE, _ZERO, _ONE, _FIRST_TEXT = 0, 6, 7, 8, 9, 12
+_BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
+"""Bytes of a value by serial type, where that is below `_MORE`; -1 where the type is not used."""
+_KIND_BITS = 18
+_KIND = 2**_KIND_BITS - 1
+_LAST_KIND = _FIRST_TEXT + 2 * 65535 + 1
+
+
+def _jit(loop: Loop) -> Loop:
+    jit: Any = numba.njit(cache=True, nogil=True)
+    return cast("Loop", jit(loop))
+
+
+# What the loops have in common takes no other array than the file's bytes and gives back numbers:
+# the uses of other arrays would be counted at every call, which takes longer than all the rest.
+
+
+@_jit
+def _u8(data: Bytes, at: int) -> int:
+    return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
+
+
+@_jit
+def _u16(data: Bytes, at: int) -> int:
+    return (_u8(data, at) << 8) | _u8(data, at + 1)
+
+
+@_jit
+def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
+    value = 0
+    for _ in range(8):
+        if at >= end:
+            return 0, end + 1
+        byte = _u8(data, at)
+        at += 1
+        value = (value << 7) | (byte & (_MORE - 1))
+        if byte < _MORE:
+            return value, at
+    if at >= end:
+        return 0, end + 1
+    return (value << 8) | _u8(data, at), at + 1
+
+
+@_jit
+def _integer(data: Bytes, at: int, kind: int) -> int:
+    """Return the big-endian number of serial type `kind` that is at `at`."""
+    # The eight bytes up to its end are all there, for a page has a header; the compiler makes one
+    # load of them. Those in front of the number are shifted out.
+    length: int = _BYTES_OF_KIND[kind]
+    last = at + length - 1
+    value = 0
+    for back in range(7, -1, -1):
+        value = (value << 8) | _u8(data, last - back)
+    others = 64 - 8 * length
+    return (value << others) >> others
+
+
+@_jit
+def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
+    """Return a cell's rowid, and where its record starts and stops, all 0 if that is elsewhere."""
+    size, at = _varint(data, at, end)
+    rowid, at = _varint(data, at, end)
+    if size <= 0 or size > usable - _NOT_PAYLOAD:
+        return 0, 0, 0
+    return rowid, at, at + size
+
+
+@_jit
+def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
+    data: Bytes,
+    starts: Ints,
+    upto: Ints,
+    after: int,
+    usable: int,
+    slots: Ints,
+    optional: Bytes,
+    places: Ints,
+    rowids: Ints,
+) -> int:
+    """Find where the values of all cells of leaf pages are.
+
+    Parameters
+    ----------
+    data, starts
+        Bytes read from the file, and where each page starts in them.
+    upto, after
+        The greatest rowid that each page may hold, and the one that all must exceed.
+    usable
+        Bytes of a page that SQLite uses.
+    slots
+        For each stored column, up to the last one wanted: its row in `places`, or -1.
+    optional
+        For each row of `places`: whether records may end before its column.
+    places, rowids
+        To be filled: where the values of each column start, with their serial types, and rowids.
+
+    Returns
+    -------
+    int
+        `OK`, or why nothing here may be used.
+    """
+    row, last = 0, after
+    for page in range(starts.size):
+        base = starts[page]
+        end = base + usable
+        if base < 0 or end > data.size or data[base] != _LEAF:
+            return BEYOND
+        cells = _u16(data, base + 3)
+        body = base + _HEADER_BYTES + 2 * cells
+        if cells == 0 or body > end or row + cells > rowids.size:
+            return BEYOND
+        for cell in range(cells):
+            at = base + _u16(data, base + _HEADER_BYTES + 2 * cell)
+            if at < body or at + FEWEST_CELL_BYTES > end:
+                return DAMAGED
+            rowid, at, stop = _cell(data, at, end, usable)
+            if stop == 0:
+                return BEYOND
+            if at > end or stop > end:
+                return DAMAGED
+            # Nothing comes before the first page; the least rowid of all may be on it.
+            is_least = row == 0 and rowid == after and after == _LEAST
+            if rowid > upto[page] or (rowid <= last and not is_least):
+                return DAMAGED
+            rowids[row] = last = rowid
+            header_bytes, head = _varint(data, at, stop)
+            field = header_end = at + header_bytes
+            if header_bytes <= 0 or header_bytes > stop - at or head > header_end:
+                return BEYOND
+            for column in range(slots.size):
+                slot = slots[column]
+                if head < header_end:
+                    kind = _u8(data, head)
+                    head += 1
+                    if kind >= _MORE:
+                        kind, head = _varint(data, head - 1, header_end)
+                elif field == stop and (slot < 0 or optional[slot]):
+                    kind = _NULL  # the record is older than the column
+                else:
+                    return BEYOND
+                if kind < 0 or kind > _LAST_KIND:
+                    return BEYOND
+                length = _BYTES_OF_KIND[kind] if kind < _MORE else (kind - _FIRST_TEXT) >> 1
+                if length < 0:
+                    return BEYOND
+                if slot >= 0:
+                    places[slot, row] = (field << _KIND_BITS) | kind
+                field += length
+            if field > stop or head > header_end or (head == header_end and field != stop):
+                return BEYOND
+            row += 1
+    return OK if row == rowids.size else BEYOND
+
+
+@_jit
+def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
+    """Put integers in the stead of their `places`, clear the bits of nulls and count them."""
+    nulls = 0
+    for row in range(places.size):
+        kind = places[row] & _KIND
+        if kind == _NULL:
+            places[row] = 0
+            valid[row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+            nulls += 1
+        elif kind <= _LONGEST_INT:
+            places[row] = _integer(data, places[row] >> _KIND_BITS, kind)
+        elif kind in (_ZERO, _ONE):
+            places[row] = kind - _ZERO
+        else:
+            return UNFIT
+    return nulls
+
+
+@_jit
+def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
+    """Do the same for reals; `floats` is the same memory as `places`."""
+    nulls = 0
+    for row in range(places.size):
+        kind = places[row] & _KIND
+        if kind == _DOUBLE:
+            places[row] = _integer(data, places[row] >> _KIND_BITS, _LONGEST_INT)
+        elif _NULL < kind <= _LONGEST_INT:
+            floats[row] = np.float64(_integer(data, places[row] >> _KIND_BITS, kind))
+        elif kind in (_ZERO, _ONE):
+            floats[row] = np.float64(kind - _ZERO)
+        elif kind != _NULL:
+            return UNFIT
+        if kind == _NULL or np.isnan(floats[row]):  # which SQLite takes for NULL, too
+            places[row] = 0
+            valid[row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+            nulls += 1
+    return nulls
+
+
+@_jit
+def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
+    """Find where each text ends when all are put together, and count nulls as above."""
+    nulls = 0
+    ends[0] = 0
+    for row in range(places.size):
+        kind = places[row] & _KIND
+        ends[row + 1] = ends[row]
+        if kind == _NULL:
+            valid[row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+            nulls += 1
+        elif kind >= _FIRST_TEXT:
+            ends[row + 1] += (kind - _FIRST_TEXT) >> 1
+        else:
+            return UNFIT
+    return nulls
+
+
+@_jit
+def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
+    """Put the texts at `places` together in `out`."""
+    for row in range(places.size):
+        start = (places[row] >> _KIND_BITS) - ends[row]
+        for at in range(ends[row], ends[row + 1]):
+            out[np.uint64(at)] = data[np.uint64(start + at)]

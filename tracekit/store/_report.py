@@ -1,0 +1,95 @@
+"""One report of a run: read it, attribute it, write its tables."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracekit._spool import DEFAULT_MEMORY
+from tracekit.model import TraceWriter
+from tracekit.store._behind import Behind
+from tracekit.store._staging import file_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import polars as pl
+
+    from tracekit.attribution import Rules
+
+_WAITING = "waiting"
+"""Folder of what does not fit into memory, as long as a report is being made."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a report is made into tables.
+
+    Parameters
+    ----------
+    rules
+        What names mean.
+    digest
+        SHA-256 of the report's content, in hexadecimal.
+    memory
+        How much memory the work may use, bytes.
+    """
+
+    rules: Rules
+    digest: str
+    memory: int = DEFAULT_MEMORY
+
+
+@dataclass(frozen=True)
+class ReportMade:
+    """What is to be known of a report whose tables are written.
+
+    Parameters
+    ----------
+    warnings
+        What a user should know about it, one sentence each.
+    """
+
+    warnings: tuple[str, ...] = ()
+
+
+def make_report(
+    path: Path,
+    folder: Path,
+    options: ReportOptions,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> ReportMade:
+    """Read a trace file, attribute it, and write its tables into `folder`, which is created.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read as a trace.
+    StoreError
+        If the tables cannot be written.
+    """
+    # Not every command that needs the store reads traces.
+    from tracekit._spool import Workspace  # noqa: PLC0415
+    from tracekit.attribution import attribute_recording  # noqa: PLC0415
+    from tracekit.sources import open_report  # noqa: PLC0415
+
+    waiting = folder / _WAITING
+    with file_errors(folder):
+        waiting.mkdir(parents=True)
+        with TraceWriter(folder) as writer, Behind(writer.append) as write:
+            workspace = Workspace(waiting, options.memory)
+            recording = open_report(path, workspace, progress)
+            reports = _digested(recording.tables["reports"], options.digest)
+            for name, table in {**recording.tables, "reports": reports}.items():
+                write(name, table.clone)
+            warnings = attribute_recording(recording, options.rules, workspace, write, progress)
+        shutil.rmtree(waiting)
+    return ReportMade(warnings)
+
+
+def _digested(reports: pl.DataFrame, digest: str) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415
+
+    return reports.with_columns(digest=pl.lit(digest))

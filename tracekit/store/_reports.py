@@ -1,0 +1,118 @@
+"""The reports of a run, made by an executor into the folder of the run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.errors import InputError, StoreError
+from tracekit.model import missing_files
+from tracekit.store._digest import run_digest
+from tracekit.store._jobs import Executor, Job, Outcome, Tell
+from tracekit.store._report import ReportOptions
+from tracekit.store._staging import file_errors
+
+_PATIENCE = 5.0
+"""Seconds until what a worker has written must be seen here; network disks take their time."""
+
+Failed = Callable[[Path, InputError], None]
+"""Told of a report that cannot be made; raises where that ends everything."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run whose columns are written: in folders ``0``, ``1``, ... one per report.
+
+    Parameters
+    ----------
+    digest
+        Digest of the content of the reports that are in it.
+    files
+        Their names, without folders.
+    warnings
+        For each of them what a user should know about it, one sentence each.
+    left_out
+        What a user should know about the reports that are not in it.
+    """
+
+    digest: str
+    files: tuple[str, ...]
+    warnings: tuple[tuple[str, ...], ...]
+    left_out: tuple[str, ...] = ()
+
+
+def make_reports(
+    folder: Path,
+    reports: Sequence[tuple[Path, ReportOptions]],
+    executor: Executor,
+    failed: Failed,
+    tell: Tell,
+) -> Made:
+    """Make all reports of a run.
+
+    Parameters
+    ----------
+    folder
+        The folder of the run, which exists.
+    reports
+        The files, in their order in the run, and how each is made.
+    executor
+        Who makes them.
+    failed
+        Told of each that cannot be made. If it returns, the run goes without that one.
+    tell
+        Told how far each report is; at its end, that all of it is done.
+
+    Raises
+    ------
+    InputError
+        If no report is left.
+    StoreError
+        If the columns cannot be written, or not be seen here.
+    """
+    jobs = [Job(number, path, folder, options) for number, (path, options) in enumerate(reports)]
+    made: list[Outcome] = []
+    with closing(executor.run(jobs, tell)) as outcomes:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                failed(reports[outcome.number][0], outcome.error)
+            else:
+                _check_visible(folder / outcome.folder)
+                made.append(outcome)
+            tell(outcome.number, "", 1, 1)
+    if not made:
+        raise InputError(f"none of the {len(reports)} reports could be read")
+    made.sort(key=lambda outcome: outcome.number)
+    with file_errors(folder):
+        for index, outcome in enumerate(made):
+            (folder / outcome.folder).rename(folder / str(index))
+        _drop_attempts(folder, len(made))
+    kept = [reports[outcome.number] for outcome in made]
+    return Made(
+        digest=run_digest([options.digest for _, options in kept]),
+        files=tuple(path.name for path, _ in kept),
+        warnings=tuple(outcome.made.warnings if outcome.made else () for outcome in made),
+    )
+
+
+def _check_visible(folder: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while missing_files(folder):
+        if time.monotonic() > deadline:
+            raise StoreError(
+                f"what a worker wrote to {folder} cannot be seen here",
+                "put the store where all workers and this machine reach it, with --store",
+            )
+        time.sleep(_PATIENCE / 50)
+
+
+def _drop_attempts(folder: Path, reports: int) -> None:
+    """Remove what attempts have left that failed or were lost."""
+    wanted = {str(index) for index in range(reports)}
+    for path in folder.iterdir():
+        if path.name not in wanted:
+            shutil.rmtree(path, ignore_errors=True)
