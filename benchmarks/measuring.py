@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from resource import struct_rusage
 
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("tracekit", "polars", "adbc-driver-sqlite", "numpy", "numba", "duckdb")
@@ -36,38 +39,81 @@ class Cost:
         Largest resident memory of any one of them.
     output
         What was printed on stdout, if it was asked for.
+    ended
+        False if it took longer than it was given, and what it would have cost is not known.
     """
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
     output: str | None = None
+    ended: bool = True
 
 
-def run(command: Sequence[str | Path], *, output: bool = False) -> Cost:
+def run(
+    command: Sequence[str | Path],
+    *,
+    output: bool = False,
+    limit_s: float = threading.TIMEOUT_MAX,
+    environment: Mapping[str, str] | None = None,
+) -> Cost:
     """Run a command from the root of the repository to its end.
 
     The peak of a process cannot be less than what the process that starts it holds, so this module
     and its callers load no large package and keep no output but what is small.
+
+    Parameters
+    ----------
+    command
+        Program and arguments.
+    output
+        Whether to keep what it prints.
+    limit_s
+        After so many seconds it is ended, with all that it started.
+    environment
+        Variables to set besides those that are set.
 
     Raises
     ------
     RuntimeError
         If it fails.
     """
+    variables = {**_ENVIRONMENT, **(environment or {})}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, env=_ENVIRONMENT, stdout=out, stderr=err)
-        _, status, usage = os.wait4(process.pid, 0)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdout=out, stderr=err, start_new_session=True
+        )
+        usage, ended = _awaited(process, limit_s)
         wall = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        if process.returncode:
+        if ended and process.returncode:
             raise RuntimeError(f"{command[0]} failed ({process.returncode}): {err.read()[-2000:]}")
         cpu = usage.ru_utime + usage.ru_stime
         peak = usage.ru_maxrss * 1024
-        return Cost(wall, cpu, peak, out.read() if output else None)
+        return Cost(wall, cpu, peak, out.read() if output else None, ended)
+
+
+def _awaited(process: subprocess.Popen[bytes], limit_s: float) -> tuple[struct_rusage, bool]:
+    """Wait for a process that leads a session: what it took, and whether it came to its end."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, stop)
+    timer.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        stop()  # an interrupt does not reach what has a session of its own
+        raise
+    finally:
+        timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage, not late.is_set()
 
 
 def machine() -> dict[str, str]:

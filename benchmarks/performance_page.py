@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Figures = Mapping[str, Any]
@@ -32,14 +32,18 @@ def write_page(page: Path, figures: Figures) -> None:
 
 
 def tables(figures: Figures) -> str:
-    """Return the figures as Markdown: the machine, and a table each of ratios, sizes and steps."""
+    """Return the figures as Markdown: the machine, goals, ratios, growth, steps, many reports."""
     exports: list[Figures] = figures["exports"]
+    heads = [f"{export['kernels']:,} kernels" for export in exports]
+    shares = [export | {"shares": dict(_shares(export["steps_s"]))} for export in exports]
     sections = [
         _machine(figures["machine"]),
-        _table("wall time / sql_max (wall time, peak memory)", exports, _processes(exports)),
-        _table("comparison, times faster", exports, _rows(exports, "comparisons", "{:.1f}")),
-        _table("growth from the column before", exports, _growth(exports)),
-        _table("step of an ingest, seconds", exports, _rows(exports, "steps_s", "{:.2f}")),
+        _goals(figures, heads),
+        _table(["wall time / sql_max (wall time, peak memory)", *heads], _processes(exports)),
+        _table(["comparison, times faster", *heads], _rows(exports, "comparisons", _times)),
+        _table(["growth from the column before", *heads], _growth(exports)),
+        _table(["step of an ingest, seconds (share)", *heads], _rows(shares, "shares", str)),
+        _reports(figures.get("reports")),
     ]
     return "\n\n".join(section for section in sections if section)
 
@@ -56,38 +60,73 @@ def _machine(machine: Mapping[str, str]) -> str:
     )
 
 
-def _table(title: str, exports: Sequence[Figures], rows: Sequence[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    heads = [f"{export['kernels']:,} kernels" for export in exports]
-    lines = [[title, *heads], ["---", *(["---:"] * len(heads))], *rows]
+    lines = [heads, ["---", *(["---:"] * (len(heads) - 1))], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _goals(figures: Figures, heads: Sequence[str]) -> str:
+    goals = [_goal(goal) for goal in figures["goals"]]
+    for goal in figures.get("goals_of_reports", ()):
+        *first, cell = _goal(goal)
+        goals.append([*first, *["-"] * (len(heads) - 1), cell])
+    return _table(["goal", "set for", "limit", *heads], goals)
+
+
+def _goal(goal: Figures) -> list[str]:
+    sign, unit = ("≥" if goal["is_least"] else "≤"), goal["unit"]
+    cells = ["-" if each is None else _verdict(each, unit) for each in goal["measured"]]
+    return [goal["name"], goal["at"], f"{sign} {goal['limit']:g}{unit}", *cells]
+
+
+def _verdict(measured: Figures, unit: str) -> str:
+    verdict = {True: "met", False: "**not met**", None: "not known"}[measured["met"]]
+    return f"{'' if measured['is_all'] else '> '}{measured['value']:.2f}{unit}, {verdict}"
+
+
 def _processes(exports: Sequence[Figures]) -> list[list[str]]:
+    return [[f"`{row[0]}`", *row[1:]] for row in _rows(exports, "measures", _cost)]
+
+
+def _rows(exports: Sequence[Figures], key: str, shown: Callable[[Any], str]) -> list[list[str]]:
+    """Return a row for each name under `key` that any export has."""
+    names = dict.fromkeys(name for each in exports for name in each[key])
     return [
-        [f"`{name}`", *(_cost(each["measures"].get(name)) for each in exports)]
-        for name in _names(exports, "measures")
+        [name, *(shown(each[key][name]) if name in each[key] else "-" for each in exports)]
+        for name in names
     ]
 
 
-def _names(exports: Sequence[Figures], key: str) -> list[str]:
-    """Return what was measured of any export, in order."""
-    return list(dict.fromkeys(name for each in exports for name in each[key]))
+def _cost(measure: Figures) -> str:
+    if not measure["ended"]:
+        return f"> {measure['ratio']:.2f} (> {measure['wall_s']:.0f} s)"
+    return f"{measure['ratio']:.2f} ({_time_and_peak(measure)})"
 
 
-def _cost(measure: Figures | None) -> str:
-    if measure is None:
-        return "-"
-    peak = measure["peak_bytes"] / 1e9
-    return f"{measure['ratio']:.2f} ({measure['wall_s']:.2f} s, {peak:.2f} GB)"
+def _time_and_peak(measure: Figures) -> str:
+    peak = measure["peak_bytes"]
+    return f"{measure['wall_s']:.2f} s" + (f", {peak / 1e9:.2f} GB" if peak else "")
 
 
-def _rows(exports: Sequence[Figures], key: str, style: str) -> list[list[str]]:
-    return [
-        [name, *(style.format(each[key][name]) if name in each[key] else "-" for each in exports)]
-        for name in _names(exports, key)
-    ]
+def _times(comparison: Figures) -> str:
+    return f"{'' if comparison['ended'] else '> '}{comparison['times']:.1f}"
+
+
+def _shares(steps_s: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    total = sum(steps_s.values())
+    for step, seconds in steps_s.items():
+        yield step, f"{seconds:.2f} ({seconds / total:.0%})"
+
+
+def _reports(reports: Figures | None) -> str:
+    if reports is None:
+        return ""
+    head = f"{reports['reports']} reports of {reports['kernels']:,} kernels as one run"
+    costs = [[name, _time_and_peak(cost)] for name, cost in reports["measures"].items()]
+    times = [[f"{name}, times", _times(each)] for name, each in reports["comparisons"].items()]
+    return _table([head, "wall time, peak memory of a process"], [*costs, *times])
 
 
 def _growth(exports: Sequence[Figures]) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """Measure tracekit against SQLite's own scan and against nsys, and write down the ratios.
 
-    python benchmarks/run.py --kernels 200000 1000000 --rounds 3 --docs
+    python benchmarks/run.py --kernels 1000000 5000000 20000000 --rounds 3 --docs
 
 Every figure is a ratio of whole processes that ran in the same round, one after the other; rounds
 are repeated and the median counts. Absolute times are given beside, and depend on the machine.
@@ -10,130 +10,113 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from measuring import ROOT, Cost, machine, nsys_version, run
-from performance_page import write_page
+from figures import COMPARISONS, compared, measured, summary
+from goals import GOALS, OF_REPORTS, held_against
+from measures import (
+    HERE,
+    NSYS_REPORTS,
+    Workshop,
+    first_round,
+    name_of,
+    one_round,
+    reports_round,
+)
+from measuring import ROOT, machine, nsys_version, run
+from performance_page import tables, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HERE = Path(__file__).resolve().parent
-_TRACEKIT = (sys.executable, "-m", "tracekit")
-_NSYS_REPORTS = ("cuda_gpu_kern_sum", "nvtx_kern_sum", "nvtx_gpu_proj_sum")
-_SMALL = 2_000
-"""Kernels of an export on which everything but start and imports takes no time."""
-
-_COMPARISONS = {
-    "nvtx_kern_sum / (ingest + by range)": (("nsys nvtx_kern_sum",), ("ingest", "by range")),
-    "nvtx_gpu_proj_sum / (ingest + by stage)": (
-        ("nsys nvtx_gpu_proj_sum",),
-        ("ingest", "by stage"),
-    ),
-    "cuda_gpu_kern_sum / by kernel": (("nsys cuda_gpu_kern_sum",), ("by kernel",)),
+_PROCESSES = (1, 2)
+_UP_TO = {
+    "cuda_gpu_kern_sum": 5_000_000,
+    "nvtx_kern_sum": 1_000_000,
+    "nvtx_gpu_proj_sum": 1_000_000,
 }
-"""Measures whose times are added up and divided, by name."""
-
-Round = dict[str, Cost]
+"""Largest exports that nsys is given, unless something else is asked for."""
 
 
-def one_round(export: Path, folder: Path, reports: list[str]) -> Round:
-    """Run every measure once, one process after the other."""
-    store = folder / "store"
-    costs = {"sql_max": run([sys.executable, _HERE / "sql_max.py", export])}
-    costs["ingest"] = run([*_TRACEKIT, "ingest", export, "--store", store])
-    for by in ("stage", "kernel", "range"):
-        costs[f"by {by}"] = _breakdown(store, by)
-    costs["by stage, small run"] = _breakdown(folder / "small-store", "stage")
-    costs["--help"] = run([*_TRACEKIT, "--help"])
-    shutil.rmtree(store)
-    for report in reports:
-        copy = folder / "copy.sqlite"
-        shutil.copyfile(export, copy)  # nsys adds indexes to the file it reads
-        command = ("nsys", "stats", "--report", report, "--format", "csv", str(copy))
-        costs[f"nsys {report}"] = run(command)
-        copy.unlink()
-    return costs
-
-
-def _breakdown(store: Path, by: str) -> Cost:
-    return run([*_TRACEKIT, "breakdown", "--by", by, "--store", str(store)])
-
-
-def measure(
-    kernels: int, rounds: int, folder: Path, options: list[str], reports: list[str]
-) -> dict[str, Any]:
+def measure(kernels: int, asked: argparse.Namespace, workshop: Workshop) -> dict[str, Any]:
     """Measure one size of export.
 
     Returns
     -------
-    Costs by measure and round, their medians and ratios, and the seconds of each step of an ingest.
+    Figures by measure, comparisons, and the seconds of each step of an ingest.
     """
-    export = _generated(folder / "export.sqlite", kernels, options)
-    run([sys.executable, _HERE / "sql_max.py", export])  # from here on the page cache is warm
-    costs = []
-    for number in range(rounds):
-        _tell(f"{kernels:,} kernels, round {number + 1} of {rounds}")
-        costs.append(one_round(export, folder, reports))
-    measured = {
-        "kernels": kernels,
-        "bytes": export.stat().st_size,
-        "rounds": rounds,
-        "measures": {name: _summary(name, costs) for name in costs[0]},
-        "comparisons": dict(_comparisons(costs)),
-        "steps_s": _steps(export, folder, rounds),
-    }
-    export.unlink()
-    return measured
-
-
-def _generated(path: Path, kernels: int, options: list[str]) -> Path:
+    count = asked.rounds_large if kernels >= asked.large else asked.rounds
+    reports = [report for report in asked.nsys if kernels <= _up_to(asked, report)]
+    nsys = dict.fromkeys(reports, asked.nsys_timeout)
     _tell(f"{kernels:,} kernels, generating")
-    run([sys.executable, _HERE / "generate_export.py", path, "--kernels", str(kernels), *options])
-    return path
+    export = workshop.export("export", kernels)
+    try:
+        _tell(f"{kernels:,} kernels, first round")
+        first = first_round(export, workshop)
+        rounds = []
+        for number in range(count):
+            _tell(f"{kernels:,} kernels, round {number + 1} of {count}")
+            rounds.append(one_round(export, workshop, nsys))
+            # What did not end will not end the next time.
+            nsys = {each: limit for each, limit in nsys.items() if rounds[-1][f"nsys {each}"].ended}
+        return {
+            "kernels": kernels,
+            "bytes": export.stat().st_size,
+            "rounds": count,
+            "measures": measured(first, rounds),
+            "comparisons": dict(compared(rounds, COMPARISONS)),
+            "steps_s": _steps(export, workshop, count),
+        }
+    finally:
+        export.unlink()
 
 
-def _summary(name: str, rounds: list[Round]) -> dict[str, Any]:
-    walls = [costs[name].wall_s for costs in rounds]
-    return {
-        "wall_s": median(walls),
-        "cpu_s": median(costs[name].cpu_s for costs in rounds),
-        "peak_bytes": max(costs[name].peak_bytes for costs in rounds),
-        "ratio": median(costs[name].wall_s / costs["sql_max"].wall_s for costs in rounds),
-        "all_wall_s": walls,
-    }
+def _up_to(asked: argparse.Namespace, report: str) -> int:
+    return int(getattr(asked, f"{report}_up_to"))
 
 
-def _comparisons(rounds: list[Round]) -> Iterator[tuple[str, float]]:
-    for name, parts in _COMPARISONS.items():
-        if not {*parts[0], *parts[1]} <= set(rounds[0]):
-            continue
-        over, under = ([_seconds(costs, part) for costs in rounds] for part in parts)
-        yield name, median(a / b for a, b in zip(over, under, strict=True))
-
-
-def _seconds(costs: Round, names: tuple[str, ...]) -> float:
-    return sum(costs[name].wall_s for name in names)
-
-
-def _steps(export: Path, folder: Path, rounds: int) -> dict[str, float]:
-    """Return the median seconds of each step of an ingest."""
+def _steps(export: Path, workshop: Workshop, rounds: int) -> dict[str, float]:
+    """Return the median seconds of each step of an ingest; they add up to the whole process."""
     repeated = []
     for _ in range(rounds):
-        store = folder / "steps"
-        command = (sys.executable, _HERE / "pipeline_steps.py", export, store)
-        repeated.append(json.loads(str(run(command, output=True).output)))
-        shutil.rmtree(store)
+        with workshop.store() as store:
+            cost = run([sys.executable, HERE / "pipeline_steps.py", export, store], output=True)
+        told = json.loads(str(cost.output))
+        repeated.append({"start, imports and exit": cost.wall_s - sum(told.values()), **told})
     return {step: median(times[step] for times in repeated) for step in repeated[0]}
 
 
+def measure_reports(asked: argparse.Namespace, workshop: Workshop) -> dict[str, Any]:
+    """Measure what several processes make of a run of several reports."""
+    _tell(f"{asked.reports} reports, generating")
+    exports = [
+        workshop.export(f"r{number}", asked.report_kernels, seed=number + 1)
+        for number in range(asked.reports)
+    ]
+    reports_round(exports, workshop, _PROCESSES[-1:])  # as for one export
+    rounds = []
+    for number in range(asked.rounds):
+        _tell(f"{asked.reports} reports, round {number + 1} of {asked.rounds}")
+        rounds.append(reports_round(exports, workshop, _PROCESSES))
+    for export in exports:
+        export.unlink()
+    one, several = map(name_of, _PROCESSES)
+    return {
+        "reports": asked.reports,
+        "kernels": asked.report_kernels,
+        "rounds": asked.rounds,
+        "measures": {name: summary(name, rounds, one) for name in (one, several)},
+        "comparisons": dict(compared(rounds, {f"{one} / {several}": ((one,), (several,))})),
+    }
+
+
 def _tell(what: str) -> None:
-    print(what, file=sys.stderr)
+    print(what, file=sys.stderr, flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -143,13 +126,22 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3, help="repetitions (default %(default)s)")
     parser.add_argument(
-        "--nsys", nargs="*", choices=_NSYS_REPORTS, default=[],
-        help="also measure these reports of the nsys on PATH",
+        "--rounds-large", type=int, default=1, metavar="N",
+        help="repetitions of large exports (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--nsys-up-to", type=int, default=1_000_000, metavar="KERNELS",
-        help="do not wait for nsys on exports larger than this (default %(default)s)",
+        "--large", type=int, default=20_000_000, metavar="KERNELS",
+        help="from how many kernels on an export is large (default %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--reports", type=int, default=8, metavar="N",
+        help="also make a run of N exports, 0 for none (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--report-kernels", type=int, default=200_000, metavar="KERNELS",
+        help="size of each of these exports (default %(default)s)",
+    )  # fmt: skip
+    _nsys_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(
         "--docs", action="store_true", help="put the tables into docs/performance.md"
@@ -163,33 +155,49 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Measure what was asked for, and print it."""
-    asked = _arguments()
+def _nsys_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--nsys", nargs="*", choices=NSYS_REPORTS, default=[],
+        help="also measure these reports of the nsys on PATH",
+    )  # fmt: skip
+    for report, kernels in _UP_TO.items():
+        parser.add_argument(
+            f"--{report.replace('_', '-')}-up-to", type=int, default=kernels, metavar="KERNELS",
+            help="do not wait for it on exports larger than this (default %(default)s)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--nsys-timeout", type=float, default=600, metavar="SECONDS",
+        help="how long to wait for each of these reports (default %(default)s)",
+    )  # fmt: skip
+
+
+def _measured(asked: argparse.Namespace, workshop: Workshop) -> Iterator[dict[str, Any]]:
+    """Yield all figures so far, each time that there are more."""
     described = machine()
     if asked.nsys:
         described["nsys"] = nsys_version()
+    figures: dict[str, Any] = {"machine": described, "exports": [], "goals": []}
+    if asked.reports:
+        reports = measure_reports(asked, workshop)
+        figures |= {"reports": reports, "goals_of_reports": held_against([reports], OF_REPORTS)}
+    for kernels in sorted(asked.kernels):
+        exports = [*figures["exports"], measure(kernels, asked, workshop)]
+        figures |= {"exports": exports, "goals": held_against(exports, GOALS)}
+        yield figures
+
+
+def main() -> None:
+    """Measure what was asked for, and print it."""
+    asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # exports are removed all the same
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
-        folder = Path(name)
-        small = _generated(folder / "small.sqlite", _SMALL, asked.generate)
-        run([*_TRACEKIT, "ingest", small, "--store", folder / "small-store"])
-        exports = [
-            measure(
-                kernels,
-                asked.rounds,
-                folder,
-                asked.generate,
-                asked.nsys if kernels <= asked.nsys_up_to else [],
-            )
-            for kernels in asked.kernels
-        ]
-    figures = {"machine": described, "exports": exports}
-    text = json.dumps(figures, indent=2)
-    if asked.json:
-        asked.json.write_text(text + "\n", encoding="utf-8")
-    if asked.docs:
-        write_page(ROOT / "docs" / "performance.md", figures)
-    print(text)
+        for figures in _measured(asked, Workshop(Path(name), asked.generate)):
+            if asked.json:
+                asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+            if asked.docs:
+                write_page(ROOT / "docs" / "performance.md", figures)
+    print(tables(figures))
 
 
 if __name__ == "__main__":

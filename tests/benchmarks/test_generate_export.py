@@ -13,8 +13,6 @@ import pytest
 
 import tracekit
 
-pytest.importorskip("numpy", reason="the generator makes rows as numpy columns (tracekit[bench])")
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "generate_export.py"
 GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET")
 
