@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import polars as pl
 
+from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
 from tracekit.attribution._loops import (
     FULL_PATHS,
@@ -58,12 +59,8 @@ class Follower:
         threads: int,
         labels: Labels,
     ) -> None:
-        self._ranges, self._nesting, self._calls, self._launching = (
-            ranges,
-            nesting,
-            calls,
-            launching,
-        )
+        self._ranges, self._nesting = ranges, nesting
+        self._calls, self._launching = calls, launching
         self._loop = compiled(follow, ranges.height + calls.height)
         self._steps = steps.arrays()
         self._windows = (*windows.arrays(), windows.last())
@@ -186,7 +183,8 @@ class _Turn:
         chunks: int,
         nothing: tuple[Arrays, Arrays],
     ) -> None:
-        self._load, self._chunks, self._nothing = load, chunks, nothing
+        self._loaded = ahead(load, range(chunks), waiting=1)
+        self._chunks, self._nothing = chunks, nothing
         self.number = -1
         self.advance()
 
@@ -205,4 +203,4 @@ class _Turn:
     def advance(self) -> None:
         self.number += 1
         self.row = 0
-        self.rows, self.out = self._nothing if self.over else self._load(self.number)
+        self.rows, self.out = next(self._loaded, self._nothing)

@@ -42,6 +42,8 @@ class Rows(Protocol):
 class Stream:
     """A canonical table chunk by chunk, in the order of its numbers; read as often as needed.
 
+    Rows that start together are in one chunk.
+
     Parameters
     ----------
     table
