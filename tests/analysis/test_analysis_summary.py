@@ -102,11 +102,15 @@ def test_what_the_reports_hold() -> None:
             row | {"feature": "NICs", "source_table": "N", "present": False, "rows": None},
             row | {"report": 1, "feature": "kernels", "source_table": "K", "present": True,
                    "rows": 30},
+            row | {"feature": "memory", "source_table": "U", "present": True, "rows": 5},
+            row | {"report": 1, "feature": "memory", "source_table": "U", "present": False,
+                   "rows": 0},
         ],
         infer_schema_length=None,
     )  # fmt: skip
     found = _features(Trace.of({"contents": contents}))
-    assert list(found)[4:] == ["kernels", "metrics", "NICs"]
+    assert list(found)[4:] == ["kernels", "metrics", "NICs", "memory"]
+    assert found["memory"] == ("partly", "5 rows: where time goes", "nsys profile -t cuda")
     assert found["kernels"] == ("yes", "42 rows: where time goes", None)
     assert found["metrics"] == ("yes", "M: where time goes", None)
     assert found["NICs"] == ("no", "no N", "nsys profile -t cuda")

@@ -78,14 +78,16 @@ def features(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``feature``, ``available`` (``yes``, ``no``, or ``partly`` where some is missing), ``found`` (in
-    words) and ``record_with`` (how the rest is recorded; null where nothing is missing).
+    ``feature``, ``available`` (``yes``, ``no``, or ``partly`` where some is missing, or missing from
+    some report), ``found`` (in words) and ``record_with`` (how the rest is recorded; null where
+    nothing is missing).
     """
     contents = (
         trace.read("contents")
         .group_by("feature", maintain_order=True)
         .agg(
             pl.col("present").any(),
+            pl.col("present").all().alias("everywhere"),
             pl.col("rows").sum(),
             pl.col("rows").null_count().alias("uncounted"),
             pl.col("source_table", "tells", "record_with").first(),
@@ -96,11 +98,16 @@ def features(trace: Trace) -> pl.DataFrame:
         .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
         .otherwise(pl.format("{} rows: {}", "rows", "tells"))
     )  # fmt: skip
+    available = (
+        pl.when("everywhere").then(pl.lit("yes"))
+        .when("present").then(pl.lit("partly"))
+        .otherwise(pl.lit("no"))
+    )  # fmt: skip
     recorded = contents.select(
         "feature",
-        available=pl.when("present").then(pl.lit("yes")).otherwise(pl.lit("no")),
+        available=available,
         found=found,
-        record_with=pl.when(~pl.col("present")).then("record_with"),
+        record_with=pl.when(~pl.col("everywhere")).then("record_with"),
     )
     return pl.concat([_understood(trace), recorded])
 
