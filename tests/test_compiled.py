@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,24 @@ def test_what_is_given_may_not_be_written_to() -> None:
         assert array.tolist() == column.to_list()
         assert not array.flags.writeable
         assert array.flags.c_contiguous
+
+
+def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import numba
+
+    compiler, asked = numba.njit, []
+
+    def njit(*loops: Callable[..., object], **options: object) -> object:
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiler(*loops, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    values, known = np.array([5, 7, 6]), np.array([5, 6])
+    found = np.empty(3, np.int32)
+    _compiled.kept(_compiled.locate)(values, known, found)
+    assert found.tolist() == [0, -1, 1]
+    assert [bool(options.get("cache")) for options in asked[:2]] == [True, False]

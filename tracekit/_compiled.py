@@ -50,7 +50,6 @@ def _compiled(loop: Callable[P, R]) -> Callable[P, R]:
 @cache
 def _compile(loop: Callable[P, R]) -> Callable[P, R]:
     # Takes longer to import than small traces take in all.
-    import numba  # noqa: PLC0415
     from numba.extending import overload  # noqa: PLC0415
 
     # Loops make no arrays, so those that they are given need not be counted at every inner call.
@@ -59,8 +58,18 @@ def _compile(loop: Callable[P, R]) -> Callable[P, R]:
         part = _INNER.pop()
         options: Any = dict(uncounted)  # which it takes apart
         overload(part, strict=False, jit_options=options)(_itself(part))
-    jit: Any = numba.njit(cache=True, nogil=True, **uncounted)
-    return cast("Callable[P, R]", jit(loop))
+    return kept(loop, **uncounted)
+
+
+def kept(loop: Callable[P, R], **options: Any) -> Callable[P, R]:
+    """Return `loop` compiled, from what an earlier process kept wherever there is room for it."""
+    import numba  # noqa: PLC0415
+
+    compiler: Any = numba.njit
+    try:
+        return cast("Callable[P, R]", compiler(cache=True, nogil=True, **options)(loop))
+    except RuntimeError:  # neither this package nor the user's cache can be written
+        return cast("Callable[P, R]", compiler(nogil=True, **options)(loop))
 
 
 def _itself(part: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,8 +78,8 @@ def features(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``feature``, ``available`` (``yes``, ``no``, or ``partly`` where some is missing, or missing from
-    some report), ``found`` (in words) and ``record_with`` (how the rest is recorded; null where
+    ``feature``, ``available`` (``yes``, ``no``, or ``partly`` where some is missing, or some report
+    lacks it), ``found`` (in words) and ``record_with`` (how the rest is recorded; null where
     nothing is missing).
     """
     contents = (

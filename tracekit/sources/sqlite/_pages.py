@@ -7,17 +7,14 @@ of its page before it is used. This module loads the compiler; only large tables
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from tracekit._compiled import kept
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 OK, BEYOND, DAMAGED = 0, 1, 2
 """All is located; something is not understood; rows do not lie where tree and page say."""
@@ -38,26 +35,21 @@ _KIND = 2**_KIND_BITS - 1
 _LAST_KIND = _FIRST_TEXT + 2 * 65535 + 1
 
 
-def _jit(loop: Loop) -> Loop:
-    jit: Any = numba.njit(cache=True, nogil=True)
-    return cast("Loop", jit(loop))
-
-
 # What the loops have in common takes no other array than the file's bytes and gives back numbers:
 # the uses of other arrays would be counted at every call, which takes longer than all the rest.
 
 
-@_jit
+@kept
 def _u8(data: Bytes, at: int) -> int:
     return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
 
 
-@_jit
+@kept
 def _u16(data: Bytes, at: int) -> int:
     return (_u8(data, at) << 8) | _u8(data, at + 1)
 
 
-@_jit
+@kept
 def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
     value = 0
@@ -74,7 +66,7 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return (value << 8) | _u8(data, at), at + 1
 
 
-@_jit
+@kept
 def _integer(data: Bytes, at: int, kind: int) -> int:
     """Return the big-endian number of serial type `kind` that is at `at`."""
     # The eight bytes up to its end are all there, for a page has a header; the compiler makes one
@@ -88,7 +80,7 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
     return (value << others) >> others
 
 
-@_jit
+@kept
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     """Return a cell's rowid, and where its record starts and stops, all 0 if that is elsewhere."""
     size, at = _varint(data, at, end)
@@ -98,7 +90,7 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     return rowid, at, at + size
 
 
-@_jit
+@kept
 def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
     data: Bytes,
     starts: Ints,
@@ -185,7 +177,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
     return OK if row == rowids.size else BEYOND
 
 
-@_jit
+@kept
 def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
     """Put integers in the stead of their `places`, clear the bits of nulls and count them."""
     nulls = 0
@@ -204,7 +196,7 @@ def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
     return nulls
 
 
-@_jit
+@kept
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
     """Do the same for reals; `floats` is the same memory as `places`."""
     nulls = 0
@@ -225,7 +217,7 @@ def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
     return nulls
 
 
-@_jit
+@kept
 def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
     """Find where each text ends when all are put together, and count nulls as above."""
     nulls = 0
@@ -243,7 +235,7 @@ def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
     return nulls
 
 
-@_jit
+@kept
 def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
     """Put the texts at `places` together in `out`."""
     for row in range(places.size):

@@ -71,7 +71,7 @@ def spans(
         if reader is None:
             yield library.read(table.name, table.columns)
         else:
-            yield from ahead(reader.read, reader.spans())
+            yield from map(reader.settled, ahead(reader.read, reader.spans()))
 
 
 def _reader(
@@ -122,6 +122,15 @@ def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
     return Decoder(layout, list(table.columns), usable)
 
 
+@dataclass(frozen=True)
+class Read:
+    """The rows of a span, and whether they were decoded."""
+
+    span: range
+    rows: Rows
+    is_decoded: bool
+
+
 class SpanReader:
     """Reads spans of a table.
 
@@ -167,11 +176,20 @@ class SpanReader:
             for first in range(0, leaves_of_all, width)
         ]
 
-    def read(self, span: range) -> Rows:
-        """Return the rows of `span`."""
-        pages = self._pages.read(self._tree.pages[span.start : span.stop])
+    def read(self, span: range) -> Read:
+        """Read the rows of `span`."""
+        pages = self._read_pages(span)
         rows = self._decoded(span, pages) if pages else None
-        return rows or self._by_library(span, pages)
+        return Read(span, rows or self._by_library(span, pages), rows is not None)
+
+    def settled(self, read: Read) -> Rows:
+        """Return rows, read again if other ones have meanwhile shown that decoding goes wrong."""
+        if read.is_decoded and self._decoder is None:
+            return self._by_library(read.span, self._read_pages(read.span))
+        return read.rows
+
+    def _read_pages(self, span: range) -> PagesRead | None:
+        return self._pages.read(self._tree.pages[span.start : span.stop])
 
     def _decoded(self, span: range, pages: PagesRead) -> Rows | None:
         decoder = self._decoder  # another thread may drop it meanwhile
