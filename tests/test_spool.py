@@ -127,7 +127,7 @@ def test_several_threads_reserve_no_more_than_there_is(tmp_path: Path) -> None:
     [
         (1, _spool._FEWEST_ROWS),
         (1 << 50, _spool._MOST_ROWS),
-        (3_000 * 100_000, 100_000),
+        (12_000 * 100_000, 100_000),
     ],
 )
 def test_rows_at_once(memory: int, rows: int) -> None:

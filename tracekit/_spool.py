@@ -18,7 +18,7 @@ DEFAULT_MEMORY = 4 * GIB
 
 _SHARE = 8
 """What part of that the waiting tables may fill; working on a few chunks needs the rest."""
-_BYTES_PER_ROW = 3_000
+_BYTES_PER_ROW = 12_000
 """What the work on one row of a chunk may take at most: some hundred bytes in each of the tables,
 of which several are in the works, with what is read ahead and what is being written."""
 _MOST_ROWS = 1 << 18
