@@ -225,6 +225,7 @@ def _attribute_ops(
 
     def attributed(number: int) -> tuple[pl.DataFrame, int]:
         calls = given(launches.calls.read(number)["call"])
+        launches.calls.drop(number)
         return _attributed(ops.read(number), calls, contexts, found.iterations, stages)
 
     total = 0
