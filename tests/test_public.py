@@ -43,7 +43,7 @@ PUBLIC = {
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.sqlite": "MAGIC SqlType SqliteFile",
     "tracekit.store": """
-        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue cores file_digest
+        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue file_digest
         make_reports open_executor run_digest
     """,
 }

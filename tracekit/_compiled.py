@@ -109,26 +109,3 @@ def locate(values: NDArray[Any], known: NDArray[Any], found: NDArray[Any]) -> No
             last = value
             place = low if low < known.size and known[low] == value else -1
         found[row] = place
-
-
-def order_ties(order: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> None:
-    """Order rows that start together: the one that ends last first, else as they are.
-
-    Parameters
-    ----------
-    order
-        Rows by start; updated.
-    start, end
-        Of the rows as they came.
-    """
-    for row in range(1, order.size):
-        moved = order[row]
-        place = row
-        while (
-            place > 0
-            and start[order[place - 1]] == start[moved]
-            and end[order[place - 1]] < end[moved]
-        ):
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = moved

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit._ahead import cores
 from tracekit.errors import InputError, UsageError
 from tracekit.store import (
     Made,
     ReportOptions,
     RunRecord,
     Store,
-    cores,
     file_digest,
     make_reports,
     open_executor,

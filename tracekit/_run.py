@@ -43,10 +43,12 @@ class Run:
         return f"<Run {self.name!r} ({self.id}): {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
+        from tracekit.analysis import breakdown_with_meta, share_meaning
         from tracekit.present import html
 
         try:
-            rows, meta = self.breakdown(), self.breakdown_meta()
+            rows, meta = breakdown_with_meta(self.trace)
+            meta["share"] = share_meaning("stage")
         except MissingDataError:
             rows, meta = self.info(), {}
         return html(rows, meta, self.name)

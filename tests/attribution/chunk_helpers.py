@@ -53,18 +53,22 @@ def stream(table: str, frame: pl.DataFrame, heights: Sequence[int]) -> Stream:
     return Stream(table, key, Cut(frame.sort(key), heights, ties=table != "ranges"))
 
 
+def recording_of(trace: Trace, heights: Sequence[int]) -> Recording:
+    """Let the large tables of a trace come in chunks."""
+    return Recording(
+        {name: trace.read(name) for name in TABLES if name not in KEYS},
+        {name: stream(name, trace.read(name), heights) for name in KEYS},
+        trace.warnings,
+    )
+
+
 def attributed_in_chunks(
     trace: Trace, heights: Sequence[int], workspace: Workspace | None = None
 ) -> tuple[dict[str, pl.DataFrame], tuple[str, ...]]:
     """Attribute a trace whose large tables come in chunks; return what is written, and warnings."""
     written: dict[str, list[pl.DataFrame]] = {name: [] for name in ATTRIBUTED}
-    recording = Recording(
-        {name: trace.read(name) for name in TABLES if name not in KEYS},
-        {name: stream(name, trace.read(name), heights) for name in KEYS},
-        trace.warnings,
-    )
     warnings = attribute_recording(
-        recording, default_rules(), workspace or Workspace(),
+        recording_of(trace, heights), default_rules(), workspace or Workspace(),
         lambda table, make: written[table].append(TABLES[table].conform(make())), lambda *_: None,
     )  # fmt: skip
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from chunk_helpers import (
     assert_same_in_chunks,
     mode,
     plans,
+    recording_of,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit._spool import Workspace
-from tracekit.attribution import _following, _loops, _nesting, attribute
+from tracekit.attribution import _following, _loops, _nesting, attribute, attribute_recording
 from tracekit.attribution._paths import Labels, Paths
 from tracekit.model import Trace
 from tracekit.sources import read
@@ -144,6 +145,35 @@ def _nesting_tables(builder: TraceBuilder) -> list[_loops.Array]:
         patch.setattr(_nesting, "_Nester", Kept)
         builder.attributed()
     return [table for nester in made for table in nester._open]
+
+
+@QUICK
+@given(plan=plans(), heights=HEIGHTS)
+@pytest.mark.usefixtures("mode")
+def test_ranges_that_are_written_late(plan: Plan, heights: list[int]) -> None:
+    """Whoever writes a chunk looks at the paths that were known when it was passed, no others."""
+    looked_at: list[int] = []
+
+    class Watched(TinyPaths):
+        def column(self, numbers: _loops.Array, count: int) -> pl.Series:
+            looked_at.append(count)
+            return super().column(numbers, count)
+
+    made: list[Callable[[], pl.DataFrame]] = []
+
+    def write(table: str, make: Callable[[], pl.DataFrame]) -> None:
+        if table == "ranges":
+            made.append(make)
+
+    trace = plan.trace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_following, "Paths", Watched)
+        recording = recording_of(trace, heights)
+        attribute_recording(recording, default_rules(), Workspace(), write, lambda *_: None)
+    paths = [make()["path"].cast(pl.String) for make in made]
+    assert looked_at == [pl.concat(paths[: n + 1]).n_unique() for n in range(len(paths))]
+    whole = attribute(trace, default_rules()).read("ranges")["path"].cast(pl.String)
+    assert [path for chunk in paths for path in chunk] == whole.to_list()
 
 
 def _many_paths(count: int) -> Iterator[tuple[int, int, str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.attribution import Rules
+from tracekit.attribution._paths import Labels, Paths
 
 
 def _paths(builder: TraceBuilder, iteration: str | None = None) -> list[str]:
@@ -106,3 +109,15 @@ def test_iterations_without_numbers() -> None:
     assert _paths(builder) == ["training step", "training step > layer 3"] * 3
     builder = _steps("tick {}", "layer 3")
     assert _paths(builder, "^tick") == ["tick N", "tick N > layer 3"] * 3
+
+
+def test_paths_that_are_being_added_are_not_looked_at() -> None:
+    ids = pl.Series([0, 1], dtype=pl.Int32)
+    paths = Paths(Labels(pl.Series(["a", "b"]), ids, ids))
+    _, parents, labels, count = paths.arrays()
+    parents[:3], labels[:3], count[0] = (-1, 0, 77), (0, 1, 99), 3
+    assert paths.column(np.array([1, 0, 1]), 2).to_list() == ["a > b", "a", "a > b"]
+    assert paths.column(np.array([0]), 1).to_list() == ["a"]
+    parents[2], labels[2] = 1, 0
+    assert len(paths) == 3
+    assert paths.column(np.array([2, 0]), 3).to_list() == ["a > b > a", "a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ def _small(sampled: int, rows: int, *, disk: bool) -> Iterator[Workspace]:
 Batch = tuple[list[tuple[int, int]], bool, bool, bool]
 """Starts and lengths; whether it has either extra column; whether its rows come in order."""
 
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 TIMES = st.one_of(st.integers(-3, 6), st.integers(-(1 << 62), 1 << 62))
 BATCHES = st.lists(
     st.tuples(
@@ -173,3 +175,44 @@ def test_chunks_of_some_columns(batches: list[Batch], rows: int, named: bool) ->
         chunks = list(ordered(frames, workspace).chunks(columns))
     found = pl.concat([pl.DataFrame(schema=columns), *chunks])
     assert_frame_equal(found, _expected(frames).select(*columns))
+
+
+MANY = 200_000
+
+
+def _quick(frames: list[pl.DataFrame], workspace: Workspace) -> Ordered:
+    began = time.monotonic()
+    found = ordered(frames, workspace)
+    assert sum(found.heights) == sum(frame.height for frame in frames)
+    assert time.monotonic() - began < 3
+    return found
+
+
+@pytest.mark.parametrize("others", [0, 2 * MANY], ids=["all", "some"])
+@pytest.mark.parametrize("step", [-1, 0, 1], ids=["descending", "equal", "ascending"])
+def test_many_rows_that_start_together(others: int, step: int) -> None:
+    apart = pl.select(start=pl.int_range(others), end=pl.int_range(1, others + 1))
+    ends = 2 * MANY + step * pl.int_range(MANY)
+    tied = pl.select(start=pl.repeat(7, MANY, dtype=pl.Int64), end=ends)
+    frames = [pl.concat([tied, apart]).with_row_index("row").cast(pl.Int64)]
+    found = _whole(_quick(frames, Workspace()))
+    assert_frame_equal(found.select("start", "end", "row"), _expected(frames).drop("name", "bytes"))
+
+
+def test_many_pieces_that_overlap() -> None:
+    rows = pl.DataFrame({"start": range(MANY // 2), "end": range(MANY // 2)})
+    pieces = 2000
+    with _small(1, MANY // 2 // pieces, disk=False) as workspace:
+        found = _quick([rows[piece::pieces] for piece in range(pieces)], workspace)
+        assert set(found.heights) == {MANY // 2 // pieces}
+        assert found.read(3)["start"].to_list() == list(range(150, 200))
+
+
+def test_the_latest_and_the_earliest_end() -> None:
+    ends = [-1, LEAST, GREATEST, 0, LEAST, GREATEST, LEAST + 1]
+    frames = [pl.DataFrame({"start": 5, "end": ends, "row": range(len(ends))})]
+    found = ordered(frames, Workspace()).read(0)
+    assert found["row"].to_list() == [2, 5, 3, 0, 6, 1, 4]
+    assert ordered(frames * 2, Workspace()).read(0)["row"].to_list() == [
+        2, 5, 2, 5, 3, 3, 0, 0, 6, 6, 1, 4, 1, 4,
+    ]  # fmt: skip

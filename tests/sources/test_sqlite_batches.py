@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import sqlite3
 import subprocess
@@ -324,6 +326,32 @@ class TestDistrust:
             file.truncate(path.stat().st_size // 2)
         with pytest.raises(DamagedTraceError, match="cannot be read"):
             list(batches)
+
+    @pytest.mark.parametrize("name", ["pread", "preadv"])
+    @pytest.mark.parametrize("reads", [0, 1, 5, 20])
+    def test_a_file_that_fails_while_it_is_read_is_damage(
+        self, make, decoded, monkeypatch, name, reads
+    ):
+        path, read, left = make(rows=20_000), getattr(os, name), [reads]
+
+        def failing(*given):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(*given)
+
+        monkeypatch.setattr(os, name, failing)
+        with pytest.raises(DamagedTraceError, match=r"t\.db cannot be read \(Input/output error\)"):
+            list(SqliteFile(path).batches("t", COLUMNS, 10))
+        assert left[0] < 0
+
+    def test_a_file_that_is_gone_before_it_is_read_is_damage(self, make, decoded):
+        path = make()
+        file = SqliteFile(path)
+        assert file.has("t")
+        path.unlink()
+        with pytest.raises(DamagedTraceError, match=r"t\.db cannot be read \(No such file"):
+            list(file.batches("t", COLUMNS))
 
     @pytest.mark.parametrize("child", [0, 2, 10**6, 2**31, 2**32 - 1])
     def test_a_tree_that_leads_elsewhere_is_damage(self, make, decoded, child):

@@ -92,6 +92,7 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(StoreError, match=r"No space left on device of part.*free some space"):
         _make("ddp_4gpu", tmp_path / "report", 1)
     assert missing_files(tmp_path / "report") != []
+    assert not (tmp_path / "report" / "waiting").exists()
 
 
 @pytest.mark.parametrize("table", ["ranges", "calls", "ops"])
@@ -113,6 +114,7 @@ def test_a_source_that_fails(
     with pytest.raises(DamagedTraceError, match=r"^a table is cut short$"):
         _make("ddp_4gpu", tmp_path / "report", 1)
     assert missing_files(tmp_path / "report") != []
+    assert not (tmp_path / "report" / "waiting").exists()
 
 
 @pytest.mark.parametrize("files", [0, 5, 30])
@@ -132,6 +134,7 @@ def test_no_space_for_what_waits(
     with pytest.raises(StoreError, match="No space left on device") as error:
         _make("ddp_4gpu", tmp_path / "report", 1)
     assert isinstance(error.value, TracekitError)
+    assert not (tmp_path / "report" / "waiting").exists()
 
 
 def test_a_folder_that_has_a_report_is_refused(tmp_path: Path) -> None:

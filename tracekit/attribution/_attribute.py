@@ -181,7 +181,9 @@ def _follow(
     contexts = Spool(workspace)
     for table, chunk, out in follower.chunks():
         if table == "ranges":
-            write("ranges", partial(_ranges, ranges, nesting, follower, chunk, out[0]))
+            # There may be more paths by the time that these are asked for.
+            paths = partial(follower.paths.column, out[0], len(follower.paths))
+            write("ranges", partial(_ranges, ranges, nesting, chunk, paths))
         else:
             write("calls", partial(calls.read, chunk))
             columns = zip(_NO_LAUNCH, out, strict=True)
@@ -200,15 +202,14 @@ def _follow(
 
 
 def _ranges(
-    ranges: Stream, nesting: Nesting, follower: Follower, chunk: int, paths: Array
+    ranges: Stream, nesting: Nesting, chunk: int, paths: Callable[[], pl.Series]
 ) -> pl.DataFrame:
     """Return a chunk of ranges with all that is known of them."""
     places, names = nesting.places.read(chunk), nesting.names.table
     rows = ranges.read(chunk)
     stage = names["stage"].cast(rows.schema["stage"]).gather(places["name_id"])
-    path = follower.paths.column(pl.Series(paths))
     return rows.with_columns(
-        places["parent"], places["depth"], stage.alias("stage"), path.alias("path")
+        places["parent"], places["depth"], stage.alias("stage"), paths().alias("path")
     )
 
 

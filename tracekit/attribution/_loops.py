@@ -36,11 +36,8 @@ def close_ended(row: int, size: int, until: Array, now: int) -> int:
 
 
 @inner
-def make_room(row: int, size: int, tables: Arrays, now: int) -> int:
-    """Remove all that has ended from a stack, and return how much is left.
-
-    The first of the tables tells until when it is open.
-    """
+def remove_ended(row: int, size: int, tables: Arrays, now: int) -> int:
+    """Remove all that has ended from a stack, and return how much is left."""
     kept = 0
     for place in range(size):
         if tables[0][row, place] > now:
@@ -48,6 +45,20 @@ def make_room(row: int, size: int, tables: Arrays, now: int) -> int:
                 table[row, kept] = table[row, place]
             kept += 1
     return kept
+
+
+@inner
+def make_room(row: int, now: int, tables: Arrays, sizes: Array) -> int:
+    """Close what has ended, as far as needed for one more, and return how much is left.
+
+    The first of the tables tells until when it is open. They are full if as much is left as they
+    are wide.
+    """
+    size = close_ended(row, sizes[row], tables[0], now)
+    if size == tables[0].shape[1]:
+        size = remove_ended(row, size, tables, now)
+    sizes[row] = size
+    return size
 
 
 @inner
@@ -73,8 +84,8 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
         begins while its process evaluates.
     stack
         ``until, number, level, near, flags, size`` of what is open on each thread: `near` is the
-        nearest stage. Of the flags, `COVERED` tells here that the range of that stage is in
-        set apart, and `APART` that this one is.
+        nearest stage. Of the flags, `COVERED` tells here that the range of that stage is set
+        apart, and `APART` that this one is.
     out
         ``parent, depth, flags`` of each range, -1 where there is none.
 
@@ -93,10 +104,7 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
             apart = own & EVALUATES != 0 or during[row]
             flags[row] = own | (APART | BEGINS if apart else 0)
             continue
-        size = close_ended(thread, sizes[thread], until, now)
-        if size == until.shape[1]:
-            size = make_room(thread, size, (until, numbered, level, near, inside), now)
-        sizes[thread] = size
+        size = make_room(thread, now, stack[:-1], sizes)
         if size == until.shape[1]:
             return row
         above = size - 1
@@ -370,10 +378,7 @@ def open_in(process: int, now: int, process_open: Arrays) -> int:
 def open_for_process(process: int, now: int, end: int, stage: int, process_open: Arrays) -> bool:
     """Open a start/end range, and return whether there was room."""
     until, stages, sizes = process_open
-    count = sizes[process]
-    if count == until.shape[1]:
-        count = make_room(process, count, (until, stages), now)
-    sizes[process] = count
+    count = make_room(process, now, process_open[:-1], sizes)
     if count == until.shape[1]:
         return False
     until[process, count], stages[process, count] = end, stage
@@ -395,10 +400,7 @@ def pass_range(
     number, thread, process, start, end, pushes, stage, flags, marks, parent, _ = ranges
     until, numbered, stages, seen, path_of, sizes = stack
     now, on = start[row], thread[row]
-    size = close_ended(on, sizes[on], until, now)
-    if size == until.shape[1]:
-        size = make_room(on, size, (until, numbered, stages, seen, path_of), now)
-    sizes[on] = size
+    size = make_room(on, now, stack[:-1], sizes)
     if size == until.shape[1]:
         return FULL_STACK
     if 2 * (paths[3][0] + 1) > paths[0].size:

@@ -48,7 +48,7 @@ class Nesting:
     names
         Their names and what these mean.
     places
-        Chunk by chunk, as the ranges come: ``name, parent, depth, flags``.
+        Chunk by chunk, as the ranges come: ``name_id, parent, depth, flags``.
     skeleton
         The ranges that tell what a process does: those that may be steps, those with a stage that
         none around them has, start/end ranges with a stage, and those with which evaluation

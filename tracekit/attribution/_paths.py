@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit._compiled import compiled, given
-from tracekit.attribution._loops import Arrays, note_steps, place_paths
+from tracekit.attribution._loops import Array, Arrays, note_steps, place_paths
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._spans import Spans
 from tracekit.model import Stream
@@ -126,12 +126,18 @@ class Paths:
         self._slots = np.full(2 * self._slots.size, -1, np.int32)
         compiled(place_paths, self._slots.size)(self.arrays())
 
-    def column(self, numbers: pl.Series) -> pl.Series:
-        """Return paths by their numbers."""
-        known, count = len(self._texts), int(self._count[0])
+    def __len__(self) -> int:
+        return int(self._count[0])
+
+    def column(self, numbers: Array, count: int) -> pl.Series:
+        """Return paths by their numbers, which are below `count`.
+
+        Those from there on are not looked at: another thread may be adding them.
+        """
+        known = len(self._texts)
         for parent, label in self._nodes[:, known:count].T.tolist():
             own = self._labels[label]
             self._texts.append(f"{self._texts[parent]}{SEPARATOR}{own}" if parent >= 0 else own)
         new = pl.Series(self._texts[known:], dtype=pl.Categorical())
         self._column = pl.concat([self._column, new])
-        return self._column.gather(numbers)
+        return self._column.gather(pl.Series(numbers))

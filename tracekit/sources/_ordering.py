@@ -15,14 +15,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit._compiled import compiled, given, order_ties
 from tracekit._spool import Spool, Workspace
 from tracekit.model import PolarsType
 
 _SAMPLED = 1024
 """Every how many rows a piece remembers the time."""
-_MANY_TIES = 0.5
-"""Which share of rows may start with another one for these to be put in order one by one."""
 _INT32 = (1 << 31) - 1
 
 
@@ -114,18 +111,19 @@ class Ordered:
         if all(one[1] < other[0] for one, other in itertools.pairwise(edges)):
             yield from ((_Slice(piece, 0, self._spool.heights[piece]),) for piece in order)
             return
-        ends = [self._positions(piece) for piece in range(len(self._edges))]
-        for number in range(len(ends[0]) - 1):
-            parts = (_Slice(p, cut[number], cut[number + 1]) for p, cut in enumerate(ends))
-            chunk = tuple(part for part in parts if part.begin < part.end)
-            if chunk:
-                yield chunk
+        cuts = self._cuts()
+        chunks: list[list[_Slice]] = [[] for _ in range(cuts.size + 1)]
+        for piece in range(len(self._edges)):
+            for number, part in self._cut(piece, cuts):
+                chunks[number].append(part)
+        yield from (tuple(chunk) for chunk in chunks if chunk)
 
-    def _positions(self, piece: int) -> list[int]:
-        """Return where each chunk begins in a piece, and where the last one ends."""
+    def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
+        """Return what each chunk has of a piece, if anything, with the number of the chunk."""
         start = self._spool.read(piece, "start")["start"].to_numpy()
-        inner = np.searchsorted(start, self._cuts())
-        return [0, *inner.tolist(), start.size]
+        bounds = np.concatenate([[0], np.searchsorted(start, cuts), [start.size]])
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _cuts(self) -> NDArray[np.int64]:
         """Return the times at which chunks begin, but for the first one."""
@@ -148,14 +146,14 @@ def _in_order(frame: pl.DataFrame) -> bool:
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
-    start, end = given(frame["start"]), given(frame["end"])
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     order = np.argsort(start, kind="stable")  # quick where rows are nearly in order
     ordered = start[order]
     tied = ordered[1:] == ordered[:-1]
-    if tied.sum() > _MANY_TIES * frame.height:
-        return frame.sort("start", "end", descending=[False, True], maintain_order=True)
-    if tied.any():
-        compiled(order_ties, frame.height)(order, start, end)
+    among = np.append(tied, False) | np.append(False, tied)
+    rows = order[among]
+    # Inverting all bits turns the order of whole numbers round, and the least has no negative.
+    order[among] = rows[np.lexsort((~end[rows], start[rows]))]
     return frame[order]
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
+from tracekit._ahead import cores
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
 
 _LAST_SECONDS = 5
@@ -163,8 +164,3 @@ def _threads(workers: int) -> dict[str, str]:
     """Return what tells libraries that so many processes share the cores; read at their import."""
     threads = str(max(cores() // workers, 1))
     return {"POLARS_MAX_THREADS": threads, "NUMBA_NUM_THREADS": threads}
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import polars as pl
@@ -75,18 +76,26 @@ def make_report(
     from tracekit.attribution import attribute_recording  # noqa: PLC0415
     from tracekit.sources import open_report  # noqa: PLC0415
 
-    waiting = folder / _WAITING
-    with file_errors(folder):
-        waiting.mkdir(parents=True)
+    with file_errors(folder), _waiting(folder) as waiting:
+        workspace = Workspace(waiting, options.memory)
         with TraceWriter(folder) as writer, Behind(writer.append) as write:
-            workspace = Workspace(waiting, options.memory)
             recording = open_report(path, workspace, progress)
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
                 write(name, table.clone)
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
-        shutil.rmtree(waiting)
     return ReportMade(warnings)
+
+
+@contextmanager
+def _waiting(folder: Path) -> Iterator[Path]:
+    """Yield a new folder in `folder`, which is created, for as long as it is needed."""
+    waiting = folder / _WAITING
+    waiting.mkdir(parents=True)
+    try:
+        yield waiting
+    finally:
+        shutil.rmtree(waiting)
 
 
 def _digested(reports: pl.DataFrame, digest: str) -> pl.DataFrame:

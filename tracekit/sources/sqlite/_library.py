@@ -75,8 +75,7 @@ class Library:
         frame = self._query(self._select(table, columns, values, where))
         if frame is None:
             return None
-        text = pl.Binary if self.utf8 else pl.String
-        wanted = [text if kind == "text" else DTYPE[kind] for kind in columns.values()]
+        wanted = [pl.Binary if kind == "text" else DTYPE[kind] for kind in columns.values()]
         return Rows(frame, {}) if frame.dtypes == wanted else None
 
     def _read_coerced(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows:
@@ -117,7 +116,9 @@ class Library:
                 connection.cursor() as cursor,
             ):
                 cursor.execute(sql)
-                return pl.DataFrame(cursor.fetch_arrow()).slice(1)
+                frame = pl.DataFrame(cursor.fetch_arrow()).slice(1)
+                # Of half a character of UTF-16, SQLite makes what is no UTF-8.
+                return frame.with_columns(pl.col(pl.String).cast(pl.Binary))
         except (adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
             if "Type mismatch" in str(error):
                 return None

@@ -7,7 +7,8 @@ random, and a difference ends the decoding of the table.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -66,7 +67,9 @@ def spans(
     DamagedTraceError
         If the table cannot be read.
     """
-    with library.path.open("rb", buffering=0) as file:
+    with _reading(library):
+        opened = library.path.open("rb", buffering=0)
+    with opened as file:
         reader = _reader(file.fileno(), library, query, table, warnings)
         if reader is None:
             yield library.read(table.name, table.columns)
@@ -74,21 +77,31 @@ def spans(
             yield from map(reader.settled, ahead(reader.read, reader.spans()))
 
 
+@contextmanager
+def _reading(library: Library) -> Iterator[None]:
+    """Turn a failure to read the file, which nobody else could tell from others, into damage."""
+    try:
+        yield
+    except OSError as error:
+        raise library.damaged(error.strerror) from error
+
+
 def _reader(
     file: int, library: Library, query: Query, table: Table, warnings: list[str]
 ) -> SpanReader | None:
     """Return what reads `table` in spans; None where that is not worth it, or not certain."""
-    header, size = os.pread(file, HEADER_BYTES, 0), os.fstat(file).st_size
-    division = geometry(header, size)
-    if size < SMALL_FILE_BYTES or division is None:
-        return None
-    root = _root(query, table.name)
-    tree = None if root is None else leaves(file, division, root)
-    stored = _stored_columns(query, table.name)
-    rowid = rowid_name(stored)
-    pages = PageReader(file, division)
-    if tree is None or rowid is None or _estimated_rows(pages, tree) < FEW_ROWS:
-        return None
+    with _reading(library):
+        header, size = os.pread(file, HEADER_BYTES, 0), os.fstat(file).st_size
+        division = geometry(header, size)
+        if size < SMALL_FILE_BYTES or division is None:
+            return None
+        root = _root(query, table.name)
+        tree = None if root is None else leaves(file, division, root)
+        stored = _stored_columns(query, table.name)
+        rowid = rowid_name(stored)
+        pages = PageReader(file, division)
+        if tree is None or rowid is None or _estimated_rows(pages, tree) < FEW_ROWS:
+            return None
     layout = record(stored, table.columns, key_has_index=_key_has_index(query, table.name))
     decoder = _decoder(layout, table, division.usable) if layout and library.utf8 else None
     return SpanReader(library, table, rowid, pages, tree, decoder, warnings)
@@ -189,7 +202,8 @@ class SpanReader:
         return read.rows
 
     def _read_pages(self, span: range) -> PagesRead | None:
-        return self._pages.read(self._tree.pages[span.start : span.stop])
+        with _reading(self._library):
+            return self._pages.read(self._tree.pages[span.start : span.stop])
 
     def _decoded(self, span: range, pages: PagesRead) -> Rows | None:
         decoder = self._decoder  # another thread may drop it meanwhile

@@ -1,0 +1,43 @@
+"""A run as it shows itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.analysis import _breakdown
+from tracekit.present import html
+
+SAMPLE = Path(__file__).resolve().parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
+    return tracekit.ingest(SAMPLE, name="ddp", store=tmp_path_factory.mktemp("run") / "store")[0]
+
+
+def test_in_a_notebook_it_is_its_breakdown(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = html(run.breakdown(), run.breakdown_meta(), "ddp")
+    assert "share: exposed_ns / window_ns" in expected
+    times: list[object] = []
+    hand_out = _breakdown.hand_out
+
+    def counted(*given, **options):
+        times.append(given)
+        return hand_out(*given, **options)
+
+    monkeypatch.setattr(_breakdown, "hand_out", counted)
+    assert run._repr_html_() == expected
+    assert len(times) == 1  # the trace is read once
+
+
+def test_without_gpu_work_it_is_what_the_run_holds(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = run.trace.with_tables({"ops": run.trace.read("ops").clear()})
+    monkeypatch.setitem(vars(run), "trace", empty)
+    assert run._repr_html_() == html(run.info(), {}, "ddp")
