@@ -18,13 +18,14 @@ _GPU = "start end deviceId contextId streamId correlationId globalPid "
 COLUMNS = {
     "CUPTI_ACTIVITY_KIND_KERNEL": _GPU + "demangledName shortName graphNodeId",
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
-        _GPU + "bytes copyKind srcKind dstKind srcDeviceId dstDeviceId graphNodeId"
+        _GPU + "bytes copyKind srcKind dstKind srcDeviceId dstDeviceId srcContextId dstContextId "
+        "graphNodeId"
     ),
     "CUPTI_ACTIVITY_KIND_MEMSET": _GPU + "bytes graphNodeId",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start end globalTid correlationId nameId returnValue",
     "NVTX_EVENTS": (
         "start end eventType category globalTid endGlobalTid textId domainId uint64Value int64Value"
-        " uint32Value int32Value doubleValue floatValue text jsonText"
+        " uint32Value int32Value doubleValue floatValue text jsonTextId jsonText"
     ),
     "StringIds": "id value",
 }

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracekit.model import TABLES, Column, Table
+from tracekit.model import DERIVED, TABLES, Column, Table
 
 PAGE = Path(__file__).with_name("tables.md")
 
 _HEAD = """# Tables
 
 Every input becomes these tables; they are what `tracekit sql` queries, what `run.table(name)`
-returns, and what a store keeps as Parquet. Times are nanoseconds since the start of the report's
+returns, and what a store keeps as Parquet (`transfers` and `collectives` excepted, which are worked
+out of the others when they are asked for). Times are nanoseconds since the start of the report's
 recording session, sizes are bytes, and a null means unknown. This page is written by
 `docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
 """
@@ -24,7 +25,8 @@ recording session, sizes are bytes, and a null means unknown. This page is writt
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_HEAD, *(_section(table) for table in TABLES.values())])
+    tables = (*TABLES.values(), *DERIVED.values())
+    return "\n".join([_HEAD, *(_section(table) for table in tables)])
 
 
 def _section(table: Table) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -336,6 +337,63 @@ class NsysWriter:
         """Add the row that names an NVTX category."""
         self.nvtx(_CATEGORY, 0, None, name, pid=pid, domain=domain, category=category_id)
 
+    def payload_schema(
+        self,
+        domain: int,
+        schema: int,
+        entries: Sequence[tuple[str | None, int, int | None]],
+        size: int | None,
+        **columns: Value,
+    ) -> None:
+        """Declare a layout of extended payloads: names, types and offsets of fields, and its size.
+
+        Zeros are left out as nsys does.
+        """
+        layout = {"type": 1, "numEntries": len(entries), "payloadSize": size} | columns
+        self.insert("NVTX_PAYLOAD_SCHEMAS", domainId=domain or None, schemaId=schema, **layout)
+        for number, (name, kind, offset) in enumerate(entries):
+            self.insert(
+                "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+                domainId=domain, schemaId=schema, idx=number, name=name, type=kind,
+                offset=offset or None,
+            )  # fmt: skip
+
+    def payload_enum(
+        self, domain: int, schema: int, names: Sequence[tuple[str, int]], size: int | None = 4
+    ) -> None:
+        """Declare an enumeration that fields of extended payloads have for their type."""
+        self.insert(
+            "NVTX_PAYLOAD_ENUMS",
+            domainId=domain or None, schemaId=schema, numEntries=len(names), size=size,
+        )  # fmt: skip
+        for number, (name, value) in enumerate(names):
+            self.insert(
+                "NVTX_PAYLOAD_ENUM_ENTRIES",
+                domainId=domain, schemaId=schema, idx=number, name=name, value=value or None,
+            )  # fmt: skip
+
+    def mpi(
+        self,
+        group: str,
+        start: int,
+        end: int | None,
+        name: str | None,
+        *,
+        pid: int = 100,
+        tid: int | None = None,
+        **columns: Value,
+    ) -> None:
+        """Add an MPI call to the table of a `group`: P2P, COLLECTIVES, START_WAIT or OTHER."""
+        self.insert(
+            f"MPI_{group}_EVENTS",
+            start=start, end=end, globalTid=global_tid(pid, tid),
+            textId=None if name is None else self.string(name), **columns,
+        )  # fmt: skip
+
+    def mpi_rank(self, pid: int, rank: int, tid: int | None = None) -> None:
+        """Say which MPI rank a thread initialised."""
+        self.insert("MPI_RANKS", globalTid=global_tid(pid, tid), rank=rank)
+
     def thread_name(self, pid: int, tid: int, name: str, priority: int = 20) -> None:
         """Name a thread."""
         self.insert(
@@ -372,6 +430,46 @@ class NsysWriter:
             uuid=uuid or f"00000000-0000-0000-0000-{gpu_id:012x}",
             **(description | more),
         )  # fmt: skip
+
+    def context(self, pid: int, context: int, device: int) -> None:
+        """Say which GPU, by its CUDA ordinal, a CUDA context of a process belongs to."""
+        for table in ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM"):
+            self.insert(table, vmId=1, processId=pid, contextId=context, deviceId=device)
+
+    def gpu_metrics(self, type_id: int, *names: str) -> None:
+        """Name the metrics that are sampled of a GPU; its id is in the lowest bits of `type_id`."""
+        for number, name in enumerate(names):
+            self.insert("TARGET_INFO_GPU_METRICS", typeId=type_id, metricId=number, metricName=name)
+
+    def gpu_sample(self, at: int, type_id: int, *values: int | None) -> None:
+        """Add a sample of each of a GPU's metrics."""
+        for number, value in enumerate(values):
+            if value is not None:
+                self.insert(
+                    "GPU_METRICS", timestamp=at, typeId=type_id, metricId=number, value=value
+                )
+
+    def nic(self, global_id: int, nic_id: int, name: str) -> None:
+        """Name a network adapter, and the id that its samples have."""
+        self.insert("NIC_ID_MAP", nicId=nic_id, globalId=global_id)
+        self.insert("TARGET_INFO_NIC_INFO", nicId=nic_id, name=name)
+
+    def nic_metrics(self, list_id: int, *names: tuple[str, str]) -> None:
+        """Give names and units to a list of metrics of network adapters."""
+        for number, (name, unit) in enumerate(names):
+            self.insert(
+                "TARGET_INFO_NETWORK_METRICS",
+                metricsListId=list_id, metricsIdx=number, name=name, unit=unit,
+            )  # fmt: skip
+
+    def nic_sample(self, start: int, end: int, global_id: int, list_id: int, *values: int) -> None:
+        """Add a sample of each of an adapter's metrics."""
+        for number, value in enumerate(values):
+            self.insert(
+                "NET_NIC_METRIC",
+                start=start, end=end, globalId=global_id, metricsListId=list_id,
+                metricsIdx=number, value=value,
+            )  # fmt: skip
 
     def cuda_device(self, pid: int, cuda_id: int, gpu_id: int, uuid: str | None = None) -> None:
         """Say which GPU a process means by a CUDA ordinal."""

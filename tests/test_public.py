@@ -29,11 +29,11 @@ PUBLIC = {
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.cli": "app main",
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES CONTENTS Column DEVICES ITERATIONS KERNEL_KINDS KEYS KIND KINDS
-        Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE
-        STAGES
-        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS Table Trace TraceWriter combine
-        covered_by layered_lengths layers_down missing_files union_length
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES EVIDENCE
+        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS METHOD METHODS METRIC METRICS
+        METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
+        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table
+        Trace TraceWriter combine covered_by layered_lengths layers_down missing_files union_length
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS colour_of html printable

@@ -37,7 +37,7 @@ ReportProgress = Callable[[Path, str, int, int], None]
 """Told the same of one of several files; when it is through, with no step's name."""
 OnError = str | Callable[[Path, InputError], None]
 
-_FORMAT = 2
+_FORMAT = 3
 """Version of what a run's folder holds; runs of another one are made again."""
 _WORTH_A_PROCESS = 16 << 20
 """Bytes of traces that are read in the time that a process takes to start."""

@@ -99,6 +99,7 @@ def test_gradient_exchange_wherever_it_is_launched(kernel: str, ranges: tuple[st
 def test_peer_copies_exchange_gradients() -> None:
     assert _within("backward", kind="p2p", src_device=0, dst_device=1) == EXCHANGED
     assert _within(kind="p2p") == EXCHANGED
+    assert _within(kind="staged") == EXCHANGED
     assert _within("validation", kind="p2p") == ("ME", "nvtx")
     assert _within("backward", kind="d2d") == ("BP", "nvtx")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import accumulate
 from typing import Any
@@ -280,9 +281,23 @@ def test_missing_parts_are_noticed(tmp_path) -> None:
     (folder / "calls" / "00000.parquet").unlink()
     assert missing_files(folder) == ["calls/00000.parquet"]
     (folder / "parts.json").write_text('{"ops": [2]}')
-    assert missing_files(folder) == [f"table {name}" for name in TABLES if name != "ops"]
+    expected = set(TABLES) - {"ops", "host", "metrics"}
+    assert set(missing_files(folder)) == {f"table {name}" for name in expected}
     (folder / "parts.json").write_text('{"ops": [')
     assert missing_files(folder) == ["parts.json"]
+
+
+def test_tables_that_came_later_are_empty_in_older_runs(tmp_path) -> None:
+    folder = tmp_path / "report"
+    report().write(folder)
+    rows = json.loads((folder / "parts.json").read_text())
+    for name in ("host", "metrics"):
+        del rows[name]
+    (folder / "parts.json").write_text(json.dumps(rows))
+    assert missing_files(folder) == []
+    again = Trace.scan(folder)
+    assert again.read("host").schema == TABLES["host"].schema
+    assert again.read("ops").height == report().read("ops").height
 
 
 def test_a_writer_that_fails_leaves_nothing_that_counts(tmp_path) -> None:

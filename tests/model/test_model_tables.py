@@ -8,7 +8,16 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from tracekit.model import COLLECTIVE, KIND, RANGE_STYLE, STAGE, STAGE_SOURCE, TABLES, Trace
+from tracekit.model import (
+    COLLECTIVE,
+    DERIVED,
+    KIND,
+    RANGE_STYLE,
+    STAGE,
+    STAGE_SOURCE,
+    TABLES,
+    Trace,
+)
 
 TIMES = {"start", "end", "launch_start", "launch_end", "session_start", "duration"}
 ENUMS = {
@@ -23,13 +32,14 @@ ENUMS = {
 def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
-        "iterations",
+        "iterations", "host", "metrics",
     ]  # fmt: skip
+    assert list(DERIVED) == ["transfers", "collectives"]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [*TABLES, *DERIVED])
 def test_declarations(name: str) -> None:
-    table = TABLES[name]
+    table = {**TABLES, **DERIVED}[name]
     columns = {column.name: column for column in table.columns}
     assert table.name == name
     assert table.meaning.endswith(".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nsys_builder import global_pid
+from nsys_builder import NsysBuilder, global_pid
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
 from tracekit.sources import read
@@ -145,6 +145,29 @@ class TestCopies:
             ("p2p", 1, 1, 0),
             ("p2p", 1, 0, 1),
         ]
+
+    # direction, kinds of memory at the source and the target, and what such a copy is
+    HALVES = (
+        (1, 2, 2, "staged", None, 0),
+        (2, 2, 2, "staged", 0, None),
+        (1, 3, 5, "staged", None, 0),
+        (2, 5, 3, "staged", 0, None),
+        (1, 1, 2, "h2d", None, 0),
+        (1, 7, 2, "h2d", None, 0),
+        (2, 2, 4, "d2h", 0, None),
+        (2, 2, 6, "d2h", 0, None),
+        (8, 2, 2, "d2d", 0, 0),
+        (11, 2, 2, "h2d", None, 0),
+    )
+
+    def test_with_device_memory_at_both_ends_go_through_the_host_to_another_gpu(self, nsys):
+        for at, (code, source, target, *_) in enumerate(self.HALVES):
+            nsys.memcpy(at, at + 1, kind=code, src_kind=source, dst_kind=target)
+        trace = trace_of(nsys)
+        assert rows(trace, "ops", "kind", "src_device", "dst_device") == [
+            row[3:] for row in self.HALVES
+        ]
+        assert column(trace, "ops", "copy_kind")[:2] == ["HtoD", "DtoH"]
 
     def test_ends_that_are_not_set_are_the_gpu_that_ran_the_copy(self, nsys):
         unset = {"src_device": UNSET, "dst_device": UNSET}
@@ -350,3 +373,85 @@ def test_the_same_trace_is_the_same_in_every_version(nsys):
     assert rows(trace, "processes", "pid", "global_id") == [
         (pid, global_pid(pid)) for pid in (100, 101, 102)
     ]
+
+
+class TestPeerCopiesThatNameContexts:
+    """Copies between GPUs whose GPUs are null are placed by their contexts."""
+
+    PLACED = "2 copies between GPUs were placed by their CUDA contexts"
+    UNKNOWN = "1 copies between GPUs do not say between which"
+
+    def _copies(self, nsys: NsysBuilder, kind: int = 10) -> None:
+        memory = {"src_kind": 2, "dst_kind": 2}
+        nsys.memcpy(10, 11, kind=kind, srcContextId=1, dstContextId=2, **memory)
+        nsys.memcpy(20, 21, kind=kind, srcContextId=2, dstContextId=1, **memory)
+
+    def test_as_the_contexts_are_declared(self, nsys):
+        declares = {"TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM"}
+        if not declares & nsys.schema.tables.keys():
+            nsys.kernel(1, 2, device=5, context=2)
+        nsys.context(100, 1, 0)
+        nsys.context(100, 2, 5)
+        nsys.context(200, 2, 6)
+        self._copies(nsys)
+        trace = trace_of(nsys)
+        devices = rows(trace, "ops", "kind", "src_device", "dst_device")
+        assert devices[-2:] == [("p2p", 0, 5), ("p2p", 5, 0)]
+        assert remarks(trace) == (self.PLACED,)
+
+    def test_as_other_ops_show_the_contexts(self, nsys):
+        nsys.memset(1, 2, device=3, context=2)
+        nsys.kernel(1, 2, device=6, context=2, pid=200)
+        nsys.memcpy(3, 4, device=1, context=1)
+        nsys.memcpy(10, 11, kind=10, device=1, srcContextId=1, dstContextId=2)
+        nsys.memcpy(20, 21, kind=10, device=1, srcContextId=2, dst_device=1)
+        trace = trace_of(nsys)
+        assert rows(trace, "ops", "kind", "src_device", "dst_device")[-2:] == [
+            ("p2p", 1, 3),
+            ("p2p", 3, 1),
+        ]
+        assert remarks(trace) == (self.PLACED,)
+
+    @pytest.mark.parametrize("kind", [0, 8])
+    def test_device_copies_whose_contexts_are_of_two_gpus(self, one, kind):
+        one.context(100, 1, 0)
+        one.context(100, 2, 1)
+        self._copies(one, kind)
+        one.memcpy(30, 31, kind=kind, src_kind=2, dst_kind=2, srcContextId=1, dstContextId=1)
+        trace = trace_of(one)
+        assert rows(trace, "ops", "kind", "src_device", "dst_device") == [
+            ("p2p", 0, 1),
+            ("p2p", 1, 0),
+            ("d2d", 0, 0),
+        ]
+        assert remarks(trace) == (self.PLACED,)
+
+    def test_the_gpus_of_a_copy_come_before_its_contexts(self, one):
+        one.context(100, 1, 6)
+        one.context(100, 2, 7)
+        one.memcpy(1, 2, kind=10, src_device=0, dst_device=1, srcContextId=1, dstContextId=2)
+        trace = trace_of(one)
+        assert rows(trace, "ops", "src_device", "dst_device") == [(0, 1)]
+        assert remarks(trace) == ()
+
+    def test_contexts_that_are_unknown_or_of_two_gpus_leave_the_ends_unknown(self, one):
+        one.kernel(1, 2, device=3, context=1)
+        one.kernel(1, 2, device=4, context=1)
+        one.memcpy(5, 6, kind=10, device=3, context=9, srcContextId=1, dstContextId=8)
+        one.memcpy(7, 8, kind=1, srcContextId=1, dstContextId=8)
+        trace = trace_of(one)
+        assert rows(trace, "ops", "kind", "src_device", "dst_device")[2:] == [
+            ("p2p", None, None),
+            ("h2d", None, 0),
+        ]
+        assert remarks(trace) == (self.UNKNOWN,)
+
+    def test_one_end_may_be_known(self, one):
+        one.context(100, 2, 5)
+        one.memcpy(5, 6, kind=10, srcContextId=UNSET, dstContextId=2)
+        trace = trace_of(one)
+        assert rows(trace, "ops", "src_device", "dst_device") == [(None, 5)]
+        assert remarks(trace) == (
+            "1 copies between GPUs were placed by their CUDA contexts",
+            self.UNKNOWN,
+        )

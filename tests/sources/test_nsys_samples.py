@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from source_helpers import column, remarks, rows
 
-from tracekit.errors import MissingDataError
 from tracekit.sources import read
 
 # What a C program pushes that uses everything of NVTX. In the recording nothing else tells apart
@@ -24,6 +24,20 @@ C_PROGRAM = [
     (1, None, "thread_push", "push_pop", False, None),
     (1, None, "thread_open_at_exit", "push_pop", True, None),
     (0, None, "open_at_exit", "push_pop", True, None),
+]
+
+# What two ranks that exchange messages call, and how often each does.
+MPI_CALLS = [
+    ("collective", "MPI_Allreduce", 3, 3),
+    ("collective", "MPI_Barrier", 3, 3),
+    ("collective", "MPI_Bcast", 1, 1),
+    ("other", "MPI_Finalize", 1, 1),
+    ("other", "MPI_Init", 1, 1),
+    ("p2p", "MPI_Irecv", 1, 1),
+    ("p2p", "MPI_Isend", 1, 1),
+    ("p2p", "MPI_Recv", 0, 3),
+    ("p2p", "MPI_Send", 3, 0),
+    ("start_wait", "MPI_Waitall", 1, 1),
 ]
 
 
@@ -68,9 +82,26 @@ def test_two_mpi_ranks_of_2022(real_sample):
     assert column(trace, "ranges", "name")[:4] == ["MPI_Init"] * 2 + ["MPI_Allreduce"] * 2
 
 
-def test_two_mpi_ranks_of_2024_hold_no_ranges(real_sample):
-    with pytest.raises(MissingDataError, match=r"no NVTX ranges in .* \(schema 3\.11\.1\)"):
-        read(real_sample("mpi_2024_2"))
+def test_two_mpi_ranks_of_2024(real_sample):
+    trace = read(real_sample("mpi_2024_2"))
+    assert trace.read("ranges").is_empty()
+    assert rows(trace, "threads", "process", "tid", "name") == [(0, 29403, None), (1, 29404, None)]
+    assert column(trace, "processes", "name") == ["mc", "mc"]
+    host = trace.read("host")
+    calls = host.group_by("group", "name").agg(
+        *((pl.col("rank") == rank).sum().alias(f"{rank}") for rank in (0, 1))
+    )
+    assert calls.sort("group", "name").rows() == MPI_CALLS
+    allreduce = host.filter(name="MPI_Allreduce")
+    assert set(allreduce.select("bytes", "recv_bytes", "root_rank").rows()) == {
+        (16_000, 16_000, None)
+    }
+    isend = host.filter(name="MPI_Isend").sort("rank")
+    assert isend.select("thread", "bytes", "tag", "remote_rank").rows() == [
+        (0, 8_000, 3, 1),
+        (1, 8_000, 3, 0),
+    ]
+    assert remarks(trace) == ()
 
 
 def test_names_from_before_a_delayed_start(real_sample):

@@ -23,6 +23,7 @@ SAMPLES = {
 VERSIONS = sorted(schema_versions())
 COLUMN = re.compile(r"\w+ (INTEGER|TEXT|REAL)( NOT NULL)?( PRIMARY KEY)?")
 GPU_WORK = {"start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid"}
+MPI_CALL = {"start", "end", "globalTid", "textId"}
 REQUIRED = {
     "StringIds": {"id", "value"},
     "ThreadNames": {"nameId", "globalTid"},
@@ -31,6 +32,28 @@ REQUIRED = {
     "CUPTI_ACTIVITY_KIND_MEMSET": GPU_WORK | {"bytes"},
     "CUPTI_ACTIVITY_KIND_RUNTIME": {"start", "end", "globalTid", "correlationId", "nameId"},
     "NVTX_EVENTS": {"start", "end", "eventType", "text", "textId", "domainId", "globalTid"},
+}
+
+REQUIRED_WHERE_THERE = {
+    "CUPTI_ACTIVITY_KIND_MEMCPY": {"srcKind", "dstKind", "srcContextId", "dstContextId"},
+    "TARGET_INFO_CUDA_CONTEXT_INFO": {"processId", "contextId", "deviceId"},
+    "TARGET_INFO_CUDA_NULL_STREAM": {"processId", "contextId", "deviceId"},
+    "NVTX_PAYLOAD_SCHEMAS": {"domainId", "schemaId", "type", "numEntries", "payloadSize"},
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": {"domainId", "schemaId", "idx", "flags", "type", "offset"},
+    "NVTX_PAYLOAD_ENUMS": {"domainId", "schemaId", "numEntries", "size"},
+    "NVTX_PAYLOAD_ENUM_ENTRIES": {"domainId", "schemaId", "idx", "name", "value"},
+    "MPI_RANKS": {"globalTid", "rank"},
+    "MPI_P2P_EVENTS": MPI_CALL | {"commHandle", "tag", "remoteRank", "size"},
+    "MPI_COLLECTIVES_EVENTS": MPI_CALL | {"commHandle", "rootRank", "size", "recvSize"},
+    "MPI_START_WAIT_EVENTS": MPI_CALL,
+    "MPI_OTHER_EVENTS": MPI_CALL,
+    "GPU_METRICS": {"timestamp", "typeId", "metricId", "value"},
+    "TARGET_INFO_GPU_METRICS": {"typeId", "metricId", "metricName"},
+    "GENERIC_EVENTS": {"timestamp", "rawTimestamp", "typeId", "data"},
+    "NET_NIC_METRIC": {"start", "end", "globalId", "metricsListId", "metricsIdx", "value"},
+    "TARGET_INFO_NETWORK_METRICS": {"metricsListId", "metricsIdx", "name", "unit"},
+    "NIC_ID_MAP": {"nicId", "globalId"},
+    "TARGET_INFO_NIC_INFO": {"nicId", "name"},
 }
 
 
@@ -77,6 +100,11 @@ class TestVersionFiles:
     def test_has_what_a_reader_needs(self, version: str) -> None:
         for table, needed in REQUIRED.items():
             assert needed <= set(_columns(version, table)), table
+
+    def test_has_all_columns_of_what_may_be_missing(self, version: str) -> None:
+        for table, needed in REQUIRED_WHERE_THERE.items():
+            if table in load_schema(version).tables:
+                assert needed <= set(_columns(version, table)), table
 
     def test_times_of_gpu_work_are_never_null(self, version: str) -> None:
         for kind in ("KERNEL", "MEMCPY", "MEMSET"):

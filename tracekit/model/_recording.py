@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import polars as pl
@@ -64,7 +65,7 @@ class Stream:
         self._rows = rows
         self._makers = columns or {}
         self.heights = list(rows.heights)
-        self.first = [sum(self.heights[:number]) for number in range(len(self.heights))]
+        self.first = [0, *itertools.accumulate(self.heights)][: len(self.heights)]
         """Number of the first row of each chunk."""
 
     def __len__(self) -> int:
@@ -132,11 +133,15 @@ class Recording:
         The large ones, by name.
     warnings
         What a user should know about the report, one sentence each.
+    passing
+        Tables that may be large and that nothing looks at on their way into the store: what makes
+        their rows, batch by batch, by name.
     """
 
     tables: Mapping[str, pl.DataFrame]
     streams: Mapping[str, Stream]
     warnings: tuple[str, ...] = ()
+    passing: Mapping[str, Callable[[], Iterator[pl.DataFrame]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}
@@ -158,4 +163,8 @@ class Recording:
             name: pl.concat([TABLES[name].empty(), *stream])
             for name, stream in self.streams.items()
         }
-        return Trace.of({**self.tables, **large}, self.warnings)
+        passing = {
+            name: pl.concat([TABLES[name].empty(), *map(TABLES[name].conform, batches())])
+            for name, batches in self.passing.items()
+        }
+        return Trace.of({**self.tables, **large, **passing}, self.warnings)

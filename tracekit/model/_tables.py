@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from tracekit.model._vocabulary import COLLECTIVE, KIND, RANGE_STYLE, STAGE, STAGE_SOURCE
+from tracekit.model._vocabulary import (
+    COLLECTIVE,
+    EVIDENCE,
+    KIND,
+    METHOD,
+    METRIC,
+    RANGE_STYLE,
+    STAGE,
+    STAGE_SOURCE,
+)
 
 PolarsType = DataType | DataTypeClass
 
@@ -268,10 +277,134 @@ ITERATIONS = Table(
     ),
 )
 
+HOST = Table(
+    "host",
+    "One row per call of a library on the host that moves data between processes: MPI.",
+    (
+        _REPORT,
+        _key("process", "process that made it"),
+        _key("thread", "thread that made it"),
+        _time("start", "start of the call"),
+        _time("end", "end of the call"),
+        Column("library", pl.String, "`mpi`", nullable=False),
+        Column("name", pl.String, "function name, such as `MPI_Allreduce`", nullable=False),
+        Column(
+            "group",
+            pl.String,
+            "`collective`, `p2p`, `start_wait` (of requests that are not blocking) or `other`",
+            nullable=False,
+        ),
+        Column("bytes", pl.Int64, "bytes that this rank sends; received ones for a receive",
+               "bytes"),
+        Column("recv_bytes", pl.Int64, "bytes that this rank receives in a collective", "bytes"),
+        Column("tag", pl.Int64, "message tag"),
+        Column("rank", pl.Int32, "rank of the caller in the world communicator"),
+        Column("remote_rank", pl.Int32, "the other rank of a message"),
+        Column("root_rank", pl.Int32, "root of a collective"),
+        Column("communicator", pl.Int64, "handle of the communicator, unique within the process"),
+    ),
+)  # fmt: skip
+
+METRICS = Table(
+    "metrics",
+    "One row per sample of a counter of a GPU or NIC.",
+    (
+        _REPORT,
+        Column("device", pl.Int32, "GPU that was sampled (a `device`); null for a NIC"),
+        Column("nic", pl.String, "NIC that was sampled; null for a GPU"),
+        Column("metric", METRIC, "what was counted", nullable=False),
+        Column("recorded_name", pl.Categorical(), "its name as recorded", nullable=False),
+        _time("start", "start of what the sample covers; null where only its time is known",
+              nullable=True),
+        _time("time", "time of the sample, the end of what it covers"),
+        Column("value", pl.Float64, "value of the sample, in `unit`", nullable=False),
+        Column("unit", pl.Categorical(), "`percent` (of the peak of one direction, or of all "
+               "multiprocessors) or the unit that the report gives, such as `bytes`"),
+    ),
+)  # fmt: skip
+
 TABLES = {
     table.name: table
     for table in (
-        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS
+        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, HOST,
+        METRICS,
     )
 }  # fmt: skip
-"""All canonical tables by name."""
+"""All tables that a run stores, by name."""
+
+TRANSFERS = Table(
+    "transfers",
+    "One row per movement of data between two GPUs, or between a GPU and host memory. Worked out "
+    "of ops, calls, ranges and host when it is asked for.",
+    (
+        _REPORT,
+        _key("process", "process that moved it"),
+        Column("op", pl.Int64, "the copy or collective kernel; of two copies the first one"),
+        Column("second_op", pl.Int64, "the second copy of a staged or two-hop transfer"),
+        Column("src_device", pl.Int32, "GPU that it came from; null for host memory"),
+        Column("dst_device", pl.Int32, "GPU that it went to; null for host memory"),
+        Column("via_device", pl.Int32, "GPU that a two-hop transfer went through"),
+        Column("bytes", pl.Int64, "bytes moved; null where unknown", "bytes"),
+        _time("start", "start, that of the first copy"),
+        _time("end", "end, that of the last copy"),
+        _time("first_end", "of a staged or two-hop transfer: when its first copy ended",
+              nullable=True),
+        _time("second_start", "of a staged or two-hop transfer: when its second copy began",
+              nullable=True),
+        Column("method", METHOD, "how it was moved", nullable=False),
+        Column("evidence", EVIDENCE, "`measured` or `modelled`", nullable=False),
+        Column(
+            "source",
+            pl.String,
+            "how its ends are known: `recorded` (with the copy), `same_call` (two copies that one "
+            "call launched), `same_bytes` (two copies of as many bytes, in order), "
+            "`mpi_call` (the ranks of the MPI call around it), `payload` (peer and size of the "
+            "NCCL call), `log` (rings or trees of an NCCL log) or `topology` (rings found in the "
+            "topology)",
+            nullable=False,
+        ),
+        Column("collective", COLLECTIVE, "the NCCL operation, for method `nccl`"),
+        Column("stage", STAGE, "why it runs", nullable=False),
+        Column("iteration", pl.Int64, "iteration in which it was launched"),
+    ),
+)  # fmt: skip
+
+COLLECTIVE_CALLS = Table(
+    "collectives",
+    "One row per collective and participant: an NCCL kernel, or an MPI call. Worked out of ops, "
+    "ranges and host when it is asked for.",
+    (
+        _REPORT,
+        _key("process", "process that takes part"),
+        Column("device", pl.Int32, "GPU that takes part; null for an MPI call"),
+        Column("stream", pl.Int64, "CUDA stream of the kernel"),
+        Column("op", pl.Int64, "the NCCL kernel; null for an MPI call"),
+        Column("library", pl.String, "`nccl` or `mpi`", nullable=False),
+        Column("collective", COLLECTIVE, "collective operation", nullable=False),
+        Column("name", pl.String, "short name of the kernel, or name of the MPI function"),
+        _time("start", "start of the kernel or MPI call"),
+        _time("end", "end of the kernel or MPI call"),
+        Column("api_calls", pl.Int64, "NCCL calls that the kernel carries out; null if unknown"),
+        Column("message_bytes", pl.Int64, "size as the call gives it (per rank for all_gather and "
+               "reduce_scatter); null if unknown", "bytes"),
+        Column("bytes", pl.Int64, "size that algorithm bandwidth is about, as nccl-tests counts "
+               "it; null if unknown", "bytes"),
+        Column("sent_bytes", pl.Int64, "bytes sent by send_recv", "bytes"),
+        Column("received_bytes", pl.Int64, "bytes received by send_recv", "bytes"),
+        Column("bytes_source", pl.String, "`payload`, `log`, `mpi` or `user`; null if unknown"),
+        Column("communicator", pl.String, "id of the communicator; null if unknown"),
+        Column("rank", pl.Int32, "rank of the participant in it"),
+        Column("ranks", pl.Int32, "size of the communicator; null if unknown"),
+        Column("root", pl.Int32, "root rank of broadcast, reduce, gather and scatter"),
+        Column("sequence", pl.Int64, "number of the collective on its stream"),
+        Column("match", pl.Int64, "number of the collective in the run, the same for all "
+               "participants that were found; null where none could be matched"),
+        Column("algorithm", pl.String, "algorithm, from an NCCL log; null if unknown"),
+        Column("protocol", pl.String, "protocol, from an NCCL log; null if unknown"),
+        Column("stage", STAGE, "why it runs"),
+        Column("iteration", pl.Int64, "iteration in which it was launched"),
+    ),
+)  # fmt: skip
+
+DERIVED = {table.name: table for table in (TRANSFERS, COLLECTIVE_CALLS)}
+"""Tables that are worked out of a run's stored ones when they are asked for, by name."""

@@ -15,6 +15,8 @@ from tracekit.model._tables import TABLES
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
+_LATER = ("host", "metrics")
+"""Tables that runs of an earlier version lack."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ class Trace:
         parts = _parts(folder)
         scans = {
             name: pl.scan_parquet(parts[name], glob=False, hive_partitioning=False)
-            for name in TABLES
+            if name in parts
+            else table.empty().lazy()
+            for name, table in TABLES.items()
         }
         return cls(scans, warnings)
 
@@ -133,7 +137,7 @@ def missing_files(folder: Path) -> list[str]:
         parts = _parts(folder)
     except (OSError, ValueError, TypeError):
         return [_MANIFEST]
-    absent = [f"table {name}" for name in TABLES if name not in parts]
+    absent = [f"table {name}" for name in TABLES if name not in parts and name not in _LATER]
     paths = (path for some in parts.values() for path in some)
     return absent + [str(path.relative_to(folder)) for path in paths if not path.exists()]
 

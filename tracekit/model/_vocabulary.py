@@ -58,8 +58,24 @@ COLLECTIVES = (
 
 RANGE_STYLES = ("push_pop", "start_end")
 
+METHODS = ("p2p", "staged", "two_hop", "nccl", "mpi", "h2d", "d2h")
+"""How bytes are moved: by a copy between GPUs, by one through host memory, by two copies through
+another GPU, by NCCL, by a copy within an MPI call, and to or from host memory."""
+
+EVIDENCES = ("measured", "modelled")
+"""Whether a movement was recorded with both its ends, or follows from a model."""
+
+METRICS_SAMPLED = (
+    "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx", "sm_active", "nic_rx", "nic_tx", "nic_wait"
+)  # fmt: skip
+"""Counters that are sampled: received (rx) and transmitted (tx) by NVLink, PCIe and network, the
+share of streaming multiprocessors that are active, and how long a NIC waited to send."""
+
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
 COLLECTIVE = pl.Enum(COLLECTIVES)
 RANGE_STYLE = pl.Enum(RANGE_STYLES)
+METHOD = pl.Enum(METHODS)
+EVIDENCE = pl.Enum(EVIDENCES)
+METRIC = pl.Enum(METRICS_SAMPLED)

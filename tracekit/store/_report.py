@@ -83,6 +83,9 @@ def make_report(
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
                 write(name, table.clone)
+            for name, batches in recording.passing.items():
+                for batch in batches():
+                    write(name, batch.clone)
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
     return ReportMade(warnings)
 

@@ -9,7 +9,12 @@ import polars as pl
 
 from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
 from tracekit.sources.nsys._host import NVTX, RUNTIME
+from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
+from tracekit.sources.nsys._mpi import MPI_TABLES
 from tracekit.sources.sqlite import SqliteFile
+
+PAYLOADS = "NVTX payloads"
+"""The feature whose rows are a part of those of a table, and so counted by who reads it."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,9 @@ _FEATURES = (
     ),
     _Feature("NVTX events", (NVTX,), "stages, layers and iterations", "nsys profile -t nvtx"),
     _Feature(
-        "NVTX payloads",
-        ("NVTX_PAYLOAD_SCHEMAS",),
-        "message sizes of NCCL calls",
+        PAYLOADS,
+        (NVTX,),
+        "communicators, peers and message sizes of NCCL calls",
         "nsys export --type sqlite --include-blobs=true",
     ),
     _Feature("thread names", ("ThreadNames",), "which threads load data or run backward", "any"),
@@ -52,22 +57,22 @@ _FEATURES = (
     ),
     _Feature(
         "GPU metrics",
-        ("GPU_METRICS", "GENERIC_EVENTS"),
-        "counted NVLink and PCIe throughput",
+        (GPU_METRICS, GENERIC_EVENTS),
+        "counted NVLink and PCIe throughput, and active multiprocessors",
         "nsys profile --gpu-metrics-devices=all",
         counted=False,
     ),
     _Feature(
         "NIC metrics",
-        ("NET_NIC_METRIC",),
+        (NIC_METRICS,),
         "counted network throughput",
         "nsys profile --nic-metrics=true",
         counted=False,
     ),
     _Feature(
         "MPI calls",
-        ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_RANKS"),
-        "MPI messages, their sizes, and ranks",
+        MPI_TABLES,
+        "MPI calls, their sizes, and between which ranks",
         "nsys profile -t mpi --mpi-impl=openmpi",
     ),
     _Feature(
@@ -88,22 +93,27 @@ def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
     file
         The export.
     known
-        How many rows some tables have, which need not be counted again.
+        How many rows some tables have, which need not be counted again, and how many of a table
+        some features are.
     """
     rows = [_row(file, feature, known) for feature in _FEATURES]
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)
 
 
 def _row(file: SqliteFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
-    present = [table for table in feature.tables if file.holds_rows(table)]
-    counted = feature.counted or not present
-    rows = [known.get(table) or file.count(table) for table in present] if counted else None
+    part = known.get(feature.name)
+    present = [
+        table for table in feature.tables if (file.holds_rows(table) if part is None else part)
+    ]
+    rows = part
+    if part is None and (feature.counted or not present):
+        rows = sum(known.get(table) or file.count(table) for table in present)
     return {
         "report": 0,
         "feature": feature.name,
         "source_table": ", ".join(present or feature.tables),
         "present": bool(present),
-        "rows": None if rows is None else sum(rows),
+        "rows": rows,
         "tells": feature.tells,
         "record_with": feature.record_with,
     }

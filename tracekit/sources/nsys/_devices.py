@@ -37,10 +37,13 @@ class DeviceMap:
         The canonical table ``devices``, without ``report``.
     ordinals
         ``process_gid, ordinal, device``.
+    numbers
+        The device of each GPU that the report gives an id.
     """
 
     devices: pl.DataFrame
     ordinals: pl.DataFrame
+    numbers: Mapping[int, int]
 
 
 def map_devices(file: SqliteFile, ops: pl.DataFrame, metadata: Metadata) -> DeviceMap:
@@ -66,6 +69,7 @@ def map_devices(file: SqliteFile, ops: pl.DataFrame, metadata: Metadata) -> Devi
     return DeviceMap(
         pl.DataFrame(described, schema=columns),
         pl.DataFrame(mapped, schema=schema, orient="row"),
+        {key: number for key, number in numbers.items() if isinstance(key, int)},
     )
 
 

@@ -11,12 +11,15 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
-from tracekit.sources.nsys._contents import read_contents
+from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
 from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
-from tracekit.sources.nsys._ids import Strings, pid_of, process_of, tid_of
-from tracekit.sources.nsys._metadata import Metadata, read_metadata
+from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
+from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._metadata import Metadata
+from tracekit.sources.nsys._metrics import Metrics
+from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._seen import Seen
 from tracekit.sources.sqlite import SqliteFile
@@ -45,49 +48,59 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     Raises
     ------
     MissingDataError
-        If the export holds neither GPU work nor NVTX ranges, or a table lacks a necessary column.
+        If the export holds no GPU work, NVTX ranges or MPI calls, or a table lacks a necessary
+        column.
     DamagedTraceError
         If a table cannot be read.
     """
-    metadata = read_metadata(file)
+    export, rows = Export.of(file), workspace.rows
+    metadata = export.metadata
     _check_content(file, metadata)
-    strings, rows = Strings(file), workspace.rows
-    work, nvtx = GpuWork(file, metadata, strings), Nvtx(file, metadata, strings)
+    work, nvtx = GpuWork(export), Nvtx(export)
     wanted: dict[str, Callable[[], Seen]] = {
         "GPU work": lambda: Seen(work.batches(rows), workspace, *_OP_IDENTITIES),
-        "CUDA calls": lambda: Seen(
-            call_batches(file, metadata, strings, rows), workspace, "thread_gid"
-        ),
+        "CUDA calls": lambda: Seen(call_batches(export, rows), workspace, "thread_gid"),
         "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, "thread_gid", "end_thread_gid"),
     }
     ops, calls, ranges = _at_once(wanted, progress)
-    if not len(ops) and not len(ranges):
+    mpi = MpiCalls(export)
+    if not len(ops) and not len(ranges) and not mpi:
         raise _nothing_recorded(file, metadata)
-    names = thread_names(file, nvtx.thread_names(), strings)
-    processes, threads = _processes(file, ops, calls, ranges), _threads(calls, ranges, names)
+    names = thread_names(export, nvtx.thread_names())
+    threads = _threads(calls, ranges, mpi, names)
+    processes = _processes(file, ops, threads)
     devices = map_devices(file, ops.distinct, metadata)
     places = Places(processes, threads, devices)
-    ends = [each for each in (metadata.duration, ops.last, calls.last, ranges.last) if each]
+    ends = (metadata.duration, ops.last, calls.last, ranges.last, mpi.last)
+    last = max((end for end in ends if end), default=0)
     range_columns = places.ranges(
-        nvtx.domains(ranges.rows), nvtx.categories(), max(ends, default=0), metadata.duration
+        nvtx.domains(ranges.rows), nvtx.categories(), last, metadata.duration
     )
+    metrics = Metrics(file, metadata, devices.numbers)
+    counted = {**work.rows, RUNTIME: len(calls), NVTX: nvtx.rows, PAYLOADS: nvtx.extended}
     return Recording(
         tables={
             "processes": processes.with_columns(_REPORT),
             "threads": threads.with_columns(_REPORT, process=places.process_of_thread),
             "devices": devices.devices.with_columns(_REPORT),
             "reports": _report(file, metadata),
-            "contents": read_contents(file, {**work.rows, RUNTIME: len(calls), NVTX: nvtx.rows}),
+            "contents": read_contents(file, counted),
         },
         streams={
             "ops": Stream("ops", "op", ops.rows, places.ops()),
             "calls": Stream("calls", "call", calls.rows, places.calls()),
             "ranges": Stream("ranges", "range", ranges.rows, range_columns),
         },
+        passing={
+            "host": lambda: mpi.batches(places, last, rows),
+            "metrics": lambda: metrics.batches(rows),
+        },
         warnings=(
             *metadata.warnings,
             *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
             *work.losses,
+            *nvtx.losses,
+            *metrics.losses,
             *_coercions(file),
             *file.warnings,
             *_unrecorded_graphs(ops, calls),
@@ -108,7 +121,7 @@ def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> lis
 
 
 def _check_content(file: SqliteFile, metadata: Metadata) -> None:
-    if not any(table in file.tables for table in (*GPU_TABLES, NVTX)):
+    if not any(table in file.tables for table in (*GPU_TABLES, NVTX, *MPI_TABLES)):
         raise _nothing_recorded(file, metadata)
     for table, columns in _REQUIRED.items():
         absent = [column for column in columns if not file.has(table, column)]
@@ -130,13 +143,10 @@ def _schema(metadata: Metadata) -> str:
     return f"schema {metadata.schema_version}" if metadata.schema_version else "no schema version"
 
 
-def _processes(file: SqliteFile, ops: Seen, calls: Seen, ranges: Seen) -> pl.DataFrame:
+def _processes(file: SqliteFile, ops: Seen, threads: pl.DataFrame) -> pl.DataFrame:
     seen = [
         ops.distinct.select("process_gid"),
-        *(
-            some.distinct.select(process_gid=process_of(pl.col("thread_gid")))
-            for some in (calls, ranges)
-        ),
+        threads.select(process_gid=process_of(pl.col("thread_gid"))),
     ]
     known = file.read("PROCESSES", {"globalPid": "int", "name": "text"})
     known = known.unique("globalPid", keep="first", maintain_order=True)
@@ -151,10 +161,11 @@ def _processes(file: SqliteFile, ops: Seen, calls: Seen, ranges: Seen) -> pl.Dat
     )
 
 
-def _threads(calls: Seen, ranges: Seen, names: pl.DataFrame) -> pl.DataFrame:
+def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> pl.DataFrame:
     began, ended = process_of(pl.col("thread_gid")), process_of(pl.col("end_thread_gid"))
     seen = [
         calls.distinct,
+        mpi.distinct,
         ranges.distinct.select("thread_gid"),
         ranges.distinct.filter(ended == began).select(thread_gid="end_thread_gid"),
     ]

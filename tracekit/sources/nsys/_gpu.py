@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
-from tracekit.sources.nsys._ids import Strings, Texts, given, small
+from tracekit.sources.nsys._contexts import Contexts
+from tracekit.sources.nsys._ids import Texts, given, small
+from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
-from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.sources.sqlite import SqlType
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -57,20 +59,23 @@ class GpuWork:
 
     Parameters
     ----------
-    file, metadata, strings
+    export
         The export.
     """
 
-    def __init__(self, file: SqliteFile, metadata: Metadata, strings: Strings) -> None:
-        self._file = file
-        self._metadata = metadata
-        self._names = Texts(strings, pl.Categorical())
-        self._short_names = Texts(strings, pl.Categorical())
+    def __init__(self, export: Export) -> None:
+        self._file = export.file
+        self._metadata = export.metadata
+        self._names = Texts(export.strings, pl.Categorical())
+        self._short_names = Texts(export.strings, pl.Categorical())
+        self._contexts = Contexts(export.file, GPU_TABLES)
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """How many rows were read of each table."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         self._untimed = 0
         self._unplaced = 0
+        self._placed_by_context = 0
+        self._unknown_ends = 0
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ops that say when, where and for whom they ran, table by table."""
@@ -88,11 +93,14 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """How many ops were left out, in words."""
-        losses = ((self._untimed, "valid times"), (self._unplaced, "device or process"))
-        return tuple(
-            f"{count:,} GPU ops have no {what} and were left out" for count, what in losses if count
+        """What of the ops was left out or is not known, in words."""
+        losses = (
+            (self._untimed, "GPU ops have no valid times and were left out"),
+            (self._unplaced, "GPU ops have no device or process and were left out"),
+            (self._placed_by_context, "copies between GPUs were placed by their CUDA contexts"),
+            (self._unknown_ends, "copies between GPUs do not say between which"),
         )
+        return tuple(f"{count:,} {what}" for count, what in losses if count)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
         # Times that are not known are 0, whether or not the exporter shifted that as well.
@@ -115,6 +123,43 @@ class GpuWork:
             short_name=_else(short_name, name),
         )
 
+    def copies(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Find out what copies do, and between which GPUs."""
+        copies = frame.with_columns(
+            copy_kind=_by_code(0),
+            kind=_kind_by_memory(_by_code(1)),
+            src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
+            dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
+        )
+        copies = self._with_ends_by_context(copies).with_columns(_copy_ends())
+        copies = copies.with_columns(kind=_kind_by_ends().cast(KIND))
+        self._count_ends(copies)
+        name = pl.format("[CUDA memcpy {}]", "copy_kind").cast(pl.Categorical())
+        return copies.with_columns(name=name, short_name=name).drop(*_COPY, "by_context")
+
+    def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
+        """Take the GPUs that copies between GPUs do not name from the contexts that they name."""
+        copies = copies.with_columns(by_context=pl.lit(value=False))
+        among_gpus = pl.col("kind").is_in(("p2p", "d2d"))
+        for ordinal, context in (("src_ordinal", "srcContextId"), ("dst_ordinal", "dstContextId")):
+            silent = among_gpus & pl.col(ordinal).is_null()
+            asked = copies.select(
+                process_gid="globalPid", context=pl.when(silent).then(given(pl.col(context)))
+            )
+            if asked["context"].count():
+                found = self._contexts.ordinals(asked)
+                copies = copies.with_columns(
+                    pl.coalesce(ordinal, found).alias(ordinal),
+                    by_context=pl.col("by_context") | found.is_not_null(),
+                )
+        return copies
+
+    def _count_ends(self, copies: pl.DataFrame) -> None:
+        peers = copies.filter(pl.col("kind") == "p2p")
+        self._placed_by_context += int(peers["by_context"].sum())
+        ends = pl.any_horizontal(pl.col("src_ordinal", "dst_ordinal").is_null())
+        self._unknown_ends += int(peers.select(ends.sum()).item())
+
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:
     """Return `first` with `second` where it is null."""
@@ -127,29 +172,13 @@ def _with_head(frame: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
     )
 
 
-def _copies(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
-    codes = list(_COPY_KINDS)
-    name, kind = (
-        pl.col("copyKind").replace_strict(
-            codes,
-            [row[i] for row in _COPY_KINDS.values()],
-            default=_COPY_KINDS[0][i],
-            return_dtype=pl.String,
-        )
-        for i in (0, 1)
-    )
-    return (
-        frame.with_columns(
-            copy_kind=name,
-            kind=_kind_by_memory(kind),
-            src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
-            dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
-        )
-        .with_columns(_copy_ends())
-        .with_columns(kind=_kind_by_ends().cast(KIND))
-        .with_columns(name=pl.format("[CUDA memcpy {}]", "copy_kind").cast(pl.Categorical()))
-        .with_columns(short_name="name")
-        .drop("copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
+def _by_code(part: int) -> pl.Expr:
+    """Return the direction of a copy as recorded (part 0), or its kind (part 1)."""
+    return pl.col("copyKind").replace_strict(
+        list(_COPY_KINDS),
+        [row[part] for row in _COPY_KINDS.values()],
+        default=_COPY_KINDS[0][part],
+        return_dtype=pl.String,
     )
 
 
@@ -185,9 +214,18 @@ def _copy_ends() -> list[pl.Expr]:
 
 
 def _kind_by_ends() -> pl.Expr:
-    """Call a device copy between two GPUs what it is."""
+    """Call a copy between two GPUs what it is.
+
+    One that the driver makes through host memory is recorded as two, to the host and from it, and
+    both have device memory at both ends.
+    """
     between = (pl.col("kind") == "d2d") & (pl.col("src_ordinal") != pl.col("dst_ordinal"))
-    return pl.when(between).then(pl.lit("p2p")).otherwise("kind")
+    halves = pl.col("copy_kind").is_in(("HtoD", "DtoH")) & pl.all_horizontal(
+        pl.col("srcKind", "dstKind").is_in(_DEVICE_MEMORY)
+    )
+    return (
+        pl.when(between).then(pl.lit("p2p")).when(halves).then(pl.lit("staged")).otherwise("kind")
+    )
 
 
 def _memsets(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
@@ -207,6 +245,10 @@ def _integers(*columns: str) -> dict[str, SqlType]:
     return dict.fromkeys(columns, "int")
 
 
+_COPY = (
+    "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "srcContextId", "dstContextId",
+)  # fmt: skip
+"""What only `GpuWork.copies` looks at."""
 _RENAMED = {
     "deviceId": "ordinal",
     "contextId": "context",
@@ -217,12 +259,7 @@ _RENAMED = {
 }
 _TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
     KERNEL: (_integers("demangledName", "shortName", "graphNodeId"), GpuWork.kernels),
-    MEMCPY: (
-        _integers(
-            "bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"
-        ),
-        _copies,
-    ),
+    MEMCPY: (_integers("bytes", "graphNodeId", *_COPY), GpuWork.copies),
     MEMSET: (_integers("bytes", "graphNodeId"), _memsets),
     GRAPH: (_integers("graphId"), _graphs),
 }

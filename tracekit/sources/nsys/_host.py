@@ -8,9 +8,12 @@ import polars as pl
 
 from tracekit.model import RANGE_STYLE
 from tracekit.sources._ordering import Ordered
-from tracekit.sources.nsys._ids import Strings, Texts, process_of
+from tracekit.sources.nsys._ids import Texts, process_of
+from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
-from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.sources.nsys._payload_layouts import SCHEMAS
+from tracekit.sources.nsys._payloads import Payloads
+from tracekit.sources.sqlite import SqlType
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
@@ -29,20 +32,18 @@ OPEN = (1 << 63) - 1
 
 _NVTX_INTEGERS = (
     "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId",
-    "uint64Value", "int64Value", "uint32Value", "int32Value",
+    "uint64Value", "int64Value", "uint32Value", "int32Value", "jsonTextId",
 )  # fmt: skip
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
-def call_batches(
-    file: SqliteFile, metadata: Metadata, strings: Strings, rows: int
-) -> Iterator[pl.DataFrame]:
+def call_batches(export: Export, rows: int) -> Iterator[pl.DataFrame]:
     """Return the CUDA runtime and driver calls, which nsys keeps in one table."""
     columns = ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
-    names = Texts(strings, pl.Categorical(), drop=_VERSION_SUFFIX)
-    for batch in file.batches(RUNTIME, dict.fromkeys(columns, "int"), rows):
+    names = Texts(export.strings, pl.Categorical(), drop=_VERSION_SUFFIX)
+    for batch in export.file.batches(RUNTIME, dict.fromkeys(columns, "int"), rows):
         calls = batch.drop_nulls(["start", "end", "globalTid"])
-        yield shifted(calls, metadata, "start", "end").select(
+        yield shifted(calls, export.metadata, "start", "end").select(
             "start",
             "end",
             thread_gid="globalTid",
@@ -57,18 +58,27 @@ class Nvtx:
 
     Parameters
     ----------
-    file, metadata, strings
+    export
         The export.
     """
 
-    def __init__(self, file: SqliteFile, metadata: Metadata, strings: Strings) -> None:
-        self._file = file
-        self._metadata = metadata
-        self._registered = Texts(strings)
+    def __init__(self, export: Export) -> None:
+        self._file = export.file
+        self._metadata = export.metadata
+        self._registered = Texts(export.strings)
+        self._json = Texts(export.strings)
+        self._payloads: Payloads | None = None
         self._named: list[pl.DataFrame] = []
         self._domains: list[pl.DataFrame] = []
         self.rows = 0
         """How many rows were read."""
+        self.extended = 0
+        """How many ranges have an extended payload, as bytes or JSON."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What was not decoded, in words."""
+        return self._payloads.losses if self._payloads else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ranges; the end of one that was still open is `OPEN`.
@@ -82,6 +92,10 @@ class Nvtx:
             **dict.fromkeys(("doubleValue", "floatValue"), "real"),
             **dict.fromkeys(("text", "jsonText"), "text"),
         }
+        # Exports without such payloads are read faster without that column.
+        if self._file.holds_rows(SCHEMAS) and self._file.holds_values(NVTX, "binaryData"):
+            columns["binaryData"] = "blob"
+            self._payloads = Payloads(self._file)
         for batch in self._file.batches(NVTX, columns, rows):
             self.rows += batch.height
             named = batch.filter(pl.col("eventType").is_in(_NAME_ROWS))
@@ -95,7 +109,16 @@ class Nvtx:
             )
             used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
             self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
-            yield _ranges(ranges, self._metadata)
+            yield _ranges(self._with_extended(ranges), self._metadata)
+
+    def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
+        """Add ``extended``, the payload as JSON."""
+        given = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
+        if self._payloads:
+            given.append(self._payloads.of(ranges["binaryData"]))
+        extended = pl.select(pl.coalesce(given)).to_series()
+        self.extended += extended.count()
+        return ranges.with_columns(extended.alias("extended"))
 
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
         registered = self._registered.of(rows["textId"])
@@ -168,7 +191,7 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
     # SQLite has no unsigned integers, so large ones are stored as negative ones.
     values = {"uint64Value": pl.col("uint64Value").reinterpret(signed=False)}
     columns = (
-        "jsonText", "uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value",
+        "extended", "uint64Value", "int64Value", "doubleValue", "uint32Value", "int32Value",
         "floatValue",
     )  # fmt: skip
     given = [name for name in columns if rows[name].null_count() < rows.height]
@@ -203,13 +226,13 @@ def _inferred(silent: pl.DataFrame, ranges: Ordered) -> pl.DataFrame:
     )
 
 
-def thread_names(file: SqliteFile, given: pl.DataFrame, strings: Strings) -> pl.DataFrame:
+def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
     """Return one name per thread: what the program gave it through NVTX, else the system's."""
     columns = ("nameId", "priority", "globalTid")
-    system = file.read("ThreadNames", dict.fromkeys(columns, "int"))
+    system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(
         thread_gid="globalTid",
-        name=Texts(strings).of(system["nameId"]),
+        name=Texts(export.strings).of(system["nameId"]),
         rank=pl.col("priority").fill_null(0),
     )
     return (

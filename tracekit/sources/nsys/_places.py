@@ -46,8 +46,13 @@ class Places:
     def _process(self, global_ids: pl.Series) -> pl.Series:
         return _position(global_ids, self._processes)
 
-    def _thread(self, global_ids: pl.Series) -> pl.Series:
+    def thread(self, global_ids: pl.Series) -> pl.Series:
+        """Return the numbers of threads."""
         return _position(global_ids, self._threads)
+
+    def process_by_thread(self, global_ids: pl.Series) -> pl.Series:
+        """Return the numbers of the processes of threads."""
+        return self.process_of_thread.gather(self.thread(global_ids))
 
     def _device(self, ordinal: str, ops: pl.DataFrame) -> pl.Series:
         if ordinal not in ops.columns:
@@ -75,8 +80,8 @@ class Places:
         gid = "thread_gid"
         return {
             "report": _constant(0, REPORTS.schema["report"]),
-            "thread": Maker((gid,), lambda calls: self._thread(calls[gid])),
-            "process": Maker((gid,), lambda calls: self._process_by_thread(calls[gid])),
+            "thread": Maker((gid,), lambda calls: self.thread(calls[gid])),
+            "process": Maker((gid,), lambda calls: self.process_by_thread(calls[gid])),
         }
 
     def ranges(
@@ -112,9 +117,6 @@ class Places:
             "category": Maker(("thread_gid", *ids), lambda rows: _named(rows, categories, *ids)),
         }
 
-    def _process_by_thread(self, global_ids: pl.Series) -> pl.Series:
-        return self.process_of_thread.gather(self._thread(global_ids))
-
     def _end_thread(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the thread that ended a range, if of the process that began it."""
         if "end_thread_gid" not in ranges.columns:
@@ -123,7 +125,7 @@ class Places:
         both = ranges.select("thread_gid", "end_thread_gid")
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = both.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
-        return self._thread(ended.fill_null(0)).set(~same, None)
+        return self.thread(ended.fill_null(0)).set(~same, None)
 
 
 def _constant(value: int | str, dtype: PolarsType) -> Maker:

@@ -90,6 +90,12 @@ class SqliteFile:
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)})"  # noqa: S608
         return table in self.tables and bool(self._rows(sql)[0][0])
 
+    def holds_values(self, table: str, column: str) -> bool:
+        """Tell whether `table` has `column`, and any value in it."""
+        given = f"{quoted(column)} IS NOT NULL"
+        sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {given})"  # noqa: S608
+        return self.has(table, column) and bool(self._rows(sql)[0][0])
+
     def count(self, table: str) -> int:
         """Return the number of rows of `table`, which exists."""
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-SqlType = Literal["int", "real", "text"]
+SqlType = Literal["int", "real", "text", "blob"]
 Role = Literal["int", "real", "text", "rowid"]
 
 MAGIC = b"SQLite format 3\x00"
@@ -135,7 +135,7 @@ def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
         return "rowid" if kind == "int" else None
     if kind == "int" and _is_real(column.declared):  # SQLite takes its whole numbers through a real
         return None
-    return kind
+    return None if kind == "blob" else kind
 
 
 def _is_real(declared: str) -> bool:

@@ -8,7 +8,7 @@ SQLite's own `typeof`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,11 @@ import polars as pl
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.sqlite._layout import SqlType
 
-DTYPE = {"int": pl.Int64, "real": pl.Float64, "text": pl.String}
+DTYPE = {"int": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary}
 """What columns come as."""
-_SEED = {"int": "0", "real": "0.0"}
+_SEED = {"int": "0", "real": "0.0", "blob": "x''"}
+_UNTYPED = ("text", "blob")
+"""What SQLite makes of a value of any type."""
 
 
 def quoted(name: str) -> str:
@@ -65,12 +67,14 @@ class Library:
         rows = self._read_typed(table, columns, where)
         if rows is None:
             rows = self._read_coerced(table, columns, where)
-        return Rows(decoded(rows.frame), rows.lost)
+        blobs = [name for name, kind in columns.items() if kind == "blob"]
+        return Rows(decoded(rows.frame, blobs), rows.lost)
 
     def _read_typed(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows | None:
         """Read columns that hold what they should; None where a value has another type."""
         values = [
-            self._text(name) if kind == "text" else quoted(name) for name, kind in columns.items()
+            self._cast(name, kind) if kind in _UNTYPED else quoted(name)
+            for name, kind in columns.items()
         ]
         frame = self._query(self._select(table, columns, values, where))
         if frame is None:
@@ -81,7 +85,7 @@ class Library:
     def _read_coerced(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows:
         """Read columns of mixed types: whole numbers are kept exactly, what is none is null."""
         values = [
-            self._text(name) if kind == "text" else _coerced(name, kind)
+            self._cast(name, kind) if kind in _UNTYPED else _coerced(name, kind)
             for name, kind in columns.items()
         ]
         frame = self._query(self._select(table, columns, values, where))
@@ -91,11 +95,11 @@ class Library:
         if frame is None or given is None:
             raise self.damaged(f"table {table} holds values of unexpected types")
         lost = {name: int(given[name].sum()) - frame[name].count() for name in columns}
-        typed = frame.cast({n: DTYPE[k] for n, k in columns.items() if k != "text"})
+        typed = frame.cast({n: DTYPE[k] for n, k in columns.items() if k not in _UNTYPED})
         return Rows(typed, {name: number for name, number in lost.items() if number})
 
-    def _text(self, name: str) -> str:
-        return f"CAST({quoted(name)} AS {'BLOB' if self.utf8 else 'TEXT'})"
+    def _cast(self, name: str, kind: SqlType) -> str:
+        return f"CAST({quoted(name)} AS {'BLOB' if self.utf8 or kind == 'blob' else 'TEXT'})"
 
     def _select(
         self, table: str, columns: Mapping[str, SqlType], values: Sequence[str], where: str
@@ -145,9 +149,10 @@ def _coerced(name: str, kind: SqlType) -> str:
     )
 
 
-def decoded(frame: pl.DataFrame) -> pl.DataFrame:
-    """Decode columns of bytes as UTF-8; bytes that are none become U+FFFD."""
-    return frame.with_columns(_decoded(s) for s in frame if s.dtype == pl.Binary)
+def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
+    """Decode columns of bytes, but for `blobs`, as UTF-8; bytes that are none become U+FFFD."""
+    texts = (s for s in frame if s.dtype == pl.Binary and s.name not in blobs)
+    return frame.with_columns(_decoded(s) for s in texts)
 
 
 def _decoded(column: pl.Series) -> pl.Series:

@@ -1,0 +1,222 @@
+"""Sampled counters: throughput of NVLink, PCIe and NICs, and activity of multiprocessors.
+
+Numbers of metrics differ from file to file, so they are known by their names; and these differ
+between GPUs and between versions of nsys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import polars as pl
+
+from tracekit.model import METRIC
+from tracekit.sources.nsys._metadata import Metadata, shifted
+from tracekit.sources.sqlite import SqliteFile, SqlType
+
+GPU_METRICS = "GPU_METRICS"
+GENERIC_EVENTS = "GENERIC_EVENTS"
+NIC_METRICS = "NET_NIC_METRIC"
+
+# Of a GPU: shares of a peak. Requests to its memory through PCIe are counted, not timed.
+_OF_GPUS = {
+    "nvlink_rx": re.compile(r"nvlink.*\b(rx|receiv)"),
+    "nvlink_tx": re.compile(r"nvlink.*\b(tx|transmit)"),
+    "pcie_rx": re.compile(r"pcie (rx|read)\b(?!.*request)"),
+    "pcie_tx": re.compile(r"pcie (tx|write)\b(?!.*request)"),
+    "sm_active": re.compile(r"sms? active$"),
+}
+_PERCENT = ("", "%", "throughput %")
+_USER_DATA = "user data"
+_OF_NICS = {
+    "nic_rx": re.compile(r"\bbytes received\b|rx_bytes$"),
+    "nic_tx": re.compile(r"\bbytes sent\b|tx_bytes$"),
+    "nic_wait": re.compile(r"\bsend waits\b|xmit_wait$"),
+}
+_LONGEST_NAME = 200
+_PLAIN_NAME = re.compile(r"[\w %/().,:\[\]+-]+")
+"""Names that can stand in a JSON path as they are."""
+
+_GPU_MASK = 0xFF  # the bits of a type's number that are the GPU's
+_FIRST_OF_TYPE = f"rowid IN (SELECT min(rowid) FROM {GENERIC_EVENTS} GROUP BY typeId)"  # noqa: S608
+_WANTED: dict[str, pl.DataType | type[pl.DataType]] = {
+    "typeId": pl.Int64, "metricId": pl.Int64, "device": pl.Int32, "metric": METRIC,
+    "recorded_name": pl.Categorical(),
+}  # fmt: skip
+
+
+class Metrics:
+    """The samples of an export that are of links and multiprocessors.
+
+    Parameters
+    ----------
+    file, metadata
+        The export.
+    gpus
+        Device numbers by the ids that the export gives to GPUs.
+    """
+
+    def __init__(self, file: SqliteFile, metadata: Metadata, gpus: Mapping[int, int]) -> None:
+        self._file = file
+        self._metadata = metadata
+        self._in_json = not file.holds_rows(GPU_METRICS)
+        named = _named_in_json(file) if self._in_json else _named(file)
+        self._wanted = _wanted(named, gpus)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What is not known of the samples, in words."""
+        lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
+        what = "GPUs were sampled that the export does not describe, so their device is not known"
+        return (f"{lost:,} {what}",) if lost else ()
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the canonical table ``metrics``, first of GPUs, then of NICs."""
+        samples = self._of_json(rows) if self._in_json else self._of_gpus(rows)
+        if not self._wanted.is_empty():
+            yield from (_of_report(batch, unit="percent") for batch in samples)
+        yield from map(_of_report, self._of_nics(rows))
+
+    def _of_gpus(self, rows: int) -> Iterator[pl.DataFrame]:
+        columns = ("timestamp", "rawTimestamp", "typeId", "metricId", "value")
+        for batch in self._file.batches(GPU_METRICS, dict.fromkeys(columns, "int"), rows):
+            samples = self._clocked(batch.drop_nulls("value"))
+            yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
+
+    def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return samples from before 2023, when all metrics of a time were one text."""
+        columns: dict[str, SqlType] = {
+            **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
+        }  # fmt: skip
+        for batch in self._file.batches(GENERIC_EVENTS, columns, rows):
+            samples = self._clocked(batch)
+            for name in self._wanted["recorded_name"].unique(maintain_order=True):
+                value = pl.col("data").str.json_path_match(f'$["{name}"]')
+                of_name = self._wanted.filter(pl.col("recorded_name") == name)
+                yield (
+                    samples.join(of_name, on="typeId", maintain_order="left")
+                    .with_columns(value=value.cast(pl.Float64, strict=False))
+                    .filter(pl.col("value").is_finite())
+                )
+
+    def _clocked(self, samples: pl.DataFrame) -> pl.DataFrame:
+        """Add the time of samples; those that have none are left out."""
+        # The raw time is not shifted with the others, so it serves where none are.
+        raw = pl.col("rawTimestamp") if not self._metadata.time_shift else pl.lit(None)
+        timed = shifted(samples, self._metadata, "timestamp")
+        return timed.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")
+
+    def _of_nics(self, rows: int) -> Iterator[pl.DataFrame]:
+        counters, nics = _nic_counters(self._file), _nic_names(self._file)
+        keys = ("metricsListId", "metricsIdx")
+        columns = ("start", "end", "globalId", *keys, "value")
+        if counters.is_empty():
+            return
+        for batch in self._file.batches(NIC_METRICS, dict.fromkeys(columns, "int"), rows):
+            samples = shifted(batch.drop_nulls(["end", "value"]), self._metadata, "start", "end")
+            yield (
+                samples.join(counters, on=keys, maintain_order="left")
+                .join(nics, on="globalId", how="left", maintain_order="left")
+                .with_columns(nic=pl.coalesce("nic", pl.format("NIC {}", "globalId")), time="end")
+            )
+
+
+def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
+    given = samples if unit is None else samples.with_columns(unit=pl.lit(unit))
+    columns = ("device", "nic", "metric", "recorded_name", "start", "time", "value", "unit")
+    present = [name for name in columns if name in given.columns]
+    return given.select(pl.lit(0, pl.Int32).alias("report"), *present)
+
+
+def _named(file: SqliteFile) -> dict[int, dict[str, int | None]]:
+    """Return the numbers of all metrics by type and name."""
+    columns: dict[str, SqlType] = {"typeId": "int", "metricId": "int", "metricName": "text"}
+    rows = file.read("TARGET_INFO_GPU_METRICS", columns).drop_nulls()
+    named: dict[int, dict[str, int | None]] = {}
+    distinct = rows.unique(["typeId", "metricId"], keep="first", maintain_order=True)
+    for type_id, number, name in distinct.rows():
+        named.setdefault(type_id, {}).setdefault(name, number)
+    return named
+
+
+def _named_in_json(file: SqliteFile) -> dict[int, dict[str, int | None]]:
+    """Return the names of all metrics by type, as the first sample of each has them."""
+    if not file.has(GENERIC_EVENTS, "typeId", "data"):
+        return {}
+    rows = file.read(GENERIC_EVENTS, {"typeId": "int", "data": "text"}, _FIRST_OF_TYPE).drop_nulls()
+    return {
+        type_id: dict.fromkeys(name for name in _keys(data) if _PLAIN_NAME.fullmatch(name))
+        for type_id, data in rows.rows()
+    }
+
+
+def _keys(text: str) -> Iterable[str]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return value if isinstance(value, dict) else ()
+
+
+def _wanted(named: Mapping[int, Mapping[str, int | None]], gpus: Mapping[int, int]) -> pl.DataFrame:
+    rows = [
+        (type_id, numbers[name], gpus.get(type_id & _GPU_MASK), metric, name)
+        for type_id, numbers in named.items()
+        for name, metric in _gpu_metrics(numbers).items()
+    ]
+    return pl.DataFrame(rows, schema=_WANTED, orient="row")
+
+
+def _gpu_metrics(names: Iterable[str]) -> dict[str, str]:
+    """Return which metric each name of a GPU's metrics stands for.
+
+    NVLink's user data and what the protocol adds to it are counted apart; where both are there,
+    only user data are what programs moved.
+    """
+    found = {name: metric for name in names if (metric := _gpu_metric(name))}
+    useful = {metric for name, metric in found.items() if _USER_DATA in name.lower()}
+    return {
+        name: metric
+        for name, metric in found.items()
+        if metric not in useful or _USER_DATA in name.lower()
+    }
+
+
+def _gpu_metric(name: str) -> str | None:
+    what, _, unit = name.lower().partition("[")
+    return _match(what, _OF_GPUS) if unit.strip(" ]") in _PERCENT else None
+
+
+def _match(name: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
+    short = name[:_LONGEST_NAME].strip()
+    return next((metric for metric, each in patterns.items() if each.search(short)), None)
+
+
+def _nic_counters(file: SqliteFile) -> pl.DataFrame:
+    """Return ``metricsListId, metricsIdx, metric, recorded_name, unit`` of what is known."""
+    columns: dict[str, SqlType] = {
+        **dict.fromkeys(("metricsListId", "metricsIdx"), "int"), "name": "text", "unit": "text"
+    }  # fmt: skip
+    rows = file.read("TARGET_INFO_NETWORK_METRICS", columns).drop_nulls(["name"])
+    distinct = rows.unique(["metricsListId", "metricsIdx"], keep="first", maintain_order=True)
+    names = distinct["name"].to_list()
+    return (
+        distinct.with_columns(
+            pl.Series("metric", [_match(name.lower(), _OF_NICS) for name in names], METRIC)
+        )
+        .select("metricsListId", "metricsIdx", "metric", "unit", recorded_name="name")
+        .drop_nulls("metric")
+    )
+
+
+def _nic_names(file: SqliteFile) -> pl.DataFrame:
+    """Return ``globalId, nic``."""
+    ids = file.read("NIC_ID_MAP", {"nicId": "int", "globalId": "int"})
+    names = file.read("TARGET_INFO_NIC_INFO", {"nicId": "int", "name": "text"})
+    return (
+        ids.join(names.drop_nulls().unique("nicId", keep="first"), on="nicId")
+        .unique("globalId", keep="first")
+        .select("globalId", nic="name")
+    )
