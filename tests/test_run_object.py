@@ -41,3 +41,16 @@ def test_without_gpu_work_it_is_what_the_run_holds(
     empty = run.trace.with_tables({"ops": run.trace.read("ops").clear()})
     monkeypatch.setitem(vars(run), "trace", empty)
     assert run._repr_html_() == html(run.info(), {}, "ddp")
+
+
+def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
+    transfers = run.table("transfers").collect()
+    assert transfers.equals(run.traffic().transfers)
+    assert run.sql("SELECT count(*) AS n FROM transfers").item() == transfers.height
+    assert run.table("collectives").collect().height == 80
+    assert run.sql("SELECT max(match) AS n FROM collectives").item() == 19
+    with pytest.raises(tracekit.TracekitError, match=r"no table 'copies': .*metrics, transfers"):
+        run.table("copies")
+    assert run.links("pair").is_empty()
+    assert run.links("method", topology="pcie-4").height == 2
+    assert run.collectives("collective")["count"].sum() == 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -17,7 +17,9 @@ from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, SummaryValue
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analysis import Traffic
     from tracekit.attribution import Rules
+    from tracekit.machine import Machine, NcclLog, Placed
     from tracekit.model import Trace
 
 StrPath = str | os.PathLike[str]
@@ -101,8 +103,12 @@ class Run:
         UnknownRunError
             If there is no such table.
         """
+        derived = self._derived()
+        if name in derived:
+            return derived[name]().lazy()
         if name not in self.trace.tables:
-            raise UnknownRunError(f"no table {name!r}", f"there are {', '.join(self.trace.tables)}")
+            names = ", ".join((*self.trace.tables, *derived))
+            raise UnknownRunError(f"no table {name!r}", f"there are {names}")
         return self.trace[name]
 
     def breakdown(
@@ -118,6 +124,78 @@ class Run:
         from tracekit.analysis import breakdown_meta, share_meaning
 
         return {**breakdown_meta(self.trace, skip=skip), "share": share_meaning(by)}
+
+    def machine(self, topology: StrPath | None = None) -> Machine:
+        """Return the machine that the run used; see `traffic` for `topology`."""
+        return self._placed(topology).machine
+
+    def _placed(self, topology: StrPath | None) -> Placed:
+        from tracekit.machine import machine_of
+
+        chosen = None if topology is None else os.fspath(topology)
+        return machine_of(self.trace.read("devices"), chosen)
+
+    def traffic(
+        self,
+        *,
+        topology: StrPath | None = None,
+        nccl_log: Sequence[StrPath] = (),
+        sizes: Mapping[str, int] | None = None,
+        ranks: int | None = None,
+    ) -> Traffic:
+        """Return what the run moved between GPUs, and over which links.
+
+        Parameters
+        ----------
+        topology
+            A topology file or the name of a preset; by default the machine is told by the names of
+            the GPUs.
+        nccl_log
+            Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
+        sizes
+            Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+        ranks
+            Number of ranks of communicators of which it was not recorded.
+
+        Raises
+        ------
+        UsageError
+            If the topology has fewer GPUs than ran.
+        InputError
+            If the topology or a log cannot be read as one.
+        """
+        from tracekit.analysis import Traffic
+
+        return Traffic(self.trace, self._placed(topology), _log(nccl_log), sizes, ranks)
+
+    def links(self, by: str | Sequence[str] = "link", **options: Any) -> pl.DataFrame:
+        """Return traffic by link and other keys.
+
+        `tracekit.analysis.links` says which columns there are; `options` are those of `traffic`.
+        """
+        return self.traffic(**options).links(by)
+
+    def collectives(
+        self,
+        by: str | Sequence[str] = "library,collective,bytes,communicator",
+        *,
+        nccl_log: Sequence[StrPath] = (),
+        sizes: Mapping[str, int] | None = None,
+    ) -> pl.DataFrame:
+        """Return what collectives cost; see `tracekit.analysis.collectives`."""
+        return self.collectives_with_meta(by, nccl_log=nccl_log, sizes=sizes)[0]
+
+    def collectives_with_meta(
+        self,
+        by: str | Sequence[str] = "library,collective,bytes,communicator",
+        *,
+        nccl_log: Sequence[StrPath] = (),
+        sizes: Mapping[str, int] | None = None,
+    ) -> tuple[pl.DataFrame, dict[str, Any]]:
+        """Return `collectives`, and how much is known of them."""
+        from tracekit.analysis import collectives_with_meta
+
+        return collectives_with_meta(self.trace, by=by, log=_log(nccl_log), sizes=sizes)
 
     def info(self) -> pl.DataFrame:
         """Return what the run holds and lacks; see `tracekit.analysis.features`."""
@@ -147,7 +225,20 @@ class Run:
         """
         from tracekit.analysis import query as run_query
 
-        return run_query(self.trace, query)
+        return run_query(self.trace, query, self._derived())
+
+    def _derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
+        """Return what makes the tables that are worked out of the stored ones, by name."""
+        return {
+            "transfers": lambda: self.traffic().transfers,
+            "collectives": lambda: self.traffic().calls,
+        }
+
+
+def _log(paths: Sequence[StrPath]) -> NcclLog | None:
+    from tracekit.machine import read_nccl_log
+
+    return read_nccl_log(*map(Path, paths)) if paths else None
 
 
 def ingest(

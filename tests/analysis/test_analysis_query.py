@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import query
 from tracekit.errors import UsageError
-from tracekit.model import TABLES, Trace
+from tracekit.model import TABLES, TRANSFERS, Trace
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +171,20 @@ def test_frames_of_the_caller_are_no_tables(trace: Trace) -> None:
     assert mine.height == 1
     with pytest.raises(UsageError, match="mine"):
         query(trace, "SELECT * FROM mine")
+
+
+def test_derived_tables_are_made_when_they_are_named(trace: Trace) -> None:
+    made = []
+
+    def make() -> pl.DataFrame:
+        made.append(1)
+        return TRANSFERS.conform(pl.DataFrame({"report": [0], "process": [0], "start": [1],
+            "end": [2], "method": ["p2p"], "evidence": ["measured"], "source": ["recorded"],
+            "stage": ["WU"], "bytes": [7]}))  # fmt: skip
+
+    derived = {"transfers": make}
+    assert query(trace, "SELECT count(*) AS n FROM ops", derived).height == 1
+    assert "transfers" in query(trace, "SHOW TABLES", derived).to_series()
+    assert made == []
+    assert query(trace, "SELECT sum(bytes) AS n FROM Transfers", derived).item() == 7
+    assert made == [1]

@@ -88,7 +88,7 @@ def test_a_file_is_ingested_on_the_way() -> None:
     [
         (["--by", "stages"], "no breakdown by 'stages'"),
         (["--by", "stage,"], "no breakdown by ''"),
-        (["--by", "stage", "--by", "stage"], "cannot break down by"),
+        (["--by", "stage", "--by", "stage"], "no breakdown by 'stage,stage': name each of"),
         (["--skip", "99"], "all iterations would be skipped (99 of 6)"),
         (["--iteration", "("], "("),
         (["--rules", "none.toml"], "none.toml"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from cli_helpers import SAMPLE, command, environment, in_process, tracekit
 
-from tracekit.cli._breakdown import complete_key
-from tracekit.cli._options import complete_run
+from tracekit.cli._breakdown import KEYS
+from tracekit.cli._options import complete_keys, complete_run
 from tracekit.errors import StoreError
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def test_completion_without_a_store_that_works(store: Path) -> None:
 
 
 def test_completion_of_keys() -> None:
-    assert list(complete_key("s")) == ["stage", "stream"]
-    assert list(complete_key("stage,s")) == ["stage,stream"]
-    assert list(complete_key("stage,de")) == ["stage,device"]
+    assert list(complete_keys(KEYS, "s")) == ["stage", "stream"]
+    assert list(complete_keys(KEYS, "stage,s")) == ["stage,stream"]
+    assert list(complete_keys(KEYS, "stage,de")) == ["stage,device"]
 
 
 def test_a_shell_gets_its_completions(stored: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import polars as pl
 import pytest
-from cli_helpers import ANSI, ROOT, SAMPLE, in_process, on_terminal, tracekit
+from cli_helpers import ANSI, ROOT, SAMPLE, TOPOLOGY, in_process, on_terminal, tracekit
 
 from tracekit.present._text import cells
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 SCHEMAS = ROOT / "schemas" / "json"
 QUERY = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"
+LINK_KEYS = ["link", "pair", "route", "method", "stage", "iteration", "link,stage", "pair,method"]
+WHATS = ["matrix", "links", "routes", "relays"]
+SIZED = ["--bytes", "all_reduce=25MB"]
 KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "iteration"]
 
 LISTINGS = {
@@ -29,6 +32,27 @@ LISTINGS = {
         ["breakdown", "--by", "kernel", "--by", "stage,stream"],
         ["breakdown", str(SAMPLE)],
     ],
+    "links": [
+        *(["links", "--by", key, *SIZED] for key in LINK_KEYS),
+        ["links"],
+        ["links", "--counters"],
+        ["links", "--parameters", "60M", "--topology", "dgx1v", *SIZED],
+    ],
+    "collectives": [
+        ["collectives"],
+        ["collectives", *SIZED],
+        ["collectives", "--by", "collective,stage"],
+    ],
+    "topology-show": [
+        *(
+            ["topology", "show", "dgx1v", "--what", w]
+            for w in ("matrix", "links", "routes", "relays")
+        ),
+        ["topology", "show"],
+        ["topology", "show", "dgx2"],
+    ],
+    "topology-list": [["topology", "list"]],
+    "topology-check": [["topology", "check", str(TOPOLOGY)]],
     "info": [["info"], ["info", "ddp"]],
     "sql": [["sql", "@latest", QUERY], ["sql", "ddp", "SELECT * FROM ranges LIMIT 20"]],
     "runs": [["runs"], ["runs", "list"], ["runs", "--label", "gpus=4"], ["runs", "--label", "a=b"]],

@@ -35,8 +35,9 @@ EXAMPLES = [
 
 def test_the_commands() -> None:
     assert [" ".join(path) for path, _ in ALL] == [
-        "", "ingest", "breakdown", "info", "sql",
+        "", "ingest", "breakdown", "links", "collectives", "info", "sql",
         "runs", "runs list", "runs show", "runs rename", "runs remove",
+        "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip
 
 
@@ -65,10 +66,11 @@ def test_every_example_is_a_command_that_exists(line: str) -> None:
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(p) or "tracekit" for p, _ in ALL])
 def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> None:
     options = {option for p in command.params for option in p.opts}
-    if path[-1:] in {("rename",), ("remove",), ("runs",), ()}:
+    if path[-1:] in {("rename",), ("remove",), ("runs",), ("topology",), ("import",), ()}:
         assert "--format" not in options
     else:
-        assert {"--format", "--output", "--store"} <= options
+        assert {"--format", "--output"} <= options
+        assert ("--store" in options) == (path not in {("topology", "list"), ("topology", "check")})
 
 
 def test_version() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracekit.errors import UsageError
@@ -42,12 +42,33 @@ def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     UsageError
         If one is unknown, is given twice, or none is given.
     """
+    return chosen_keys(by, _KEYS, "breakdown")
+
+
+def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> tuple[str, ...]:
+    """Return the keys that a user names, as a sequence or separated by commas.
+
+    Parameters
+    ----------
+    by
+        What the user says.
+    known
+        The keys that there are.
+    what
+        What is by them, for messages.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, is given twice, or none is given.
+    """
     keys = tuple(key.strip() for key in (by.split(",") if isinstance(by, str) else by))
     for key in keys:
-        if key not in _KEYS:
-            raise UsageError(f"no breakdown by {key!r}", f"choose among {', '.join(_KEYS)}")
+        if key not in known:
+            raise UsageError(f"no {what} by {key!r}", f"choose among {', '.join(known)}")
     if not keys or len(set(keys)) < len(keys):
-        raise UsageError(f"cannot break down by {by!r}", f"name each of {', '.join(_KEYS)} once")
+        text = by if isinstance(by, str) else ",".join(by)
+        raise UsageError(f"no {what} by {text!r}", f"name each of {', '.join(known)} once")
     return keys
 
 

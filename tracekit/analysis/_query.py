@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.model import Trace
+from tracekit.model import DERIVED, Trace
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _READING = re.compile(r"\s*\(*\s*(select|with|show|explain|describe)\b", re.IGNORECASE)
@@ -17,7 +18,10 @@ _READING = re.compile(r"\s*\(*\s*(select|with|show|explain|describe)\b", re.IGNO
 _OPENS_FILES = re.compile(r"\b(read|scan)_\w+[\"'`]?\s*(\(|--|/\*)", re.IGNORECASE)
 
 
-def query(trace: Trace, sql: str) -> pl.DataFrame:
+Make = Callable[[], pl.DataFrame]
+
+
+def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> pl.DataFrame:
     """Run one reading SQL statement over the canonical tables.
 
     Parameters
@@ -26,6 +30,8 @@ def query(trace: Trace, sql: str) -> pl.DataFrame:
         The run; its tables are ``ops``, ``calls``, ``ranges`` and so on.
     sql
         A SELECT (or WITH, SHOW TABLES, EXPLAIN) in the dialect of polars.
+    derived
+        What makes the tables that are worked out of these; called for those that `sql` names.
 
     Raises
     ------
@@ -39,12 +45,16 @@ def query(trace: Trace, sql: str) -> pl.DataFrame:
         raise UsageError(
             "a query reads the tables of its run and no files", "SHOW TABLES lists them"
         )
+    frames = dict(trace.tables)
+    for name, make in (derived or {}).items():
+        named = re.search(rf"\b{name}\b", sql, re.IGNORECASE)
+        frames[name] = (make() if named else DERIVED[name].empty()).lazy()
     try:
-        with pl.SQLContext(frames=dict(trace.tables)) as context:
+        with pl.SQLContext(frames=frames) as context:
             return context.execute(sql).collect()
     except pl.exceptions.PolarsError as error:
         # What follows the first paragraph is the engine's plan, which names files of the store.
         reason = str(error).strip().split("\n\n")[0]
         raise UsageError(
-            f"the query failed ({reason})", f"the tables are {', '.join(trace.tables)}"
+            f"the query failed ({reason})", f"the tables are {', '.join(frames)}"
         ) from error

@@ -7,12 +7,15 @@ import typer
 from tracekit import __version__
 from tracekit._memory import keep_free_memory
 from tracekit.cli._breakdown import breakdown
+from tracekit.cli._collectives import collectives
 from tracekit.cli._guard import GuardedGroup
 from tracekit.cli._info import info
 from tracekit.cli._ingest import ingest
+from tracekit.cli._links import links
 from tracekit.cli._options import examples
 from tracekit.cli._runs import runs
 from tracekit.cli._sql import sql
+from tracekit.cli._topology import topology
 
 app = typer.Typer(
     cls=GuardedGroup,
@@ -59,6 +62,18 @@ app.command(
         "tracekit breakdown mnist --by stage,device --skip 2",
     )
 )(breakdown)
+app.command(
+    epilog=examples(
+        "tracekit links",
+        "tracekit links --by pair --matrix traffic.html",
+        "tracekit links --topology topo.txt --nccl-log nccl.log --by link,stage",
+        "tracekit links --by method --parameters 60M",
+    )
+)(links)
+app.command(
+    epilog=examples("tracekit collectives", "tracekit collectives --bytes all_reduce=25MB")
+)(collectives)
+app.add_typer(topology, name="topology")
 app.command(epilog=examples("tracekit info", "tracekit info trace.sqlite --format json"))(info)
 app.command(
     epilog=examples(

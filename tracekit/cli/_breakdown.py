@@ -1,6 +1,5 @@
 """`tracekit breakdown`: where the time goes."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -11,8 +10,10 @@ from tracekit.cli._options import (
     RulesOption,
     RunArgument,
     StoreOption,
+    by_option,
     listing,
     open_run,
+    split_keys,
 )
 from tracekit.cli._output import Listing
 
@@ -20,27 +21,11 @@ KEYS = ("stage", "kind", "kernel", "range", "device", "stream", "iteration")
 """What a breakdown can group by."""
 
 
-def complete_key(incomplete: str) -> Iterator[str]:
-    """Propose keys that continue a list such as `stage,dev`."""
-    before, comma, last = incomplete.rpartition(",")
-    for key in KEYS:
-        if key.startswith(last) and key not in before.split(","):
-            yield f"{before}{comma}{key}"
-
-
 @listing
 def breakdown(
     run: RunArgument = LATEST,
     *,
-    by: Annotated[
-        list[str],
-        typer.Option(
-            "--by",
-            metavar="KEYS",
-            help=f"What to group by: {', '.join(KEYS)}, or several joined by commas.",
-            autocompletion=complete_key,
-        ),
-    ] = ["stage"],  # noqa: B006 - typer copies it
+    by: Annotated[list[str], by_option(KEYS)] = ["stage"],  # noqa: B006 - typer copies it
     skip: Annotated[
         int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
     ] = 0,
@@ -58,7 +43,7 @@ def breakdown(
     """
     from tracekit.analysis import breakdown_with_meta, share_meaning
 
-    keys = [key.strip() for part in by for key in part.split(",")]
+    keys = split_keys(by)
     opened = open_run(run, store, rules, iteration)
     rows, meta = breakdown_with_meta(opened.trace, keys, skip=skip, per_iteration=per_iteration)
     meta["share"] = share_meaning(keys)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _SIZES = {"": 1, "b": 1} | {
     f"{letter}{kind}": base ** (power + 1)
     for power, letter in enumerate("kmgt")
@@ -95,6 +96,81 @@ def parse_size(text: str) -> int:
     if not size:
         raise UsageError(f"{text!r} is not a size of memory", "write it as 4GiB, 500MB or bytes")
     return size
+
+
+def parse_count(text: str) -> int:
+    """Return the number that a text means, such as ``60M``, ``1.3B`` or ``60000``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmbgt]?)\s*", text.lower())
+    count = int(Decimal(found[1]) * _COUNTS[found[2]]) if found else 0
+    if not count:
+        raise UsageError(f"{text!r} is not a number", "write it as 60M, 1.3B or 60000")
+    return count
+
+
+def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
+    """Return the bytes of collectives written as `all_reduce=25MB`.
+
+    Raises
+    ------
+    UsageError
+        If one is not, a collective is unknown, or is there twice.
+    """
+    from tracekit.model import COLLECTIVES
+
+    sizes: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, size = pair.partition("=")
+        if not equals or name not in COLLECTIVES:
+            known = ", ".join(COLLECTIVES)
+            raise UsageError(
+                f"{pair!r} is not the size of a collective",
+                f"write --bytes all_reduce=25MB; collectives are {known}",
+            )
+        if name in sizes:
+            raise UsageError(f"the size of {name} is given twice", "give each collective once")
+        sizes[name] = parse_size(size)
+    return sizes
+
+
+def write_text(text: str, path: Path | None) -> None:
+    """Write a text to a file, or to standard output."""
+    if path is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+    else:
+        Target.of(Format.TABLE, path).write_text(text)
+
+
+def by_option(keys: "Sequence[str]") -> Any:
+    """Return the option `--by` of a command whose rows can be grouped by some keys."""
+
+    def complete(incomplete: str) -> Iterator[str]:
+        return complete_keys(keys, incomplete)
+
+    return typer.Option(
+        "--by",
+        metavar="KEYS",
+        help=f"What to group by: {', '.join(keys)}, or several joined by commas.",
+        autocompletion=complete,
+    )
+
+
+def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
+    """Propose keys that continue a list such as `stage,dev`."""
+    before, comma, last = incomplete.rpartition(",")
+    for key in keys:
+        if key.startswith(last) and key not in before.split(","):
+            yield f"{before}{comma}{key}"
+
+
+def split_keys(by: "Sequence[str]") -> list[str]:
+    """Return keys that were given joined by commas, in several options, or both."""
+    return [key.strip() for part in by for key in part.split(",")]
 
 
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
@@ -190,5 +266,30 @@ RunArgument = Annotated[
         metavar="RUN",
         help="Name of a run, start of its id, @latest, or a trace file.",
         autocompletion=complete_run,
+    ),
+]
+TopologyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topology",
+        metavar="FILE",
+        help="The machine: output of `nvidia-smi topo -m`, NCCL's XML, an nvprof database, TOML, "
+        "or a preset (`tracekit topology list`). Default: told by the GPUs' names.",
+    ),
+]
+NcclLogOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--nccl-log",
+        metavar="FILE",
+        help="A log of the run with NCCL_DEBUG=INFO; may be given several times.",
+    ),
+]
+BytesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bytes",
+        metavar="COLLECTIVE=SIZE",
+        help="Size of a collective that was not recorded, such as all_reduce=25MB.",
     ),
 ]

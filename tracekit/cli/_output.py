@@ -1,6 +1,5 @@
 """What a command found, where it goes, and in which format."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit._files import write_whole
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,12 +103,18 @@ class Target:
         content = self._render(listing)
         if self.path is not None:
             with _writing(self.path):
-                _write_file(self.path, content.encode() if isinstance(content, str) else content)
+                write_whole(self.path, content.encode() if isinstance(content, str) else content)
             return
         if isinstance(content, str):
             content = content.encode(sys.stdout.encoding, errors="replace")
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
+
+    def write_text(self, text: str) -> None:
+        """Write a text to the file that is the target."""
+        if self.path is not None:
+            with _writing(self.path):
+                write_whole(self.path, text.encode())
 
     def _render(self, listing: Listing) -> str | bytes:
         from tracekit import present
@@ -174,21 +180,6 @@ def _is_database(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is either there as a whole or as it was before."""
-    target = path.resolve()
-    # A device or a pipe is written to; only a file may be replaced by another one.
-    if target.exists() and not target.is_file():
-        target.write_bytes(content)
-        return
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager

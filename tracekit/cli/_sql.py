@@ -18,8 +18,8 @@ def sql(
 ) -> Listing:
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
 
-    The tables are reports, contents, processes, threads, devices, ops, calls, ranges and
-    iterations. Times are in ns.
+    The tables are reports, contents, processes, threads, devices, ops, calls, ranges, iterations,
+    host and metrics, and worked out of them transfers and collectives. Times are in ns.
     """
     opened = open_run(run, store)
     return Listing("sql", opened.name, opened.sql(query), {"query": query})

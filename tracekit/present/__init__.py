@@ -1,9 +1,13 @@
-"""How results look: tables on a terminal and in a notebook, and the formats for other programs.
+"""How results look: tables, figures, and the formats for other programs.
 
-Nothing here computes a result. polars and rich are imported when something is shown, not before.
+Nothing here computes a result. polars, rich and plotly are imported when something is shown, not
+before.
 """
 
+from tracekit.present._figures import figure_layout, figure_text, save_figure
 from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
+from tracekit.present._link_figures import matrix_figure, utilisation_figure
+from tracekit.present._machine_figure import machine_figure
 from tracekit.present._notebook import html
 from tracekit.present._palette import (
     ACCENT,
@@ -18,5 +22,7 @@ from tracekit.present._text import printable
 
 __all__ = [
     "ACCENT", "ANSWER_COLOURS", "IDLE_COLOUR", "KIND_COLOURS", "STAGE_COLOURS", "colour_of",
-    "html", "printable", "records", "terminal", "to_csv", "to_json", "to_markdown", "to_parquet",
+    "figure_layout", "figure_text", "html", "machine_figure", "matrix_figure", "printable",
+    "records", "save_figure", "terminal", "to_csv", "to_json", "to_markdown", "to_parquet",
+    "utilisation_figure",
 ]  # fmt: skip

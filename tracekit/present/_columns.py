@@ -25,7 +25,9 @@ NULL = "-"
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
 _WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
-_SHARE = re.compile(r"(^|_)(share|coverage|launched)(_|$)")
+_SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation)(_|$)")
+_RATE = re.compile(r"_gb_s$")
+_PERCENT = re.compile(r"_percent$")
 _BYTES = re.compile(r"(^|_)bytes$")
 # Numbers that name a thing are shown as they are; all other integers get thousands separators.
 _IDENTIFIER = re.compile(
@@ -138,6 +140,10 @@ def _shown_number(series: pl.Series, time_scale: _Scale | None) -> ShownColumn:
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals)
         return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
+    if _PERCENT.search(name):
+        return ShownColumn(name, _PERCENT.sub("", label), scaled(values, 1, 1), "%")
+    if _RATE.search(name):
+        return ShownColumn(name, _RATE.sub("", label), scaled(values, 1, 3), "GB/s")
     if _SHARE.search(name) and series.dtype.is_float():
         return ShownColumn(name, _LABELS.get(name, label), scaled(values, 0.01, 1), "%")
     grouped = _IDENTIFIER.search(name) is None

@@ -1,11 +1,13 @@
 """Where the columns of a table go: as wide as they are, or made to fit a terminal.
 
-What does not fit gives way in this order: units move below their labels, columns that others
-imply are left out (and named), long texts are shortened or wrapped.
+What does not fit gives way in this order: labels break at their underscores and units move below
+them, columns of which nothing is known and those that others imply are left out (and named), long
+texts are shortened or wrapped.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,9 +23,11 @@ GAP = 2
 _PROSE = ("found", "record_with", "warnings")
 _LEAST_PROSE = 18
 _LEAST_NAME = 30
+_LEAST_LABEL = 12
 _SPARE = (
     "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
-    "busy_ns", "files", "id",
+    "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
+    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks",
 )  # fmt: skip
 
 
@@ -111,7 +115,14 @@ def total_width(placed: Sequence[Placed]) -> int:
 
 
 def _stacked(column: ShownColumn) -> Placed:
-    header = (column.label,) if column.unit is None else (column.label, f"({column.unit})")
+    width = max(_LEAST_LABEL, *(cells(text) for text in column.texts), 0)
+    lines = [""]
+    for part in re.findall("[^_]*_?", column.label):
+        if lines[-1] and cells(lines[-1] + part) > width:
+            lines.append(part)
+        else:
+            lines[-1] += part
+    header = (*lines, *(() if column.unit is None else (f"({column.unit})",)))
     return Placed(column, _width(column, header), header)
 
 
@@ -125,9 +136,11 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out first: one that others imply, else the last."""
+    """Return the column to leave out first: an unknown one, one that others imply, or the last."""
+    unknown = (p for p in reversed(placed) if set(p.column.texts) == {NULL})
     by_name = {p.column.name: p for p in placed}
-    return next((by_name[name] for name in _SPARE if name in by_name), placed[-1])
+    spare = (by_name[name] for name in _SPARE if name in by_name)
+    return next(unknown, None) or next(spare, placed[-1])
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:

@@ -7,6 +7,12 @@ from typing import Any
 
 from tracekit.present._columns import duration, percent, text_of
 
+_TRAFFIC_KEYS = {
+    "machine", "origin", "placed_by", "transfers", "routed", "sized", "collectives",
+    "collectives_of_unknown_size", "root",
+}  # fmt: skip
+_COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
+_BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "iterations", "skip")
 
 
@@ -17,12 +23,17 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     ----------
     meta
         What an analysis says about its result. The keys of a breakdown (`window_ns`, `idle_ns`,
-        `wu_residual_ns`, `devices`, `iterations`, `skip`, `coverage`, `launched`) and `warnings`
-        are worded; any other is shown as it is.
+        `wu_residual_ns`, `devices`, `iterations`, `skip`, `coverage`, `launched`), those of traffic
+        on links, and `warnings` are worded; any other is shown as it is.
     """
     lines = [_window(meta)] if meta.get("window_ns") is not None else []
+    worded = set(_WINDOW_KEYS) if lines else set()
+    for keys, word in ((_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives)):
+        if meta.keys() >= keys:
+            lines += word(meta)
+            worded |= keys
     for key, value in meta.items():
-        if key in _WINDOW_KEYS and lines:
+        if key in worded:
             continue
         if key == "wu_residual_ns":
             lines.append(f"WU as a residual (window minus FP and BP): {_time(value)}")
@@ -31,6 +42,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         elif key == "launched":
             share = "an unknown share" if value is None else percent(value)
             lines.append(f"launching call known of {share} of ops")
+        elif key == "expected":
+            lines.append(_expected(value))
         elif key == "warnings":
             lines += [f"warning: {text_of(warning)}" for warning in value]
         else:
@@ -54,6 +67,62 @@ def _window(meta: Mapping[str, Any]) -> str:
         share = f" ({percent(meta['idle_ns'] / meta['window_ns'])})" if meta["window_ns"] else ""
         parts.append(f"idle {_time(meta['idle_ns'])}{share}")
     return " · ".join(parts)
+
+
+def _traffic(meta: Mapping[str, Any]) -> list[str]:
+    """Say on which machine the traffic was, how much of it is on links, and where it meets."""
+    machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
+    lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
+    transfers = meta["transfers"]
+    told = f"{_part(meta['routed'], transfers)} on known links"
+    lines.append(f"{count(transfers, 'transfer')}, {told}, {_part(meta['sized'], transfers)} sized")
+    if meta["collectives"]:
+        known = meta["collectives"] - meta["collectives_of_unknown_size"]
+        sized = _part(known, meta["collectives"])
+        lines.append(f"{count(meta['collectives'], 'NCCL kernel')}, {sized} of known size")
+    root = meta["root"]
+    if root["pattern"] == "single":
+        share = percent(root["share"])
+        lines.append(f"root of the traffic: GPU {root['root']}, an end of {share} of bytes copied")
+    elif root["pattern"] == "spread":
+        lines.append("no root of the traffic: copies are spread over GPUs")
+    return lines
+
+
+def _collectives(meta: Mapping[str, Any]) -> list[str]:
+    """Say how much is known of collectives, and what is missing."""
+    calls, sized = meta["calls"], meta["sized"]
+    if not calls:
+        return []
+    sources = ", ".join(f"{number:,} by {text_of(source)}" for source, number in sized.items())
+    told = f"{count(calls, 'participant')}: sizes of {sources or 'none'} known"
+    matched = (
+        f"{_part(meta['matched'], calls)} matched into {count(meta['collectives'], 'collective')}"
+    )
+    return [f"{told}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]
+
+
+def _expected(found: Mapping[str, Any]) -> str:
+    if found["gpus"] < 2:  # noqa: PLR2004
+        return "bytes between GPUs in each iteration: none are known, so none are expected"
+    sizes = {name: _bytes(found[f"{name}_bytes"]) for name in ("gradient", "expected", "observed")}
+    ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of what is expected)"
+    return (
+        f"bytes between GPUs in each iteration: {sizes['observed']} observed{ratio}, "
+        f"{sizes['expected']} expected: 2 (n - 1) S for n = {found['gpus']} GPUs and gradients of "
+        f"S = {sizes['gradient']}"
+    )
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "an unknown number"
+    unit, divisor = next((u, d) for u, d in _BYTES if value >= d or d == 1)
+    return f"{value / divisor:,.4g} {unit}"
+
+
+def _part(number: int, of: int) -> str:
+    return "all" if number == of else f"{number:,}"
 
 
 def _skipped(skip: int | None) -> str:

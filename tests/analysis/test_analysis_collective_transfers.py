@@ -1,0 +1,214 @@
+"""What collectives put on links: literal calls on literal machines, and logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.analysis._collective_transfers import (
+    Ranks,
+    message_transfers,
+    modelled_transfers,
+    rank_devices,
+)
+from tracekit.errors import UsageError
+from tracekit.machine import NcclLog, load_preset, read_nccl_log
+from tracekit.model import COLLECTIVE_CALLS, DEVICES, PROCESSES
+
+EIGHT = {gpu: gpu for gpu in range(8)}
+NO_DEVICES = pl.DataFrame(schema={"communicator": pl.String, "rank": pl.Int32, "device": pl.Int32})
+
+
+def call(device: int, **row: Any) -> dict[str, Any]:
+    return {
+        "report": 0, "process": device, "device": device, "op": device, "library": "nccl",
+        "collective": "all_reduce", "start": 100 + device, "end": 200, "bytes": 800, "match": 0,
+        "stage": "WU",
+    } | row  # fmt: skip
+
+
+def calls(*rows: dict[str, Any]) -> pl.DataFrame:
+    return COLLECTIVE_CALLS.conform(pl.DataFrame(rows, infer_schema_length=None))
+
+
+def ranks(**options: Any) -> Ranks:
+    known = {"machine": load_preset("dgx1v"), "place": EIGHT, "devices": NO_DEVICES}
+    return Ranks(**(known | options))
+
+
+def edges(transfers: pl.DataFrame) -> dict[tuple[int | None, int | None], int]:
+    return {
+        (src, dst): size
+        for src, dst, size in transfers.select("src_device", "dst_device", "bytes").rows()
+    }
+
+
+def test_all_reduce_on_a_dgx1() -> None:
+    """The double ring carries two thirds, the single ring one, half in each direction."""
+    found = modelled_transfers(calls(*(call(d, bytes=4_800) for d in range(8))), ranks())
+    sent = edges(found)
+    each = 2 * 7 * 4800 // 8
+    assert sent[0, 3] == sent[3, 0] == each // 3
+    assert sent[0, 1] == sent[1, 0] == each // 6
+    assert len(sent) == 32
+    for gpu in range(8):
+        assert sum(size for (src, _), size in sent.items() if src == gpu) == each
+    assert set(found["evidence"]) == {"modelled"}
+    assert set(found["source"]) == {"topology"}
+    assert set(found["method"]) == {"nccl"}
+    # An edge is busy while the GPU runs its kernel that sends.
+    assert found.filter(src_device=3)["start"].unique().to_list() == [103]
+
+
+def test_two_of_eight_gpus_are_a_ring_of_both_directions() -> None:
+    found = modelled_transfers(calls(call(0, ranks=2), call(3, ranks=2)), ranks())
+    assert edges(found) == {(0, 3): 800, (3, 0): 800}
+
+
+def test_a_broadcast_from_its_root() -> None:
+    machine = load_preset("hgx-a100-4")
+    place = {gpu: gpu for gpu in range(4)}
+    rows = calls(*(call(d, collective="broadcast", root=0, bytes=600) for d in range(4)))
+    found = edges(modelled_transfers(rows, ranks(machine=machine, place=place)))
+    assert sum(found.values()) == 3 * 600
+    assert sum(size for (_, dst), size in found.items() if dst == 0) == 0
+
+
+def test_one_participant_of_eight_ranks_stands_for_all_gpus_of_the_machine() -> None:
+    alone = call(0, match=None, ranks=8, bytes=4_800)
+    assert len(edges(modelled_transfers(calls(alone), ranks()))) == 32
+    unknown = call(0, match=None, ranks=None)
+    assert modelled_transfers(calls(unknown), ranks()).is_empty()
+    assert len(edges(modelled_transfers(calls(unknown | {"bytes": 4800}), ranks(size=8)))) == 32
+    # Four of the eight GPUs: which ones does not show.
+    assert modelled_transfers(calls(call(0, match=None, ranks=4)), ranks()).is_empty()
+
+
+def test_known_ranks_are_taken_in_their_order() -> None:
+    known = pl.DataFrame(
+        {"communicator": ["0xa"] * 4, "rank": [0, 1, 2, 3], "device": [4, 5, 6, 7]},
+        schema=NO_DEVICES.schema,
+    )
+    alone = call(4, match=None, ranks=4, communicator="0xa")
+    found = modelled_transfers(calls(alone), ranks(devices=known))
+    assert {device for edge in edges(found) for device in edge} == {4, 5, 6, 7}
+
+
+def test_unknown_sizes_and_other_libraries_are_on_no_link() -> None:
+    rows = calls(
+        call(0, bytes=None), call(1, bytes=None), call(2, library="mpi", op=None, match=1),
+        call(3, collective="send_recv", match=2),
+    )  # fmt: skip
+    assert modelled_transfers(rows, ranks()).is_empty()
+
+
+def test_several_collectives_and_their_times() -> None:
+    rows = calls(
+        *(call(d, match=0) for d in (0, 3)),
+        *(call(d, match=1, op=10 + d, start=300, end=400, iteration=1, stage="BP") for d in (0, 3)),
+    )
+    found = modelled_transfers(rows, ranks())
+    assert found.select("start", "end", "iteration", "stage").unique().sort("start").rows() == [
+        (100, 200, None, "WU"), (103, 200, None, "WU"), (300, 400, 1, "BP"),
+    ]  # fmt: skip
+
+
+def message(direction: str, op: int, peer: int, size: int | None = 1000) -> dict[str, Any]:
+    return {
+        "report": 0, "process": 0, "direction": direction, "op": op, "peer": peer,
+        "communicator": "0xa", "message_bytes": size,
+    }  # fmt: skip
+
+
+MESSAGE = {
+    "report": pl.Int32, "process": pl.Int32, "direction": pl.String, "op": pl.Int64,
+    "peer": pl.Int32, "communicator": pl.String, "message_bytes": pl.Int64,
+}  # fmt: skip
+
+
+def test_messages_between_known_ranks() -> None:
+    known = pl.DataFrame(
+        {"communicator": ["0xa", "0xa", "0xa"], "rank": [0, 1, 2], "device": [2, 6, 7]},
+        schema=NO_DEVICES.schema,
+    )
+    messages = pl.DataFrame(
+        [
+            message("send", 0, 1), message("receive", 0, 1), message("send", 1, 0),
+            message("receive", 1, 0),
+            # Rank 2 is not in the run, but where it is is known.
+            message("receive", 0, 2, 50), message("send", 0, 2, None),
+        ],
+        schema=MESSAGE,
+    )  # fmt: skip
+    kernels = calls(
+        call(2, op=0, rank=0, collective="send_recv", bytes=None),
+        call(6, op=1, rank=1, collective="send_recv", bytes=None),
+    )
+    found = message_transfers(messages, kernels, ranks(devices=known))
+    assert edges(found) == {(2, 6): 1000, (6, 2): 1000, (7, 2): 50}
+    assert set(found["evidence"]) == {"measured"}
+    assert set(found["source"]) == {"payload"}
+
+
+LOG = """\
+node1:100:100 [0] NCCL INFO comm 0x7f01 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 6000 commId 0x11 - Init START
+node1:101:101 [1] NCCL INFO comm 0x7f02 rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 7000 commId 0x11 - Init START
+node1:102:102 [2] NCCL INFO comm 0x7f03 rank 2 nranks 4 cudaDev 2 nvmlDev 2 busId a000 commId 0x11 - Init START
+node1:103:103 [3] NCCL INFO comm 0x7f04 rank 3 nranks 4 cudaDev 3 nvmlDev 3 busId b000 commId 0x11 - Init START
+node1:100:100 [0] NCCL INFO Channel 00/02 :    0   2   1   3
+node1:100:100 [0] NCCL INFO Channel 01/02 :    0   3   1   2
+node1:100:100 [0] NCCL INFO comm 0x7f01 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 6000 commId 0x11 - Init COMPLETE
+node1:101:101 [1] NCCL INFO comm 0x7f02 rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 7000 commId 0x11 - Init COMPLETE
+node1:102:102 [2] NCCL INFO comm 0x7f03 rank 2 nranks 4 cudaDev 2 nvmlDev 2 busId a000 commId 0x11 - Init COMPLETE
+node1:103:103 [3] NCCL INFO comm 0x7f04 rank 3 nranks 4 cudaDev 3 nvmlDev 3 busId b000 commId 0x11 - Init COMPLETE
+"""  # noqa: E501
+
+
+def a_log(tmp_path: Path) -> NcclLog:
+    file = tmp_path / "nccl.log"
+    file.write_text(LOG)
+    return read_nccl_log(file)
+
+
+def processes(*pids: int, host: str | None = "node1.cluster") -> pl.DataFrame:
+    rows = {"process": range(len(pids)), "report": 0, "pid": pids, "global_id": pids}
+    return PROCESSES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host))
+
+
+def devices() -> pl.DataFrame:
+    buses = ("0000:06:00.0", "0000:07:00.0", "0000:0A:00.0", "0000:0B:00.0")
+    rows = {
+        "device": range(4),
+        "report": 0,
+        "pci_bus": buses,
+        "active": True,
+        "identity": "ordinal",
+    }
+    return DEVICES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit("node1"))
+
+
+def test_rings_of_a_log(tmp_path: Path) -> None:
+    """Its channels are directed, and each carries half."""
+    log = a_log(tmp_path)
+    rows = calls(call(0, match=None, ranks=None, bytes=400))
+    known = rank_devices(rows, log, processes(100), devices())
+    assert dict(known.select("rank", "device").rows()) == {0: 0, 1: 1, 2: 2, 3: 3}
+    found = modelled_transfers(rows, ranks(devices=known, log=log))
+    each = 2 * 3 * 400 // 4 // 2
+    assert edges(found) == {
+        (0, 2): each, (2, 1): each, (1, 3): each, (3, 0): each,
+        (0, 3): each, (3, 1): each, (1, 2): each, (2, 0): each,
+    }  # fmt: skip
+    assert set(found["source"]) == {"log"}
+    assert set(found["evidence"]) == {"modelled"}
+
+
+def test_a_log_of_another_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nccl.log is no log of this run.*100, 101.*4711"):
+        rank_devices(calls(call(0)), a_log(tmp_path), processes(4711), devices())
+    # Containers call their host by other names than the log does.
+    other = rank_devices(calls(call(0)), a_log(tmp_path), processes(100, host="pod-7"), devices())
+    assert other.height == 4

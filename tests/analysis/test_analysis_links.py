@@ -1,0 +1,206 @@
+"""Which link carried which bytes: literal transfers on small machines."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from link_helpers import HERE, machine, table, transfer
+
+from tracekit.analysis._links import expected_traffic, links, parse_link_keys, placed_share
+from tracekit.analysis._routes import crossings, with_routes
+from tracekit.errors import UsageError
+from tracekit.model import TRANSFERS
+
+
+def by_direction(frame: pl.DataFrame, *columns: str) -> dict[tuple[str, str], Any]:
+    picked = frame.select("src", "dst", *columns).rows()
+    return {(src, dst): rest[0] if len(rest) == 1 else tuple(rest) for src, dst, *rest in picked}
+
+
+def test_a_single_and_a_double_edge() -> None:
+    """240 MB in 9.6 ms are 25 GB/s: all of one NVLink, half of two."""
+    done = links(
+        table(
+            transfer(0, 1, 0, 9_600_000, bytes=240_000_000),
+            transfer(1, 2, 0, 9_600_000, bytes=240_000_000),
+        ),
+        machine(),
+        HERE,
+        window_ns=19_200_000,
+    )
+    assert by_direction(done, "achieved_gb_s", "peak_gb_s", "utilisation", "share") == {
+        ("GPU0", "GPU1"): (25.0, 50.0, 0.5, 0.5),
+        ("GPU1", "GPU2"): (25.0, 25.0, 1.0, 0.5),
+    }
+
+
+def test_busy_time_is_a_union_and_directions_are_apart() -> None:
+    done = links(
+        table(transfer(0, 1, 0, 100), transfer(0, 1, 50, 150), transfer(1, 0, 0, 10)),
+        machine(), HERE,
+    )  # fmt: skip
+    assert by_direction(done, "transfers", "bytes", "busy_ns") == {
+        ("GPU0", "GPU1"): (2, 2000, 150), ("GPU1", "GPU0"): (1, 1000, 10),
+    }  # fmt: skip
+    assert done["link"].unique().to_list() == ["GPU0-GPU1"]
+
+
+def test_what_no_nvlink_joins_goes_through_the_host() -> None:
+    done = links(table(transfer(0, 3, 0, 100)), machine(), HERE)
+    way = ("GPU0", "PCIe0", "CPU0", "CPU1", "PCIe1", "GPU3")
+    assert set(by_direction(done, "bytes")) == set(pairwise(way))
+    unknown = done.filter(type="socket")
+    assert unknown.select("peak_gb_s", "utilisation").row(0) == (None, None)
+    assert unknown["achieved_gb_s"].item() == 10.0
+
+
+def test_each_copy_of_a_staged_transfer_is_on_its_own_side() -> None:
+    staged = transfer(0, 1, 0, 100, method="staged", first_end=40, second_start=60)
+    across = transfer(0, 3, 0, 100, method="staged", first_end=40, second_start=60)
+    near = links(table(staged), machine(), HERE)
+    assert by_direction(near, "busy_ns") == {
+        ("GPU0", "PCIe0"): 40, ("PCIe0", "CPU0"): 40, ("CPU0", "PCIe0"): 40, ("PCIe0", "GPU1"): 40,
+    }  # fmt: skip
+    far = links(table(across), machine(), HERE)
+    assert by_direction(far, "busy_ns") == {
+        ("GPU0", "PCIe0"): 40, ("PCIe0", "CPU0"): 40, ("CPU0", "CPU1"): 100,
+        ("CPU1", "PCIe1"): 40, ("PCIe1", "GPU3"): 40,
+    }  # fmt: skip
+
+
+def test_two_hops_cross_both_links_at_their_times() -> None:
+    hop = transfer(0, 2, 0, 100, method="two_hop", via_device=1, first_end=30, second_start=50)
+    assert by_direction(links(table(hop), machine(), HERE), "busy_ns") == {
+        ("GPU0", "GPU1"): 30, ("GPU1", "GPU2"): 50,
+    }  # fmt: skip
+    [route] = links(table(hop), machine(), HERE, by="route")["route"]
+    assert route == "GPU0>GPU1>GPU2"
+
+
+def test_host_copies_are_on_pcie_and_in_no_pair() -> None:
+    rows = table(
+        transfer(None, 1, 0, 10, method="h2d"), transfer(2, None, 0, 10, method="d2h"),
+        transfer(0, 1, 0, 10),
+    )  # fmt: skip
+    assert {("CPU0", "PCIe0"), ("PCIe0", "GPU1"), ("GPU2", "PCIe1"), ("PCIe1", "CPU1")} < set(
+        by_direction(links(rows, machine(), HERE), "bytes")
+    )
+    pairs = links(rows, machine(), HERE, by="pair")
+    assert pairs.select("src_device", "dst_device", "bytes", "peak_gb_s").rows() == [
+        (0, 1, 1000, 50.0)
+    ]
+
+
+def test_an_unknown_end_is_not_the_host() -> None:
+    rows = table(transfer(None, 1, 0, 10), transfer(0, 7, 0, 10), transfer(0, 1, 0, 10))
+    done = links(rows, machine(), HERE)
+    assert set(by_direction(done, "bytes")) == {("GPU0", "GPU1")}
+    assert placed_share(rows, machine(), HERE) == {"transfers": 3, "routed": 1, "sized": 3}
+    whole = links(rows, machine(), HERE, by="method")
+    assert whole.select("method", "transfers", "bytes").rows() == [("p2p", 3, 3000)]
+
+
+def test_unknown_sizes_are_counted_and_no_zeros() -> None:
+    rows = table(
+        transfer(0, 1, 0, 100, bytes=None, evidence="modelled", method="nccl"),
+        transfer(1, 2, 0, 100, bytes=None), transfer(1, 2, 200, 300, bytes=5000),
+    )  # fmt: skip
+    done = links(rows, machine(), HERE)
+    columns = ("transfers", "unsized", "bytes", "busy_ns", "achieved_gb_s")
+    assert by_direction(done, *columns) == {
+        ("GPU0", "GPU1"): (1, 1, None, 100, None), ("GPU1", "GPU2"): (2, 1, 5000, 200, 50.0),
+    }  # fmt: skip
+
+
+def test_what_is_modelled_is_never_added_to_what_is_measured() -> None:
+    rows = table(transfer(0, 1, 0, 10), transfer(0, 1, 0, 10, evidence="modelled", method="nccl"))
+    done = links(rows, machine(), HERE)
+    assert sorted(done.select("evidence", "bytes").rows()) == [
+        ("measured", 1000), ("modelled", 1000),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("stage", {("WU",): 2000, ("FP",): 1000}),
+        ("iteration", {(1,): 1000, (2,): 2000}),
+        ("iteration,stage", {(1, "FP"): 1000, (2, "WU"): 2000}),
+        ("route", {("GPU0>GPU1", "nvlink"): 3000}),
+        ("pair", {(0, 1, "GPU0>GPU1"): 3000}),
+    ],
+)
+def test_other_keys(by: str, expected: dict[tuple[Any, ...], int]) -> None:
+    rows = table(
+        transfer(0, 1, 0, 10, stage="FP", iteration=1), transfer(0, 1, 20, 30, iteration=2),
+        transfer(0, 1, 40, 50, iteration=2),
+    )  # fmt: skip
+    done = links(rows, machine(), HERE, by=by)
+    keys = done.columns[: done.columns.index("evidence")]
+    assert dict(zip(done.select(keys).rows(), done["bytes"], strict=True)) == expected
+
+
+def test_devices_may_be_other_gpus_of_the_machine() -> None:
+    done = links(table(transfer(0, 1, 0, 10)), machine(), {0: 1, 1: 2})
+    assert set(by_direction(done, "bytes")) == {("GPU1", "GPU2")}
+
+
+def test_reports_have_clocks_of_their_own() -> None:
+    rows = table(transfer(0, 1, 0, 10), transfer(0, 1, 0, 10, report=1))
+    assert links(rows, machine(), HERE)["busy_ns"].to_list() == [20]
+
+
+def test_nothing_moved() -> None:
+    assert links(TRANSFERS.empty(), machine(), HERE).is_empty()
+    assert links(TRANSFERS.empty(), machine(), HERE, by="pair,stage").is_empty()
+
+
+@pytest.mark.parametrize("by", ["wire", "", "link,link"])
+def test_wrong_keys(by: str) -> None:
+    with pytest.raises(UsageError, match="link"):
+        parse_link_keys(by)
+
+
+def test_expected_traffic_of_a_star() -> None:
+    """AlexNet: 60 M parameters on 8 GPUs are 3,360 MB in each iteration."""
+    root = [transfer(gpu, 0, 0, 1, bytes=240_000_000) for gpu in range(1, 8)]
+    back = [transfer(0, gpu, 1, 2, bytes=240_000_000) for gpu in range(1, 8)]
+    found = expected_traffic(table(*root, *back), 60_000_000, iterations=1)
+    assert found == {
+        "gpus": 8, "gradient_bytes": 240_000_000, "expected_bytes": 3_360_000_000,
+        "observed_bytes": 3_360_000_000.0, "ratio": 1.0,
+    }  # fmt: skip
+    nothing = expected_traffic(TRANSFERS.empty(), 60_000_000, iterations=1)
+    assert nothing["expected_bytes"] is None
+    assert nothing["ratio"] is None
+
+
+ENDS = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(lambda ends: ends[0] != ends[1])
+
+
+@given(
+    st.lists(
+        st.tuples(ENDS, st.integers(0, 50), st.integers(0, 20), st.integers(1, 9)), max_size=12
+    )
+)
+def test_every_byte_is_on_every_link_of_its_route(rows: list[Any]) -> None:
+    box = machine()
+    made = [transfer(*ends, at, at + length, bytes=size) for ends, at, length, size in rows]
+    expected: dict[tuple[str, str], list[Any]] = {}
+    for row in made:
+        route = box.route(row["src_device"], row["dst_device"])
+        assert route is not None
+        for step in pairwise(route.nodes):
+            bytes_, ticks = expected.setdefault(step, [0, set()])
+            expected[step] = [bytes_ + row["bytes"], ticks | set(range(row["start"], row["end"]))]
+    frame = table(*made) if made else TRANSFERS.empty()
+    found = by_direction(links(frame, box, HERE), "bytes", "busy_ns")
+    assert found == {step: (size, len(ticks)) for step, (size, ticks) in expected.items()}
+    assert crossings(frame, box, HERE).height == sum(
+        len(route.split(">")) - 1 for route in with_routes(frame, box, HERE)["route"]
+    )

@@ -1,0 +1,207 @@
+"""Which participants took part in the same collective: literal rows, and generated ranks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.analysis._matching import clocks, match
+from tracekit.model import REPORTS
+
+_SCHEMA = {
+    "library": pl.String, "kind": pl.String, "report": pl.Int32, "process": pl.Int32,
+    "device": pl.Int32, "context": pl.Int32, "stream": pl.Int64, "start": pl.Int64,
+    "end": pl.Int64, "communicator": pl.String, "call_sequence": pl.Int64, "ranks": pl.Int32,
+}  # fmt: skip
+
+
+def row(device: int | None, start: int, end: int, **more: Any) -> dict[str, Any]:
+    return {
+        "library": "nccl", "kind": "all_reduce", "report": 0, "process": device or 0,
+        "device": device, "context": 1, "stream": 7, "start": start, "end": end,
+        "communicator": None, "call_sequence": None, "ranks": None,
+    } | more  # fmt: skip
+
+
+def reports(*starts_and_hosts: tuple[int | None, str | None]) -> pl.DataFrame:
+    return REPORTS.conform(
+        pl.DataFrame(
+            [
+                {
+                    "report": report, "file": "f", "format": "x", "size": 1,
+                    "session_start": start, "host": host,
+                }
+                for report, (start, host) in enumerate(starts_and_hosts or [(None, None)])
+            ],
+            schema_overrides={"session_start": pl.Int64, "host": pl.String},
+        )
+    )  # fmt: skip
+
+
+def matched(*rows: dict[str, Any], where: pl.DataFrame | None = None) -> list[int | None]:
+    frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+    return match(frame, reports() if where is None else where).to_list()
+
+
+class TestByOrder:
+    def test_two_devices_that_overlap(self) -> None:
+        assert matched(row(0, 100, 180), row(1, 130, 182)) == [0, 0]
+
+    def test_two_that_do_not_overlap_are_not_matched(self) -> None:
+        assert matched(row(0, 100, 130), row(1, 130, 182)) == [None, None]
+
+    def test_one_device_has_no_match(self) -> None:
+        assert matched(row(0, 0, 10), row(0, 5, 20, stream=8), row(0, 20, 30)) == [None] * 3
+
+    def test_no_rows(self) -> None:
+        assert matched() == []
+
+    def test_captures_that_are_cut_at_both_ends(self) -> None:
+        first = [row(0, 100 * n, 100 * n + 50) for n in range(6)]
+        second = [row(1, 100 * n + 20, 100 * n + 51) for n in range(2, 9)]
+        assert matched(*first, *second) == [None, None, 0, 1, 2, 3, 0, 1, 2, 3, None, None, None]
+
+    def test_a_record_lost_in_the_middle_leaves_all_unknown(self) -> None:
+        first = [row(0, 100 * n, 100 * n + 50) for n in range(10)]
+        second = [row(1, 100 * n, 100 * n + 50) for n in range(10) if n != 5]
+        assert matched(*first, *second) == [None] * 19
+
+    def test_streams_go_with_those_they_overlap_most(self) -> None:
+        def lane(device: int, stream: int, at: int, length: int) -> list[dict[str, Any]]:
+            return [
+                row(device, 1000 * n + at, 1000 * n + at + length, stream=stream) for n in range(4)
+            ]
+
+        rows = [*lane(0, 7, 0, 100), *lane(0, 8, 90, 300), *lane(1, 17, 80, 309),
+                *lane(1, 18, 5, 96)]  # fmt: skip
+        assert matched(*rows) == [0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7, 0, 2, 4, 6]
+
+    def test_streams_that_change_all_the_time_are_one(self) -> None:
+        rows = [
+            row(device, 100 * n + device, 100 * n + 60, stream=n)
+            for device in range(2)
+            for n in range(2 - device, 90)
+        ]
+        assert matched(*rows) == [*range(88), None, *range(88)]
+
+    def test_kinds_and_communicators_do_not_mix(self) -> None:
+        rows = [
+            row(0, 0, 100, kind="all_gather"), row(1, 0, 100),
+            row(2, 0, 100, communicator="a"), row(3, 0, 100, communicator="b"),
+            row(4, 0, 100, communicator="a", stream=9),
+        ]  # fmt: skip
+        assert matched(*rows) == [None, None, 0, None, 0]
+
+    def test_more_participants_than_ranks_are_no_match(self) -> None:
+        rows = [row(device, 0, 100, ranks=2) for device in range(3)]
+        assert matched(*rows[:2]) == [0, 0]
+        assert matched(*rows) == [None] * 3
+
+    def test_processes_take_part_where_there_is_no_device(self) -> None:
+        rows = [row(None, 0, 100, process=n, library="mpi") for n in range(3)]
+        assert matched(*rows) == [0, 0, 0]
+
+    def test_slight_contact_is_no_overlap(self) -> None:
+        rows = [row(0, 100 * n, 100 * n + 51) for n in range(5)]
+        others = [row(1, 100 * n + 50, 100 * n + 99) for n in range(5)]
+        assert matched(*rows, *others) == [None] * 10
+
+
+class TestByNumber:
+    def number(self, device: int, at: int, number: int, **more: Any) -> dict[str, Any]:
+        return row(device, at, at + 10, communicator="0x1", call_sequence=number, **more)
+
+    def test_numbers_need_no_overlap(self) -> None:
+        rows = [self.number(0, 0, 4), self.number(0, 20, 5), self.number(1, 500, 5)]
+        assert matched(*rows) == [None, 0, 0]
+
+    def test_kinds_count_by_themselves(self) -> None:
+        rows = [self.number(0, 0, 4), self.number(1, 0, 4, kind="all_gather")]
+        assert matched(*rows) == [None, None]
+
+    def test_a_number_that_comes_twice_on_a_device_means_nothing(self) -> None:
+        rows = [self.number(0, 0, 4), self.number(0, 20, 4), self.number(1, 0, 4)]
+        assert matched(*rows) == [None] * 3
+
+    def test_numbers_of_other_hosts_match(self) -> None:
+        rows = [self.number(0, 0, 4), self.number(1, 10**9, 4, report=1)]
+        assert matched(*rows, where=reports((5, "a"), (6, "b"))) == [0, 0]
+
+
+class TestClocks:
+    @pytest.mark.parametrize(
+        ("known", "expected"),
+        [
+            ([(None, "a"), (None, "a")], [("report 0", 0), ("report 1", 0)]),
+            ([(50, "a"), (70, "a")], [("a", 0), ("a", 20)]),
+            ([(50, "a"), (70, "b")], [("a", 0), ("b", 20)]),
+            ([(50, None), (70, None)], [("report 0", 0), ("report 1", 0)]),
+            ([(50, "a"), (50, "b")], [("session", 0), ("session", 0)]),
+            ([(50, "a"), (None, "a")], [("a", 0), ("report 1", 0)]),
+        ],
+    )
+    def test_what_can_be_compared(self, known: Any, expected: list[tuple[str, int]]) -> None:
+        assert clocks(reports(*known)).select("clock", "shift").rows() == expected
+
+    def test_reports_of_a_host_are_matched_by_its_time(self) -> None:
+        rows = [row(0, 1000, 1100), row(1, 30, 101, report=1)]
+        assert matched(*rows, where=reports((5000, "a"), (6000, "a"))) == [0, 0]
+        assert matched(*rows, where=reports((5000, "a"), (6000, "b"))) == [None, None]
+        assert matched(*rows, where=reports((None, "a"), (None, "a"))) == [None, None]
+
+
+@st.composite
+def ranks_of_groups(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    """Give rows, and of each the group and number of the collective that it is part of.
+
+    The groups run one after the other on streams of their own; in each collective the ranks arrive
+    at different times, wait for the last one and end within a microsecond. Each rank's capture is
+    cut at both ends.
+    """
+    seed = draw(st.integers(0, 2**32))
+    chance = random.Random(seed)
+    devices = draw(st.integers(2, 5))
+    groups = draw(st.integers(1, 3))
+    length = draw(st.integers(8, 30))
+    now = 0
+    made: list[list[tuple[int, int, int, int]]] = [[] for _ in range(devices)]
+    for number in range(length):
+        for group in range(groups):
+            arrivals = [now + chance.randrange(0, 50_000) for _ in range(devices)]
+            done = max(arrivals) + chance.randrange(10_000, 200_000)
+            for device, arrival in enumerate(arrivals):
+                made[device].append((group, number, arrival, done + chance.randrange(0, 1000)))
+            now = done + chance.randrange(2_000, 100_000)
+    rows, truth = [], []
+    for device, some in enumerate(made):
+        first, last = chance.randrange(0, 3 * groups), len(some) - chance.randrange(0, 3 * groups)
+        for group, number, start, end in some[first:last]:
+            rows.append(row(device, start, end, stream=7 + (group + device) % groups))
+            truth.append((group, number))
+    order = list(range(len(rows)))
+    chance.shuffle(order)
+    return [rows[n] for n in order], [truth[n] for n in order]
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranks_of_groups())
+def test_generated_ranks_are_found(
+    generated: tuple[list[dict[str, Any]], list[tuple[int, int]]],
+) -> None:
+    rows, truth = generated
+    found = matched(*rows)
+    members: dict[tuple[int, int], set[int]] = {}
+    for number, key in enumerate(truth):
+        members.setdefault(key, set()).add(number)
+    for some in members.values():
+        numbers = {found[each] for each in some}
+        assert len(numbers) == 1
+        assert (numbers == {None}) == (len(some) == 1)
+    numbered = [number for number in found if number is not None]
+    assert len(set(numbered)) == sum(len(some) > 1 for some in members.values())
+    assert set(numbered) == set(range(len(set(numbered))))

@@ -1,0 +1,226 @@
+"""Which participants of a run took part in the same collective."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+_OVERLAP_PERCENT = 95
+"""How many of a pair of lanes' collectives have to overlap in time for them to be the same."""
+_MOST_LANES = 64
+"""With more streams than this a participant's streams say nothing of communicators."""
+_LANE = ("participant", "process", "context", "stream")
+_KEY = ("clock", "library", "kind", "communicator")
+
+
+def clocks(reports: pl.DataFrame) -> pl.DataFrame:
+    """Return which reports' times can be compared, and what to add to them for that.
+
+    Reports of one host, or that began at the same time, have a common clock. Those of different
+    hosts have none: their clocks differ by more than most collectives take.
+
+    Returns
+    -------
+    ``report, clock, shift`` (ns)
+    """
+    start = pl.col("session_start")
+    if reports["session_start"].n_unique() == 1:
+        host = pl.when(start.is_not_null()).then(pl.lit("session"))
+    else:
+        host = pl.when(start.is_not_null()).then("host")
+    own = pl.format("report {}", "report")
+    return reports.select(
+        "report",
+        clock=pl.coalesce(host, own),
+        shift=pl.when(host.is_not_null()).then(start - start.min()).otherwise(0),
+    )
+
+
+def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Add ``clock``, and shift ``start`` and ``end`` to it."""
+    joined = rows.join(clocks(reports), on="report", how="left", maintain_order="left")
+    shift = pl.col("shift").fill_null(0)
+    own = pl.format("report {}", "report")
+    return joined.with_columns(
+        pl.col("start") + shift, pl.col("end") + shift, clock=pl.coalesce("clock", own)
+    ).drop("shift")
+
+
+def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
+    """Return the number of each row's collective: the same for all participants that were found.
+
+    Collectives that carry their number in a communicator are known by it. Others are matched in
+    order: the n-th of one participant is the (n + d)-th of another, where captures were cut at
+    different points. The d is taken that makes them overlap longest, and believed if at least 95
+    percent of them overlap in time, as participants that wait for each other do.
+
+    Parameters
+    ----------
+    rows
+        ``library, kind, report, process, device, context, stream, start, end, communicator,
+        call_sequence, ranks``. A participant is a device, or a process where that is null.
+    reports
+        The canonical table.
+
+    Returns
+    -------
+    ``match``, numbered from 0 in order of time; null for a row without another participant.
+    """
+    timed = with_clocks(rows, reports).with_row_index("row")
+    timed = timed.with_columns(participant=pl.coalesce("device", "process"))
+    is_numbered = (
+        pl.all_horizontal(pl.col("communicator", "call_sequence").is_not_null())
+        & (pl.col("kind") != "send_recv")
+    ).fill_null(value=False)
+    numbered = _by_number(timed.filter(is_numbered))
+    ordered = _by_order(timed.filter(~is_numbered)).with_columns(
+        pl.col("instance") + numbered.height + 1
+    )
+    found = pl.concat([numbered, ordered])
+    keyed = timed.join(found, on="row", how="left", maintain_order="left")
+    return _numbered(keyed)
+
+
+def _numbered(keyed: pl.DataFrame) -> pl.Series:
+    """Give instances numbers by time; those without a second participant are none."""
+    people = pl.col("participant")
+    numbers = (
+        keyed.drop_nulls("instance")
+        .group_by("instance")
+        .agg(
+            pl.col("clock").min(),
+            pl.col("start").min(),
+            once=people.n_unique() == pl.len(),
+            several=people.n_unique() > 1,
+            fits=(people.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
+        )
+        .filter("once", "several", "fits")
+        .sort("clock", "start", "instance")
+        .select("instance", match=pl.int_range(pl.len(), dtype=pl.Int64))
+    )
+    return keyed.join(numbers, on="instance", how="left", maintain_order="left")["match"]
+
+
+def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that carry a number, which counts by kind."""
+    key = pl.struct("library", "kind", "communicator", "call_sequence")
+    return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
+
+
+def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that are matched in order."""
+    found = [pl.DataFrame(schema={"row": rows.schema["row"], "instance": pl.Int64})]
+    used = 0
+    lanes = rows.with_columns(
+        # In a communicator one collective runs after the other, on whatever streams.
+        pl.when(pl.col("communicator").is_null()).then(name).alias(name)
+        for name in ("context", "stream")
+    ).with_columns(lane=pl.struct(_LANE).rank("dense"))
+    columns = ("row", "lane", "participant", "start", "end")
+    for some in lanes.partition_by(_KEY, maintain_order=True):
+        instances = _clusters(some.select(columns))
+        found.append(instances.with_columns(pl.col("instance") + used))
+        used += instances["instance"].n_unique() + 1
+    return pl.concat(found)
+
+
+def _clusters(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of rows of one kind, lane by lane.
+
+    The longest lane leads; of each other participant the lane follows it that overlaps it longest.
+    """
+    crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
+    own = -1 - pl.col("participant").cast(pl.Int64)
+    lanes = rows.with_columns(lane=pl.when(crowded).then(own).otherwise("lane"))
+    waiting = lanes.sort("lane", "start", "end").with_columns(
+        number=pl.int_range(pl.len()).over("lane")
+    )
+    found = [pl.DataFrame(schema={"row": rows.schema["row"], "lead": pl.Int64, "turn": pl.Int64})]
+    while waiting["participant"].n_unique() > 1:
+        sizes = waiting.group_by("lane").agg(pl.len(), pl.col("start").min())
+        lead = int(sizes.sort(-pl.col("len").cast(pl.Int64), "start", "lane")["lane"][0])
+        leading = waiting.filter(pl.col("lane") == lead)
+        others = waiting.filter(pl.col("participant") != leading["participant"][0])
+        shifts = pl.concat(
+            [_followers(leading, others), pl.DataFrame({"lane": [lead], "shift": [0]})],
+            how="vertical_relaxed",
+        )
+        joined = waiting.join(shifts, on="lane")
+        turn = (pl.col("number") + pl.col("shift")).cast(pl.Int64)
+        found.append(joined.select("row", lead=pl.lit(len(found), pl.Int64), turn=turn))
+        waiting = waiting.join(shifts, on="lane", how="anti")
+    together = pl.struct("lead", "turn").rank("dense").cast(pl.Int64)
+    return pl.concat(found).select("row", instance=together)
+
+
+def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return ``lane, shift``: for each participant the lane that follows the leading one."""
+    shifts = _likely_shifts(leading, others)
+    mates = leading.select("number", lead_start="start", lead_end="end")
+    first, last = leading["start"].min(), leading["end"].max()
+    shared = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
+    shorter = pl.min_horizontal(
+        pl.col("end") - pl.col("start"), pl.col("lead_end") - pl.col("lead_start")
+    )
+    lanes = (
+        others.join(shifts, on="lane")
+        .with_columns(mate=pl.col("number") + pl.col("shift"))
+        .join(mates, left_on="mate", right_on="number", how="left")
+        .group_by("lane", "participant", "shift")
+        .agg(
+            pl.col("start").min(),
+            pl.col("end").max(),
+            paired=pl.col("lead_start").count(),
+            within=((pl.col("start") >= first) & (pl.col("end") <= last)).sum(),
+            hits=(shared > 0).sum(),
+            shared=shared.clip(lower_bound=0).sum(),
+            shorter=shorter.sum(),
+        )
+    )
+    lanes = lanes.with_columns(surrounded=_surrounded(leading, lanes))
+    expected = pl.max_horizontal("paired", "within", "surrounded")
+    believed = (pl.col("hits") * 100 >= expected * _OVERLAP_PERCENT) & (
+        # Chance overlaps are short; participants that wait for each other end together.
+        pl.col("shared") * 2 >= pl.col("shorter")
+    )
+    return (
+        lanes.filter(believed)
+        .sort(-pl.col("shared"), "lane")
+        .unique("participant", keep="first", maintain_order=True)
+        .select("lane", "shift")
+    )
+
+
+def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return ``lane, shift``: for each lane the shift of its numbers by which it overlaps most."""
+    starts = leading["start"].to_numpy()
+    ends = np.maximum.accumulate(leading["end"].to_numpy())
+    lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")
+    behind = np.searchsorted(starts, others["end"].to_numpy(), side="left")
+    touched = (
+        others.with_columns(lowest=pl.Series(lowest), behind=pl.Series(behind))
+        .filter(pl.col("behind") > pl.col("lowest"))
+        .with_columns(mate=pl.int_ranges("lowest", "behind"))
+        .explode("mate")
+        .join(
+            leading.select("number", lead_start="start", lead_end="end"),
+            left_on="mate", right_on="number",
+        )
+    )  # fmt: skip
+    shared = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
+    return (
+        touched.group_by("lane", shift=(pl.col("mate") - pl.col("number")))
+        .agg(shared=shared.clip(lower_bound=0).sum())
+        .sort(-pl.col("shared"), pl.col("shift").abs(), "shift")
+        .unique("lane", keep="first", maintain_order=True)
+        .select("lane", "shift")
+    )
+
+
+def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
+    """Return how many of the leading lane's rows lie between the first and last of each lane."""
+    starts = leading["start"].to_numpy()
+    ends = np.maximum.accumulate(leading["end"].to_numpy())
+    first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")
+    behind = np.searchsorted(ends, lanes["end"].to_numpy(), side="right")
+    return pl.Series(np.maximum(behind - first, 0))

@@ -1,0 +1,338 @@
+"""NCCL's API calls, from the NVTX ranges that NCCL makes of them, and the kernels they launched."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.model import COLLECTIVE, Trace
+
+_DOMAIN = "NCCL"
+_FUNCTIONS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+_DIRECTIONS = {"send": "send", "recv": "receive"}
+_REDUCTIONS = {"0": "Sum", "1": "Prod", "2": "Max", "3": "Min", "4": "Avg"}
+_MAKES_COMMUNICATOR = r"(?i)^(nccl)?comm(init|split|shrink|grow)"
+_API_GROUP = r"(?i)^(api ?group|group ?api)$"
+_OPENS, _CLOSES = "ncclGroupStart", r"^ncclGroup(Simulate)?End$"
+_FOREVER = (1 << 63) - 1
+
+_TYPE_BYTES = {
+    **dict.fromkeys(("0", "1", "int8", "uint8", "char", "10", "11"), 1),
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "float8e4m3", "float8e5m2"), 1),
+    **dict.fromkeys(("6", "9", "float16", "half", "bfloat16"), 2),
+    **dict.fromkeys(("2", "3", "7", "int", "int32", "uint32", "float", "float32"), 4),
+    **dict.fromkeys(("4", "5", "8", "int64", "uint64", "double", "float64"), 8),
+}
+"""Sizes of NCCL's data types, by number and by name."""
+
+KERNEL_OF = {"all_to_all": "send_recv", "gather": "send_recv", "scatter": "send_recv"}
+"""Collectives that NCCL carries out by kernels which are named for another one."""
+
+_CALL_COLUMNS = (
+    "range", "report", "process", "thread", "start", "end", "name", "collective", "direction",
+    "message_bytes", "peer", "root", "reduction", "communicator", "rank", "sequence", "group",
+)  # fmt: skip
+
+
+def nccl_calls(trace: Trace) -> pl.DataFrame:
+    """Return NCCL's API calls, from its NVTX ranges.
+
+    Both spellings are read: the names of functions that NCCL gives (``ncclAllReduce``) and those
+    of advanced tracing (``AllReduce`` in the domain NCCL). A call that another one makes on its
+    way, such as the sends of an AllToAll, is part of that one.
+
+    Returns
+    -------
+    In order of threads and time
+
+    =================  ==========================================================================
+    ``range``          the range; ``report, process, thread, start, end, name`` are the range's
+    ``collective``     the operation; null for calls that are none, such as ``ncclGroupEnd``
+    ``direction``      ``send`` or ``receive``, for send_recv
+    ``message_bytes``  size as the call gives it: per rank for all_gather and reduce_scatter, per
+                       peer for all_to_all, gather and scatter; null without a payload
+    ``peer, root``     the other rank of a send or receive; the root of a rooted collective
+    ``reduction``      reduction operation
+    ``communicator``   id of the communicator, in hexadecimal
+    ``rank``           rank of the caller in it
+    ``sequence``       number of the call among those of its kind in the communicator
+    ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
+    ``ops``            the kernels it launched; null where none is known
+    ``op``             its kernel, where that is one
+    =================  ==========================================================================
+    """
+    return with_kernels(read_calls(trace), collective_kernels(trace))
+
+
+def communicators(trace: Trace) -> pl.DataFrame:
+    """Return the communicators that the processes of a run made while they were recorded.
+
+    Returns
+    -------
+    ``communicator, report, process, rank, ranks, cuda_device``; null is what the call that made
+    it does not say (the id: before NCCL 2.25; all of it: where payloads were not exported).
+    """
+    makes = pl.col("name").str.contains(_MAKES_COMMUNICATOR)
+    ranges = _nccl_ranges(trace).filter(makes).sort("process", "start", "range")
+    made = ranges.select(
+        _text("NCCL communicator ID", "commHash").alias("communicator"),
+        "report",
+        "process",
+        _count("Rank", "commRank", "rank").cast(pl.Int32, strict=False).alias("rank"),
+        _count("No. of ranks", "No. of devices", "nRanks").cast(pl.Int32, strict=False)
+        .alias("ranks"),
+        _count("CUDA device", "cudaDev").cast(pl.Int32, strict=False).alias("cuda_device"),
+    )  # fmt: skip
+    return made.with_columns(hex_ids(made["communicator"])).unique(maintain_order=True)
+
+
+def collective_kernels(trace: Trace) -> pl.DataFrame:
+    """Return the collective kernels of a run, in order of their numbers."""
+    columns = (
+        "op", "report", "process", "device", "context", "stream", "start", "end", "short_name",
+        "collective", "launch_thread", "launch_start", "range", "stage", "iteration",
+    )  # fmt: skip
+    return (
+        trace["ops"].filter(pl.col("kind") == "collective").select(columns).collect().sort("op")
+    ).with_columns(pl.col("collective").fill_null("unknown"))
+
+
+def read_calls(trace: Trace) -> pl.DataFrame:
+    """Return `nccl_calls` without ``ops``; with ``nests``, whether the range is push/pop."""
+    ranges = _nccl_ranges(trace).sort("thread", "start", -pl.col("end"), "range")
+    known = _without_inner(ranges.with_columns(_function()))
+    calls = known.select(
+        *_CALL_COLUMNS[:9],
+        _message_bytes(),
+        _count("Peer rank", "peer").cast(pl.Int32, strict=False).alias("peer"),
+        _count("Root", "root").cast(pl.Int32, strict=False).alias("root"),
+        _text("Reduction operation", "redOp").replace(_REDUCTIONS).alias("reduction"),
+        _text("NCCL communicator ID", "commHash").alias("communicator"),
+        _count("commRank").cast(pl.Int32, strict=False).alias("rank"),
+        _count("seqNumber").alias("sequence"),
+        nests=pl.col("style") == "push_pop",
+    )
+    calls = calls.with_columns(hex_ids(calls["communicator"]))
+    grouped = _in_groups(calls, _groups(known)).sort("thread", "start", "range")
+    return _without_twins(grouped).select(*_CALL_COLUMNS, "nests")
+
+
+def hex_ids(ids: pl.Series) -> pl.Series:
+    """Return ids of communicators in one spelling: ``0x`` and hexadecimal digits; 0 is none."""
+    distinct = ids.drop_nulls().unique().to_list()
+    if not distinct:
+        return ids.cast(pl.String)
+    return ids.replace_strict(distinct, [_hex(each) for each in distinct], return_dtype=pl.String)
+
+
+def _hex(text: str) -> str | None:
+    try:
+        number = int(text, 16 if text.lower().startswith("0x") else 10) % (1 << 64)
+    except ValueError:
+        return text
+    return f"0x{number:x}" if number else None
+
+
+def _nccl_ranges(trace: Trace) -> pl.DataFrame:
+    is_nccl = (pl.col("domain") == _DOMAIN) | pl.col("name").str.contains(r"^nccl[A-Z]")
+    columns = (
+        "range", "report", "process", "thread", "start", "end", "name", "style", "payload"
+    )  # fmt: skip
+    return trace["ranges"].filter(is_nccl.fill_null(value=False)).select(columns).collect()
+
+
+def _function() -> list[pl.Expr]:
+    function = pl.col("name").str.replace("^nccl", "").str.to_lowercase()
+    return [
+        function.replace_strict(_FUNCTIONS, default=None, return_dtype=COLLECTIVE)
+        .alias("collective"),
+        function.replace_strict(_DIRECTIONS, default=None, return_dtype=pl.String)
+        .alias("direction"),
+    ]  # fmt: skip
+
+
+def _text(*keys: str) -> pl.Expr:
+    """Return what a payload holds under the first of some keys, as text."""
+    return pl.coalesce(pl.col("payload").str.json_path_match(f"$['{key}']") for key in keys)
+
+
+def _count(*keys: str) -> pl.Expr:
+    """Return the same as a number that is not negative."""
+    number = _text(*keys).cast(pl.Int64, strict=False)
+    return pl.when(number >= 0).then(number)
+
+
+def _message_bytes() -> pl.Expr:
+    """Return the size of a message; advanced tracing gives a count and a type instead."""
+    kind = _text("dataType", "datatype").str.to_lowercase().str.replace("^nccl", "")
+    size = kind.replace_strict(_TYPE_BYTES, default=None, return_dtype=pl.Int64)
+    counted = _count("count")
+    fits = counted <= _FOREVER // 8
+    return pl.coalesce(
+        _count("Message size [bytes]"), pl.when(fits).then(counted * size)
+    ).alias("message_bytes")  # fmt: skip
+
+
+def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Drop what an operation's call calls itself. Ranges are in order of threads and starts."""
+    nests = pl.col("style") == "push_pop"
+    until = pl.when(nests & pl.col("collective").is_not_null()).then("end")
+    outer = until.cum_max().forward_fill().shift(1).over("thread")
+    return ranges.filter(~(nests & (pl.col("end") <= outer)).fill_null(value=False))
+
+
+def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost groups of calls: ``thread, start, end, group``.
+
+    A group that was open when recording began is not known; one that is still open at the end of
+    the recording lasts for ever.
+    """
+    opens, closes = pl.col("name") == _OPENS, pl.col("name").str.contains(_CLOSES)
+    edges = ranges.filter(opens | closes).with_columns(
+        level=pl.when(opens).then(1).otherwise(-1).cum_sum().over("thread")
+    )
+    # An end without its start brings the level below what it was at first: that is the new floor.
+    floor = pl.min_horizontal(pl.col("level").cum_min().over("thread"), 0)
+    depth = pl.col("level") - floor
+    edges = edges.with_columns(depth=depth).with_columns(
+        before=pl.col("depth").shift(1, fill_value=0).over("thread")
+    )
+    begins, ends = opens & (pl.col("depth") == 1), closes & (pl.col("before") == 1)
+    paired = (
+        edges.filter(begins | ends)
+        .with_columns(group=pl.when(begins).then("range").forward_fill().over("thread"))
+        .group_by("thread", "group")
+        .agg(
+            pl.col("start").min(),
+            end=pl.when(closes).then("end").max().fill_null(_FOREVER),
+        )
+    )
+    whole = ranges.filter(pl.col("name").str.contains(_API_GROUP)).select(
+        "thread", "start", "end", group="range"
+    )
+    columns = ("thread", "group", "start", "end")
+    spans = pl.concat([paired.select(columns), whole.select(columns)])
+    spans = spans.sort("thread", "start", -pl.col("end"))
+    outer = pl.col("end").cum_max().shift(1).over("thread")
+    return spans.filter((pl.col("end") > outer).fill_null(value=True))
+
+
+def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> pl.DataFrame:
+    """Add the group that is open on a row's ``thread`` at a time."""
+    spans = groups.select("thread", "group", "start", group_end="end").rename({"start": "opened"})
+    joined = rows.sort(at).join_asof(
+        spans.sort("opened"), left_on=at, right_on="opened", by="thread", check_sortedness=False
+    )
+    return joined.with_columns(
+        group=pl.when(pl.col(at) <= pl.col("group_end")).then("group")
+    ).drop("group_end", "opened", strict=False)  # fmt: skip
+
+
+def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
+    """Drop the API's record of operations that advanced tracing also gives with their numbers."""
+    numbered = pl.col("sequence").is_not_null()
+    is_twin = (
+        pl.col("group").is_not_null()
+        & pl.col("collective").is_not_null()
+        & ~pl.col("name").str.starts_with("nccl")
+        & ~numbered
+        & numbered.any().over("group")
+    )
+    return calls.filter(~is_twin)
+
+
+def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add ``ops`` and ``op``, the kernels that a call launched; of `collective_kernels`."""
+    operations = calls.drop_nulls("collective")
+    launched = kernels.drop_nulls(["launch_thread", "launch_start"]).select(
+        "op", "collective", "launch_start", thread="launch_thread"
+    )
+    own = _launched_inside(launched, operations)
+    rest = launched.join(own, on="op", how="anti")
+    grouped = _launched_by_groups(rest, operations.join(own, on="range", how="anti"), calls)
+    pairs = pl.concat([own, grouped]).sort("op")
+    ops = pairs.group_by("range", maintain_order=True).agg(
+        ops=pl.col("op"), op=pl.when(pl.len() == 1).then(pl.col("op").first())
+    )
+    return calls.join(ops, on="range", how="left", maintain_order="left").drop("nests")
+
+
+def _launched_inside(launched: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Return ``range, op`` of kernels that were launched in an operation's own call."""
+    calls = operations.filter("nests").select("thread", "range", "end", began="start")
+    inside = launched.sort("launch_start").join_asof(
+        calls.sort("began"), left_on="launch_start", right_on="began", by="thread",
+        check_sortedness=False,
+    )  # fmt: skip
+    return inside.filter(pl.col("launch_start") <= pl.col("end")).select("range", "op")
+
+
+def _launched_by_groups(
+    launched: pl.DataFrame, operations: pl.DataFrame, calls: pl.DataFrame
+) -> pl.DataFrame:
+    """Return ``range, op`` of kernels that were launched for a group of calls.
+
+    The only kernel of a group carries all its calls. Several kernels are those of as many calls,
+    kind by kind, where the calls of a kind are alike: NCCL launches by communicator and size, not
+    in the order of the calls. Of all others it is not known which call they are for.
+    """
+    spans = _group_spans(calls)
+    kernels = _in_groups(launched, spans, "launch_start").drop_nulls("group")
+    members = operations.drop_nulls("group").with_columns(_kernel_kind("collective"))
+    alone = pl.len().over("group") == 1
+    single = kernels.filter(alone).select("group", "op")
+    one = members.select("group", "range").join(single, on="group").select("range", "op")
+    several = _by_kind(kernels.filter(~alone), members)
+    return pl.concat([one, several])
+
+
+def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the groups of calls that know theirs; a kernel is launched within its last one."""
+    return (
+        calls.drop_nulls("group")
+        .group_by("thread", "group")
+        .agg(pl.col("start").min(), pl.col("end").max())
+    )
+
+
+def _by_kind(kernels: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    key = ["group", "collective"]
+    alike = members.group_by(key).agg(
+        calls=pl.len(),
+        sizes=pl.col("message_bytes").n_unique(),
+        ids=pl.col("communicator").n_unique(),
+    )
+    counts = kernels.group_by(key).agg(kernels=pl.len())
+    sound = (
+        alike.join(counts, on=key)
+        .filter(
+            (pl.col("calls") == pl.col("kernels"))
+            & (pl.col("sizes") == 1)
+            & (pl.col("ids") == 1)
+            & (pl.col("collective") != "send_recv")
+        )
+        .select(key)
+    )
+    turn = pl.int_range(pl.len()).over(key).alias("turn")
+    ordered = members.join(sound, on=key, how="semi").sort("start").with_columns(turn)
+    return (
+        kernels.sort("launch_start", "op")
+        .with_columns(turn)
+        .join(ordered.select(*key, "turn", "range"), on=[*key, "turn"])
+        .select("range", "op")
+    )
+
+
+def _kernel_kind(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.String).replace(KERNEL_OF).cast(COLLECTIVE)

@@ -1,0 +1,129 @@
+"""Which links transfers cross."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from tracekit.machine import Machine, Route
+
+_ENDS = ("src_device", "dst_device", "via_device", "through_host")
+_TO_HOST = ("h2d", "d2h", "mpi")
+"""Methods for which an end without a GPU is host memory; for all others that end is unknown."""
+_ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
+_HOP = {
+    "link": pl.String, "src": pl.String, "dst": pl.String, "type": pl.String, "bricks": pl.Int64,
+    "bandwidth": pl.Int64, "leg": pl.Int8,
+}  # fmt: skip
+_FIRST_LEG, _BOTH_LEGS, _SECOND_LEG = 1, 0, 2
+
+
+def with_routes(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
+) -> pl.DataFrame:
+    """Add ``route``, ``route_type`` and ``route_bandwidth`` (bytes/s) to transfers.
+
+    Parameters
+    ----------
+    transfers
+        As in the table `TRANSFERS`.
+    machine
+        The machine.
+    place
+        Which GPU of the machine each device of the run is.
+
+    Returns
+    -------
+    All transfers; the added columns are null where the route is not known.
+    """
+    marked = _marked(transfers)
+    rows = [
+        (*ends, *_described(routes)) for ends, routes in _routes(marked, machine, place) if routes
+    ]
+    found = pl.DataFrame(rows, schema={**_end_types(marked), **_ROUTE}, orient="row")
+    joined = marked.join(found, on=_ENDS, how="left", nulls_equal=True, maintain_order="left")
+    return joined.drop("through_host")
+
+
+def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
+    """Return a row per transfer and link that it crosses.
+
+    Parameters
+    ----------
+    transfers, machine, place
+        As for `with_routes`.
+
+    Returns
+    -------
+    The columns of `transfers` with ``start`` and ``end`` of the copy that crosses this link, and
+    ``link, src, dst, type, bricks, bandwidth``: the link, the nodes at its ends in the direction of
+    the transfer, and its peak per direction in bytes/s.
+    """
+    marked = _marked(transfers)
+    rows = [
+        (*ends, *hop) for ends, routes in _routes(marked, machine, place) for hop in _hops(routes)
+    ]
+    found = pl.DataFrame(rows, schema={**_end_types(marked), **_HOP}, orient="row")
+    crossed = marked.join(found, on=_ENDS, how="inner", nulls_equal=True)
+    first, second = pl.col("leg") == _FIRST_LEG, pl.col("leg") == _SECOND_LEG
+    return crossed.with_columns(
+        end=pl.when(first).then(pl.coalesce("first_end", "end")).otherwise("end"),
+        start=pl.when(second).then(pl.coalesce("second_start", "start")).otherwise("start"),
+    ).drop("leg", "through_host")
+
+
+def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
+    return transfers.with_columns(through_host=pl.col("method") == "staged")
+
+
+def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
+    return {name: transfers.schema[name] for name in _ENDS}
+
+
+def _routes(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
+) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
+    """Yield the distinct ends of transfers, and the routes of the one or two copies each takes."""
+    ended = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
+    known = transfers.filter(ended | pl.col("method").is_in(_TO_HOST))
+    for src, dst, via, through_host in known.select(_ENDS).unique(maintain_order=True).rows():
+        stops = [src, dst] if via is None else [src, via, dst]
+        if any(stop is not None and stop not in place for stop in stops):
+            continue
+        gpus = [None if stop is None else place[stop] for stop in stops]
+        legs = [machine.route(*leg, through_host=through_host) for leg in itertools.pairwise(gpus)]
+        routes = [leg for leg in legs if leg is not None]
+        yield (src, dst, via, through_host), routes if len(routes) == len(legs) else []
+
+
+def _described(routes: list[Route]) -> tuple[str, str, int | None]:
+    nodes = [*routes[0].nodes, *(node for route in routes[1:] for node in route.nodes[1:])]
+    links = tuple(link for route in routes for link in route.links)
+    whole = Route(tuple(nodes), links)
+    return whole.name, whole.type, whole.bandwidth
+
+
+def _hops(routes: list[Route]) -> Iterator[tuple[Any, ...]]:
+    for number, route in enumerate(routes):
+        steps = list(itertools.pairwise(route.nodes))
+        for (src, dst), link, leg in zip(steps, route.links, _legs(route), strict=True):
+            own = leg if len(routes) == 1 else (_FIRST_LEG, _SECOND_LEG)[number]
+            yield link.name, src, dst, link.type, link.bricks, link.bandwidth, own
+
+
+def _legs(route: Route) -> list[int]:
+    """Return which of its two copies takes a staged transfer over each link of its route.
+
+    The first one takes it to host memory and the second one from there; near which CPU that memory
+    is does not show, so that links between CPUs may be crossed by either.
+    """
+    hosts = [number for number, node in enumerate(route.nodes) if node.startswith("CPU")]
+    if not hosts or hosts[0] == 0 or hosts[-1] == len(route.nodes) - 1:
+        return [_BOTH_LEGS] * len(route.links)
+    return [
+        _FIRST_LEG if number < hosts[0] else _SECOND_LEG if number >= hosts[-1] else _BOTH_LEGS
+        for number in range(len(route.links))
+    ]

@@ -1,0 +1,142 @@
+"""All that a run moved between GPUs, on the machine that it ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis._collective_transfers import (
+    Ranks,
+    message_transfers,
+    modelled_transfers,
+    rank_devices,
+)
+from tracekit.analysis._collectives import collective_calls
+from tracekit.analysis._link_time import link_counters, link_timeline
+from tracekit.analysis._links import expected_traffic, links, placed_share, traffic_window
+from tracekit.analysis._nccl_calls import nccl_calls
+from tracekit.analysis._transfers import copy_transfers, traffic_root
+from tracekit.machine import NcclLog, Placed
+from tracekit.model import TRANSFERS, Trace
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a run moved, and the machine that carried it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    placed
+        The machine, and which of its GPUs the devices of the run are.
+    log
+        An NCCL log of the run.
+    sizes
+        Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+    ranks
+        Number of ranks of communicators of which it was not recorded.
+    """
+
+    trace: Trace
+    placed: Placed
+    log: NcclLog | None = None
+    sizes: Mapping[str, int] | None = None
+    ranks: int | None = None
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """The table `COLLECTIVE_CALLS` of the run."""
+        return collective_calls(self.trace, self.log, self.sizes)
+
+    @cached_property
+    def transfers(self) -> pl.DataFrame:
+        """The table `TRANSFERS` of the run: copies, messages, and what collectives move.
+
+        Raises
+        ------
+        UsageError
+            If the log is of another run.
+        """
+        machine, place = self.placed.machine, self.placed.place
+        known = Ranks(machine, place, self._rank_devices(), self.log, self.ranks)
+        parts = [
+            copy_transfers(self.trace, machine, place),
+            message_transfers(nccl_calls(self.trace), self.calls, known),
+            modelled_transfers(self.calls, known),
+        ]
+        return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
+
+    def _rank_devices(self) -> pl.DataFrame:
+        hosts = self.trace.read("reports").select("report", "host")
+        owners = (self.trace.read(name).join(hosts, on="report", how="left")
+                  for name in ("processes", "devices"))  # fmt: skip
+        return rank_devices(self.calls, self.log, *owners)
+
+    @cached_property
+    def window_ns(self) -> int:
+        """Time from the first op of the run to its last one, ns."""
+        return traffic_window(self.trace)
+
+    def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
+        """Return traffic by link and other keys; see `tracekit.analysis.links`."""
+        return links(
+            self.transfers, self.placed.machine, self.placed.place, by=by, window_ns=self.window_ns
+        )
+
+    def timeline(self, bins: int = 200) -> pl.DataFrame:
+        """Return what links carry over time; see `tracekit.analysis.link_timeline`."""
+        return link_timeline(self.transfers, self.placed.machine, self.placed.place, bins=bins)
+
+    def counters(self) -> pl.DataFrame:
+        """Return attributed bytes against counted ones; see `tracekit.analysis.link_counters`."""
+        return link_counters(self.trace, self.transfers, self.placed.machine, self.placed.place)
+
+    def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
+        """Compare bytes per iteration with what training must exchange.
+
+        See `tracekit.analysis.expected_traffic`.
+        """
+        iterations = self.trace.read("iterations")["iteration"].n_unique()
+        return expected_traffic(self.transfers, parameters, iterations, element_bytes)
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the tables are measured against.
+
+        Returns
+        -------
+        ``machine``, ``origin`` (how it is known) and ``placed_by`` (how the run's devices were
+        found in it); ``window_ns``; ``transfers``, and how many of these are ``routed`` and
+        ``sized``; ``collectives``, and how many of them are of unknown size; ``root``, the GPU at
+        which transfers meet, as `tracekit.analysis.traffic_root` finds it; ``warnings``.
+        """
+        nccl = self.calls.filter(pl.col("library") == "nccl")
+        sizes = pl.col("bytes", "sent_bytes", "received_bytes")
+        unsized = nccl.filter(pl.all_horizontal(sizes.is_null())).height
+        return {
+            "machine": self.placed.machine.name,
+            "origin": self.placed.machine.origin,
+            "placed_by": self.placed.by,
+            "window_ns": self.window_ns,
+            **placed_share(self.transfers, self.placed.machine, self.placed.place),
+            "collectives": nccl.height,
+            "collectives_of_unknown_size": unsized,
+            "root": traffic_root(self.transfers).to_dicts()[0],
+            "warnings": self._warnings(nccl.height, unsized),
+        }
+
+    def _warnings(self, collectives: int, unsized: int) -> list[str]:
+        found = list(self.placed.warnings)
+        if self.log is not None:
+            found += self.log.warnings
+        if unsized:
+            found.append(
+                f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
+                "export with `nsys export --include-blobs=true` (NCCL 2.16 or later), or give "
+                "--nccl-log or --bytes"
+            )
+        return found

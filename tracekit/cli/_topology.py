@@ -1,0 +1,173 @@
+"""`tracekit topology`: the machine, its links and routes."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli._options import (
+    LATEST,
+    StoreOption,
+    complete_run,
+    examples,
+    listing,
+    open_run,
+    write_text,
+)
+from tracekit.cli._output import Listing
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.machine import Machine
+
+
+class What(StrEnum):
+    """What of a machine is listed."""
+
+    MATRIX = "matrix"
+    LINKS = "links"
+    ROUTES = "routes"
+    RELAYS = "relays"
+
+
+topology = typer.Typer(
+    no_args_is_help=True,
+    help="Show the machine that a run used, a preset or a topology file; check and convert files.",
+    epilog=examples("tracekit topology show dgx1v --what relays", "tracekit topology list"),
+)
+
+
+def complete_machine(incomplete: str) -> list[str]:
+    """Propose presets, runs and files that begin with what is typed."""
+    from tracekit.machine import preset_names
+
+    presets = [name for name in preset_names() if name.startswith(incomplete)]
+    return [*presets, *complete_run(incomplete)]
+
+
+@topology.command(
+    epilog=examples(
+        "tracekit topology show", "tracekit topology show topo.txt --what routes",
+        "tracekit topology show dgx-h100 --drawing machine.html",
+    )
+)  # fmt: skip
+@listing
+def show(
+    machine: Annotated[
+        str,
+        typer.Argument(
+            metavar="MACHINE",
+            help="A preset, a topology file, or a run (its name, start of its id, or @latest).",
+            autocompletion=complete_machine,
+        ),
+    ] = LATEST,
+    *,
+    what: Annotated[What, typer.Option("--what", help="What to list.")] = What.MATRIX,
+    drawing: Annotated[
+        Path | None,
+        typer.Option(
+            "--drawing", metavar="FILE", help="Draw the machine: .html, .png, .svg, .pdf."
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> Listing:
+    """List how GPUs are joined (matrix), the links, the routes of copies, or two-hop relays."""
+    from tracekit import present
+
+    found = _machine(machine, store)
+    if drawing is not None:
+        subtitle = f"links of the machine ({found.origin})"
+        figure = present.machine_figure(found, title=found.name, subtitle=subtitle)
+        present.save_figure(figure, drawing)
+    meta = {"machine": found.name, "origin": found.origin, "gpus": len(found.gpus)}
+    if found.warnings:
+        meta["warnings"] = list(found.warnings)
+    title = f"{found.name} · {what}"
+    return Listing("topology show", None, _table(found, what), meta, title, f"no {what}")
+
+
+@topology.command("list", epilog=examples("tracekit topology list"))
+@listing
+def list_presets() -> Listing:
+    """List the machines that are known by name."""
+    import polars as pl
+
+    from tracekit.machine import load_preset, preset_names
+
+    machines = [load_preset(name) for name in preset_names()]
+    rows = {
+        "preset": [machine.name for machine in machines],
+        "gpus": [len(machine.gpus) for machine in machines],
+        "nvlinks": [
+            max((sum(row) for row in machine.nvlink_matrix()), default=0)
+            or max(map(machine.switch_bricks, machine.gpus), default=0)
+            for machine in machines
+        ],
+        "switched": [bool(machine.nodes("nvswitch")) for machine in machines],
+        "nics": [len(machine.nodes("nic")) for machine in machines],
+    }
+    return Listing("topology list", None, pl.DataFrame(rows), title="presets")
+
+
+@topology.command(epilog=examples("tracekit topology check topo.txt"))
+@listing
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A topology file.")],
+) -> Listing:
+    """Say what is odd about a topology file; exit with 1 if anything is."""
+    import polars as pl
+
+    from tracekit.machine import problems, read_topology, unknown_bandwidths
+
+    found = read_topology(file)
+    odd = problems(found)
+    rows = pl.DataFrame({"problem": pl.Series(odd, dtype=pl.String)})
+    meta = {
+        "machine": found.name,
+        "gpus": len(found.gpus),
+        "links": len(found.links),
+        "warnings": [*found.warnings, *unknown_bandwidths(found)],
+    }
+    title = f"{file.name} · problems"
+    return Listing(
+        "topology check", None, rows, meta, title, "nothing is odd", exit_code=1 if odd else 0
+    )
+
+
+@topology.command(
+    "import", epilog=examples("tracekit topology import topo.txt --output machine.toml")
+)
+def import_topology(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A topology file, or a preset.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output."),
+    ] = None,
+) -> None:
+    """Convert a topology file to TOML, to be read, completed by hand, and used as --topology."""
+    from tracekit.machine import find_machine, machine_toml
+
+    write_text(machine_toml(find_machine(str(file))), output)
+
+
+def _machine(reference: str, store: Path | None) -> "Machine":
+    """Return the machine that is meant by a preset's name, a file, or a run."""
+    from tracekit.machine import find_machine, is_topology
+
+    if is_topology(reference):
+        return find_machine(reference)
+    return open_run(reference, store).machine()
+
+
+def _table(machine: "Machine", what: What) -> "pl.DataFrame":
+    from tracekit import machine as machines
+
+    tables = {
+        What.MATRIX: machines.adjacency,
+        What.LINKS: machines.link_table,
+        What.ROUTES: machines.route_table,
+        What.RELAYS: machines.relay_table,
+    }
+    return tables[what](machine)

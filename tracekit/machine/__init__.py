@@ -1,0 +1,52 @@
+"""Machines: which links join their GPUs, how wide they are, and what crosses them."""
+
+from tracekit.machine._check import problems, unknown_bandwidths
+from tracekit.machine._choose import Placed, find_machine, is_topology, machine_of
+from tracekit.machine._graph import Link, Machine, Relay, Route
+from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
+from tracekit.machine._nccl_log import NcclLog, read_nccl_log
+from tracekit.machine._placing import Placing, place
+from tracekit.machine._presets import load_preset, preset_names, recognise
+from tracekit.machine._products import Product, nvlink_of, with_bandwidths
+from tracekit.machine._read import read_topology
+from tracekit.machine._rings import Ring, find_rings
+from tracekit.machine._toml import machine_toml, read_machine_toml
+from tracekit.machine._volumes import Edge, Tree, bus_factor, ring_bytes, shares, star_bytes
+
+__all__ = [
+    "Edge",
+    "Link",
+    "Machine",
+    "NcclLog",
+    "Placed",
+    "Placing",
+    "Product",
+    "Relay",
+    "Ring",
+    "Route",
+    "Tree",
+    "adjacency",
+    "bus_factor",
+    "find_machine",
+    "find_rings",
+    "is_topology",
+    "link_table",
+    "load_preset",
+    "machine_of",
+    "machine_toml",
+    "nvlink_of",
+    "place",
+    "preset_names",
+    "problems",
+    "read_machine_toml",
+    "read_nccl_log",
+    "read_topology",
+    "recognise",
+    "relay_table",
+    "ring_bytes",
+    "route_table",
+    "shares",
+    "star_bytes",
+    "unknown_bandwidths",
+    "with_bandwidths",
+]

@@ -1,0 +1,117 @@
+"""Which machine a user means, and which one a run was recorded on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.errors import InputError, MissingDataError, UsageError
+from tracekit.machine._graph import Machine
+from tracekit.machine._placing import PlacedBy, place
+from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
+from tracekit.machine._products import with_bandwidths
+from tracekit.machine._read import read_topology
+
+_HEAD = 64
+_TRACES = (b"SQLite format 3\0",)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A machine, and which of its GPUs the devices of a run are.
+
+    Parameters
+    ----------
+    machine
+        The machine.
+    place
+        Its GPU for each device of the run; GPUs of it that the run does not name stand for
+        themselves where no device has their number.
+    by
+        What devices were known by: ``uuid``, ``pci_bus`` or ``number``.
+    warnings
+        What a user should know about the machine and that, one sentence each.
+    """
+
+    machine: Machine
+    place: Mapping[int, int]
+    by: PlacedBy
+    warnings: tuple[str, ...] = ()
+
+
+def is_topology(reference: str) -> bool:
+    """Tell whether a user means a preset or a topology file, and no run."""
+    path = Path(reference)
+    return is_preset(reference) or (path.is_file() and not _is_trace(path))
+
+
+def _is_trace(path: Path) -> bool:
+    """Tell whether a file may be a trace that is no topology: an SQLite file without NVLINK table.
+
+    An nvprof database is both; as a topology it is meant where it is one.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head.startswith(_TRACES):
+        return False
+    try:
+        read_topology(path)
+    except InputError:
+        return True
+    return False
+
+
+def find_machine(reference: str) -> Machine:
+    """Return a preset by its name, or the machine that a topology file describes.
+
+    Raises
+    ------
+    UsageError
+        If there is neither.
+    InputError
+        If the file is no topology, or contradicts itself.
+    """
+    if is_preset(reference):
+        return load_preset(reference)
+    path = Path(reference)
+    if not path.exists():
+        names = ", ".join(preset_names())
+        raise UsageError(
+            f"no topology file and no preset {reference!r}",
+            f"give the output of `nvidia-smi topo -m`, or one of {names}",
+        )
+    return read_topology(path)
+
+
+def machine_of(devices: pl.DataFrame, topology: str | None = None) -> Placed:
+    """Return the machine that a run was recorded on.
+
+    Parameters
+    ----------
+    devices
+        The canonical table.
+    topology
+        A topology file or a preset; without one, the machine is told by the names of the GPUs.
+
+    Raises
+    ------
+    UsageError
+        If the machine has fewer GPUs than ran, or there is no such topology.
+    MissingDataError
+        If the run names no GPU.
+    InputError
+        If the file is no topology.
+    """
+    products = dict(devices.sort("device").select("device", "name").rows())
+    chosen = recognise(list(products.values())) if topology is None else find_machine(topology)
+    if chosen is None:
+        raise MissingDataError("no GPU is in this run", "record with `nsys profile -t cuda`")
+    placing = place(chosen, devices)
+    found = dict(placing.gpus)
+    rest = set(chosen.gpus) - set(found.values())
+    machine = with_bandwidths(chosen, {gpu: products.get(dev) for dev, gpu in found.items()})
+    whole = {gpu: gpu for gpu in sorted(rest) if gpu not in found} | found
+    return Placed(machine, whole, placing.by, (*machine.warnings, *placing.warnings))

@@ -1,0 +1,313 @@
+"""A machine as a graph: GPUs, switches, host bridges and NICs, and the links between them.
+
+Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`. An edge is one link, of a type and
+with a bandwidth per direction; an NVLink edge is a bond of `bricks` NVLinks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import networkx as nx
+
+NodeType = Literal["gpu", "nvswitch", "pcie", "host", "nic"]
+LinkType = Literal["nvlink", "c2c", "pcie", "socket", "network"]
+Origin = Literal["file", "trace", "preset", "recognised", "assumed"]
+
+PREFIXES: Mapping[NodeType, str] = {
+    "gpu": "GPU", "nvswitch": "NVSwitch", "pcie": "PCIe", "host": "CPU", "nic": "NIC"
+}  # fmt: skip
+"""How the names of nodes begin, by their type."""
+
+_HOPS: Mapping[LinkType, int] = {"nvlink": 1, "c2c": 1, "pcie": 1, "socket": 4, "network": 64}
+"""What a link adds to the length of a route: sockets are crossed where it cannot be helped."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two nodes.
+
+    Parameters
+    ----------
+    ends
+        Names of the nodes, in the order of the graph.
+    type
+        ``nvlink``, ``c2c``, ``pcie``, ``socket`` (between CPUs) or ``network``.
+    bricks
+        Number of NVLinks that are bonded; None for other types.
+    bandwidth
+        Peak per direction, bytes/s; None where unknown.
+    """
+
+    ends: tuple[str, str]
+    type: LinkType
+    bricks: int | None = None
+    bandwidth: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The two ends, such as `GPU0-GPU3`."""
+        return "-".join(self.ends)
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a transfer crosses.
+
+    Parameters
+    ----------
+    nodes
+        The nodes on the way, both ends included.
+    links
+        The links between them.
+    """
+
+    nodes: tuple[str, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def name(self) -> str:
+        """The nodes, such as `GPU0>PCIe0>CPU0`."""
+        return ">".join(self.nodes)
+
+    @property
+    def bandwidth(self) -> int | None:
+        """Peak of the narrowest link, bytes/s; None where that of any is unknown."""
+        widths = [link.bandwidth for link in self.links]
+        known = [width for width in widths if width is not None]
+        return min(known) if known and len(known) == len(widths) else None
+
+    @property
+    def type(self) -> str:
+        """`nvlink`, `pcie` (within a socket), `socket` (across sockets) or `network`."""
+        types = {link.type for link in self.links}
+        order = ("network", "socket", "pcie", "c2c", "nvlink")
+        return next((each for each in order if each in types), "local")
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A GPU through which two others, which no NVLink joins, reach each other in two hops.
+
+    Parameters
+    ----------
+    gpu
+        The GPU between them.
+    bricks
+        NVLinks of the first and of the second hop.
+    bandwidth
+        Peak of the narrower hop, bytes/s.
+    """
+
+    gpu: int
+    bricks: tuple[int, int]
+    bandwidth: int | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs and the links between them.
+
+    Parameters
+    ----------
+    name
+        What it is called: a preset, or the file it was read from.
+    graph
+        Nodes with ``type`` (`NodeType`) and what else is known of them (``pci_bus``, ``uuid``,
+        ``product``, ``numa``); edges with ``link`` (`Link`).
+    origin
+        Where it comes from, which says how sure it is: a ``file`` that the user gave, the ``trace``
+        itself, a ``preset`` that the user named, one that was ``recognised`` from the names and
+        number of GPUs, or ``assumed`` where nothing was.
+    warnings
+        What a user should know about it, one sentence each.
+    source
+        Where the facts about it come from, in words; None where it was read from a dump.
+    """
+
+    name: str
+    graph: nx.Graph
+    origin: Origin = "file"
+    warnings: tuple[str, ...] = field(default=())
+    source: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        nodes: Mapping[str, Mapping[str, object]],
+        links: Iterable[Link],
+        origin: Origin = "file",
+        warnings: Sequence[str] = (),
+        source: str | None = None,
+    ) -> Machine:
+        """Make a machine of its nodes, with their attributes (``type`` is one), and links."""
+        graph = nx.Graph()
+        graph.add_nodes_from((node, dict(attributes)) for node, attributes in nodes.items())
+        graph.add_edges_from((*link.ends, {"link": link}) for link in links)
+        return cls(name, graph, origin, tuple(warnings), source)
+
+    def with_origin(self, origin: Origin) -> Machine:
+        """Return the same machine, come from elsewhere."""
+        return replace(self, origin=origin)
+
+    def with_links(self, links: Iterable[Link]) -> Machine:
+        """Return the same nodes, joined by other links."""
+        nodes = dict(self.graph.nodes(data=True))
+        return Machine.of(self.name, nodes, links, self.origin, self.warnings, self.source)
+
+    def nodes(self, kind: NodeType) -> list[str]:
+        """Return the names of the nodes of a type, in order of their numbers."""
+        named = [node for node, each in self.graph.nodes(data="type") if each == kind]
+        return sorted(named, key=number_of)
+
+    @cached_property
+    def gpus(self) -> list[int]:
+        """Numbers of the GPUs."""
+        return [number_of(node) for node in self.nodes("gpu")]
+
+    @cached_property
+    def links(self) -> list[Link]:
+        """All links, in order of the names of their ends."""
+        found: list[Link] = [link for _, _, link in self.graph.edges(data="link")]
+        return sorted(found, key=lambda link: [(len(end), end) for end in link.ends])
+
+    def link(self, one: str, other: str) -> Link | None:
+        """Return the link between two nodes, or None."""
+        found: Link | None = self.graph.get_edge_data(one, other, {}).get("link")
+        return found
+
+    def bricks(self, src: int, dst: int) -> int:
+        """Return how many NVLinks join two GPUs directly; 0 where none does."""
+        link = self.link(f"GPU{src}", f"GPU{dst}")
+        return link.bricks or 0 if link is not None and link.type == "nvlink" else 0
+
+    def nvlink_matrix(self) -> list[list[int]]:
+        """Return the bricks between each two GPUs, in order of their numbers.
+
+        NVLinks to a switch are in no cell: every GPU behind it shares them with all others.
+        """
+        return [[self.bricks(src, dst) for dst in self.gpus] for src in self.gpus]
+
+    def switch_bricks(self, gpu: int) -> int:
+        """Return how many NVLinks lead from a GPU to NVSwitches."""
+        node = f"GPU{gpu}"
+        links = [self.link(node, switch) for switch in self.nodes("nvswitch")]
+        return sum(link.bricks or 0 for link in links if link is not None)
+
+    def route(
+        self, src: int | None, dst: int | None, *, through_host: bool = False
+    ) -> Route | None:
+        """Return what a copy crosses between two GPUs, or a GPU and its host (None).
+
+        That is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe and
+        the host: a copy takes no GPU as a relay.
+
+        Parameters
+        ----------
+        src, dst
+            Numbers of the GPUs; None for the host memory nearest to the other one.
+        through_host
+            Whether it is staged: a copy to host memory near the one GPU, and one from there.
+
+        Returns
+        -------
+        The route, or None where the machine has none, as where a GPU is not in it.
+        """
+        key = (src, dst, through_host)
+        if key not in self._routes:
+            self._routes[key] = self._find_route(src, dst, through_host=through_host)
+        return self._routes[key]
+
+    def relays(self, src: int, dst: int) -> list[Relay]:
+        """Return the two-hop relays between two GPUs that no NVLink joins, best first."""
+        if src == dst or self.bricks(src, dst):
+            return []
+        found = []
+        for gpu in self.gpus:
+            bricks = self.bricks(src, gpu), self.bricks(gpu, dst)
+            if all(bricks):
+                route = self._along((f"GPU{src}", f"GPU{gpu}", f"GPU{dst}"))
+                found.append(Relay(gpu, bricks, route.bandwidth))
+        return sorted(found, key=lambda relay: (-min(relay.bricks), -sum(relay.bricks), relay.gpu))
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int | None, int | None, bool], Route | None]:
+        return {}
+
+    def _find_route(self, src: int | None, dst: int | None, *, through_host: bool) -> Route | None:
+        if src == dst:
+            return None
+        if src is None or dst is None:
+            return self._to_host(src, dst)
+        if through_host:
+            return self._staged(src, dst)
+        for paths in (self._nvlink_paths, self._host_paths):
+            nodes = _path(paths, f"GPU{src}", f"GPU{dst}")
+            if nodes is not None:
+                return self._along(nodes)
+        return None
+
+    def _staged(self, src: int, dst: int) -> Route | None:
+        up, down = self._to_host(src, None), self._to_host(None, dst)
+        if up is None or down is None:
+            return None
+        across = _path(self._host_paths, up.nodes[-1], down.nodes[0])
+        return None if across is None else self._along([*up.nodes, *across[1:], *down.nodes[1:]])
+
+    def _to_host(self, src: int | None, dst: int | None) -> Route | None:
+        gpu = f"GPU{dst if src is None else src}"
+        ways = [_path(self._host_paths, gpu, host) for host in self.nodes("host")]
+        nodes = min((way for way in ways if way is not None), key=len, default=None)
+        if nodes is None:
+            return None
+        return self._along(nodes[::-1] if src is None else nodes)
+
+    def _along(self, nodes: Sequence[str]) -> Route:
+        links = [self.graph.edges[pair]["link"] for pair in itertools.pairwise(nodes)]
+        return Route(tuple(nodes), tuple(links))
+
+    @cached_property
+    def _nvlink_paths(self) -> nx.Graph:
+        """The NVLinks through which a copy may go between GPUs."""
+        return _weighted(link for link in self.links if self._joins_gpus(link))
+
+    @cached_property
+    def _host_paths(self) -> nx.Graph:
+        return _weighted(link for link in self.links if not self._joins_gpus(link))
+
+    def _joins_gpus(self, link: Link) -> bool:
+        """Whether it is an NVLink that does not lead to a CPU, as those of POWER9 do."""
+        hosts = (self.graph.nodes[end].get("type") == "host" for end in link.ends)
+        return link.type == "nvlink" and not any(hosts)
+
+
+def number_of(node: str) -> int:
+    """Return the number at the end of a node's name."""
+    digits = re.search(r"\d+$", node)
+    return int(digits[0]) if digits else 0
+
+
+def _weighted(links: Iterable[Link]) -> nx.Graph:
+    graph = nx.Graph()
+    for link in links:
+        graph.add_edge(*link.ends, hops=_HOPS[link.type])
+    return graph
+
+
+def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
+    """Return the shortest path on which no third GPU or NIC lies, or None."""
+    if start not in graph or end not in graph:
+        return None
+    between = [node for node in graph if not node.startswith(("GPU", "NIC"))]
+    part = graph.subgraph([start, end, *between])
+    try:
+        path: list[str] = nx.shortest_path(part, start, end, weight="hops")
+    except nx.NetworkXNoPath:
+        return None
+    return path

@@ -1,0 +1,115 @@
+"""What there is to know of a machine, as tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import polars as pl
+
+from tracekit.machine._graph import Machine, Route
+
+_GB = 1e9
+_LINKS = {
+    "link": pl.String, "type": pl.String, "bricks": pl.Int64, "bandwidth_gb_s": pl.Float64
+}  # fmt: skip
+_ROUTES = {
+    "src": pl.String, "dst": pl.String, "route": pl.String, "type": pl.String,
+    "bottleneck_gb_s": pl.Float64,
+}  # fmt: skip
+_RELAYS = {
+    "src": pl.String, "dst": pl.String, "relay": pl.String, "bricks_in": pl.Int64,
+    "bricks_out": pl.Int64, "bottleneck_gb_s": pl.Float64, "best": pl.Boolean,
+}  # fmt: skip
+
+
+def adjacency(machine: Machine) -> pl.DataFrame:
+    """Return how each two GPUs are joined, in the words of ``nvidia-smi topo -m``.
+
+    Returns
+    -------
+    ``gpu``; a column for each GPU: ``X`` itself, ``NVn`` that many bonded NVLinks (to the switch,
+    where a switch joins them), ``PIX`` one PCIe switch, ``PXB`` several, ``NODE`` the host bridge
+    of one CPU, ``SYS`` across CPUs, null where there is no way; ``nvlinks``, the number of NVLinks
+    of the GPU; ``cpu``, the CPU nearest to it.
+    """
+    rows = [
+        {
+            "gpu": f"GPU{src}",
+            **{f"GPU{dst}": _relation(machine, src, dst) for dst in machine.gpus},
+            "nvlinks": sum(machine.bricks(src, dst) for dst in machine.gpus)
+            + machine.switch_bricks(src),
+            "cpu": _nearest_cpu(machine, src),
+        }
+        for src in machine.gpus
+    ]
+    types = {"gpu": pl.String, "nvlinks": pl.Int64, "cpu": pl.String}
+    return pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
+
+
+def link_table(machine: Machine) -> pl.DataFrame:
+    """Return the links: ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s)."""
+    rows = [(link.name, link.type, link.bricks, _gb_s(link.bandwidth)) for link in machine.links]
+    return pl.DataFrame(rows, schema=_LINKS, orient="row")
+
+
+def route_table(machine: Machine) -> pl.DataFrame:
+    """Return what a copy between each two GPUs crosses.
+
+    Returns
+    -------
+    ``src, dst, route, type`` (`nvlink`, `pcie`, `socket`) and ``bottleneck_gb_s``, the peak of the
+    narrowest link; null where there is no way, or where the peak of a link is unknown.
+    """
+    rows = [
+        (f"GPU{src}", f"GPU{dst}", *_described(machine.route(src, dst)))
+        for src, dst in itertools.combinations(machine.gpus, 2)
+    ]
+    return pl.DataFrame(rows, schema=_ROUTES, orient="row")
+
+
+def relay_table(machine: Machine) -> pl.DataFrame:
+    """Return the GPUs through which those reach each other that no NVLink joins, in two hops.
+
+    Returns
+    -------
+    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best``: whether no relay of
+    this pair is wider; a row per pair and relay.
+    """
+    rows = []
+    for src, dst in itertools.combinations(machine.gpus, 2):
+        relays = machine.relays(src, dst)
+        widest = max((min(relay.bricks) for relay in relays), default=0)
+        rows += [
+            (f"GPU{src}", f"GPU{dst}", f"GPU{relay.gpu}", *relay.bricks, _gb_s(relay.bandwidth),
+             min(relay.bricks) == widest)
+            for relay in relays
+        ]  # fmt: skip
+    return pl.DataFrame(rows, schema=_RELAYS, orient="row")
+
+
+def _gb_s(bandwidth: int | None) -> float | None:
+    return None if bandwidth is None else bandwidth / _GB
+
+
+def _described(route: Route | None) -> Sequence[str | float | None]:
+    return (None, None, None) if route is None else (route.name, route.type, _gb_s(route.bandwidth))
+
+
+def _relation(machine: Machine, src: int, dst: int) -> str | None:
+    if src == dst:
+        return "X"
+    route = machine.route(src, dst)
+    if route is None:
+        return None
+    if route.type == "nvlink":
+        return f"NV{min(link.bricks or 0 for link in route.links)}"
+    between = route.nodes[1:-1]
+    if route.type == "socket" or any(node.startswith("CPU") for node in between):
+        return "SYS" if route.type == "socket" else "NODE"
+    return "PIX" if len(between) == 1 else "PXB"
+
+
+def _nearest_cpu(machine: Machine, gpu: int) -> str | None:
+    route = machine.route(gpu, None)
+    return None if route is None else route.nodes[-1]

@@ -1,0 +1,404 @@
+"""Which communicator a line of an NCCL log belongs to.
+
+A member is one rank of one communicator as one process knows it: a pointer, from the line of its
+Init START (or, before NCCL 2.17, COMPLETE) to the next one of the same pointer. Members of one
+communicator are found as follows.
+
+1. Members that print the same commId belong together. Splits of NCCL 2.18 repeat it when one
+   communicator is split twice; a process's second member of that rank starts a second communicator.
+2. Members without one belong together only if they have the same number of ranks and were split off
+   the same communicator with the same colour (or not split at all). Among those, connections tell:
+   a rank that connects to rank 3 on the GPU with bus id 0xb000 is in a communicator with the member
+   of rank 3 on that GPU, on its own host if they connect within a host, unless the two tell of the
+   ranks in other ways; of several alike, the first goes with the first. What connections leave open
+   is filled in the order of the log: a member joins the earliest communicator that lacks its rank
+   and GPU. If it had a choice, there is a warning.
+
+A communicator's name is its commId, else ``host:pid:pointer`` of its lowest rank in the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from tracekit.machine._nccl_lines import Lines
+
+_PROCESS = ("host", "pid")
+_THREAD = (*_PROCESS, "tid")
+_POINTER = (*_PROCESS, "pointer")
+UNNAMED = "unnamed"
+"""The communicator of a log that names none."""
+
+Peers = dict[int, dict[int, tuple[str, bool]]]
+"""Of a member, by the ranks it connects to: their GPU, and whether it is within the host."""
+
+
+class Member(NamedTuple):
+    """One rank of one communicator."""
+
+    member: int
+    line: int
+    host: str
+    pid: int
+    pointer: str
+    rank: int
+    ranks: int
+    cuda_device: int
+    nvml_device: int | None
+    bus: str | None
+    parent: str | None
+    split: tuple[str | None, str | None]
+    id: str | None
+
+    @property
+    def seat(self) -> Hashable:
+        """The GPU, as seen by the process."""
+        return self.host, self.pid, self.cuda_device
+
+    @property
+    def name(self) -> str:
+        """What a communicator without a commId is called after its lowest rank."""
+        return f"{self.host}:{self.pid}:{self.pointer}"
+
+    def is_on(self, device: str) -> bool:
+        """Whether a connection's bracket, which means another thing in each version, is its GPU."""
+        return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
+
+
+@dataclass
+class _Group:
+    """Members that belong together, and the ranks and GPUs that are taken."""
+
+    members: list[Member] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    seats: set[Hashable] = field(default_factory=set)
+
+    def add(self, members: Iterable[Member]) -> None:
+        for each in members:
+            self.members.append(each)
+            self.ranks.add(each.rank)
+            self.seats.add(each.seat)
+
+    def has_room(self, members: list[Member]) -> bool:
+        ranks, seats = {each.rank for each in members}, {each.seat for each in members}
+        return not (ranks & self.ranks or seats & self.seats)
+
+    def hosts(self) -> set[str]:
+        return {each.host for each in self.members}
+
+
+class Communicators:
+    """The communicators of a log.
+
+    Parameters
+    ----------
+    lines
+        The log's lines.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        found = _members(_lower(lines["inits"]))
+        self.calls = _pointed(_lower(lines["calls"]), found)
+        """The calls with the ``member`` that made each, null if its Init is not in the log."""
+        self._marks = _marks(_pointed(_lower(lines["inits"]), found), self.calls)
+        names, warnings = _communicators(found, lines["connections"], self._marks)
+        self.members = found.with_columns(communicator=pl.Series(names, dtype=pl.String))
+        """``member, line, host, pid, tid, pointer, rank, ranks, cuda_device, nvml_device, bus,
+        communicator``, in the order of the log."""
+        self.warnings = tuple(dict.fromkeys(warnings))
+
+    def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Add the ``communicator`` of a table's pointers, null where it has none."""
+        found = _pointed(_lower(table), self.members)
+        known = self.members.select("member", "communicator")
+        return found.join(known, on="member", how="left").drop("member")
+
+    def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
+        """Add the ``communicator`` of lines that carry no pointer, null where it cannot be told.
+
+        What the thread leaves open, or gives to a member that cannot have written it, belongs to
+        the only communicator of the process in which a member of that GPU may have written it. A
+        log without any member is taken to have one communicator.
+
+        Parameters
+        ----------
+        table
+            Lines with ``own_rank`` (of which rank the line tells; null if of none) and ``top_rank``
+            (the highest rank in it).
+        by_calls
+            Whether they come after a call, and never during an Init.
+        """
+        members = self.members
+        marks = self._marks.filter(pl.lit(not by_calls) | (pl.col("stage") == "CALL"))
+        if members.is_empty():
+            return table.with_columns(communicator=pl.lit(UNNAMED))
+        known = members.select("member", "communicator", "rank", "ranks", "cuda_device", *_PROCESS)
+        may_be = pl.col("top_rank").fill_null(0) < pl.col("ranks")
+        is_own = (pl.col("own_rank") == pl.col("rank")).fill_null(value=True)
+        found = (
+            _by_thread(table, marks)
+            .join(known.select("member", "communicator", "rank", "ranks"), on="member")
+            .filter(may_be, is_own | ~pl.col("called"))
+        )
+        rest = table.join(found.select("line"), on="line", how="anti")
+        only = (
+            rest.join(known, on=_PROCESS)
+            .filter(is_own, may_be, pl.col("device") == pl.col("cuda_device"))
+            .group_by("line")
+            .agg(pl.col("communicator").unique())
+            .filter(pl.col("communicator").list.len() == 1)
+            .with_columns(pl.col("communicator").list.first())
+        )
+        rest = rest.join(only, on="line", how="left")
+        return pl.concat([found.select(rest.columns), rest]).sort("line")
+
+
+def _members(inits: pl.DataFrame) -> pl.DataFrame:
+    """Return the members, each from the first of its lines, with the thread that wrote it."""
+    before = pl.col("stage").shift(1).over(_POINTER)
+    begins = (pl.col("stage") == "START") | (before.fill_null("COMPLETE") == "COMPLETE")
+    numbered = inits.with_columns(member=begins.cum_sum().over(_POINTER))
+    return (
+        numbered.group_by(*_POINTER, "member", maintain_order=True)
+        .agg(
+            pl.col("line", "tid", "rank", "ranks", "cuda_device").first(),
+            pl.col("nvml_device", "bus", "parent", "splits", "color", "id").drop_nulls().first(),
+        )
+        .drop("member")
+        .with_row_index("member")
+        .cast({"member": pl.Int64})
+    )
+
+
+def _lower(table: pl.DataFrame) -> pl.DataFrame:
+    texts = [name for name in ("pointer", "parent", "bus", "id") if name in table.columns]
+    return table.with_columns(pl.col(texts).str.to_lowercase())
+
+
+def _communicators(
+    members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
+) -> tuple[list[str], list[str]]:
+    """Return the name of each member's communicator, and warnings."""
+    rows = [_member(row) for row in members.iter_rows(named=True)]
+    names = _named(rows)
+    waiting = [each for each in rows if each.member not in names]
+    parents = _parents(waiting, rows)
+    peers = _peers(members, connections, marks) if waiting else {}
+    warnings: list[str] = []
+    while waiting:
+        later = _ids(waiting)
+        ready = [each for each in waiting if parents.get(each.member, -1) not in later]
+        kinds: dict[Hashable, list[Member]] = defaultdict(list)
+        for each in ready:
+            parent = names.get(parents.get(each.member, -1))
+            kinds[each.ranks, parent, each.split].append(each)
+        for kind in kinds.values():
+            groups, had_choice = _grouped(kind, peers)
+            names.update(_names(groups, taken=set(names.values())))
+            if had_choice:
+                warnings.append(
+                    f"communicators of {kind[0].ranks} ranks are told apart by the order of the "
+                    "log only, for this version of NCCL prints no commId"
+                )
+        waiting = [each for each in waiting if each.member not in names]
+    return [names[each.member] for each in rows], warnings
+
+
+def _member(row: dict[str, Any]) -> Member:
+    known = {name: row[name] for name in Member._fields if name in row}
+    return Member(**known, split=(row["splits"], row["color"]))
+
+
+def _ids(members: Iterable[Member]) -> set[int]:
+    return {each.member for each in members}
+
+
+def _named(members: list[Member]) -> dict[int, str]:
+    """Name the members that print a commId; that of a split may be 0, which is none."""
+    seen: Counter[Hashable] = Counter()
+    names = {}
+    for each in members:
+        if each.id is None or not each.id.strip("0"):
+            continue
+        place = (each.id, each.rank, each.seat)
+        names[each.member] = _counted(f"0x{each.id}", seen[place])
+        seen[place] += 1
+    return names
+
+
+def _counted(name: str, before: int) -> str:
+    return f"{name}#{before + 1}" if before else name
+
+
+def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
+    """Return the member that each was split off: the latest before it of that pointer."""
+    latest: dict[Hashable, int] = {}
+    parents = {}
+    wanted = _ids(members)
+    for each in every:
+        if each.member in wanted and (each.host, each.pid, each.parent) in latest:
+            parents[each.member] = latest[each.host, each.pid, each.parent]
+        latest[each.host, each.pid, each.pointer] = each.member
+    return parents
+
+
+def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame) -> Peers:
+    """Return who each member connects to, by the connections that its thread wrote."""
+    ends = connections.with_columns(receives=pl.col("side").eq_missing("receive"))
+    own, other = (
+        {
+            name: pl.when("receives").then(f"{a}_{name}").otherwise(f"{b}_{name}")
+            for name in ("rank", "device")
+        }
+        for a, b in (("to", "from"), ("from", "to"))
+    )
+    written = _by_thread(
+        ends.select(
+            "line",
+            *_THREAD,
+            own_rank=own["rank"],
+            peer=other["rank"],
+            at=other["device"].str.to_lowercase(),
+            near=~pl.col("transport").str.starts_with("NET"),
+        ),
+        marks,
+    ).join(members.select("member", "rank"), on="member")
+    known = written.filter(pl.col("own_rank") == pl.col("rank")).drop_nulls("at")
+    peers: Peers = defaultdict(dict)
+    for member, peer, at, near in (
+        known.group_by("member", "peer", maintain_order=True)
+        .agg(pl.col("at").first(), pl.col("near").any())
+        .iter_rows()
+    ):
+        peers[member][peer] = (at, near)
+    return peers
+
+
+def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
+    """Group members of one kind.
+
+    Returns
+    -------
+    The groups, and whether a member might have joined several.
+    """
+    groups: list[_Group] = []
+    had_choice = False
+    for part in _connected(kind, peers):
+        fitting = [each for each in groups if each.has_room(part)]
+        hosts = {each.host for each in part}
+        near = [each for each in fitting if hosts & each.hosts()]
+        had_choice |= len(fitting) > 1
+        chosen = next(iter(near or fitting), None)
+        if chosen is None:
+            chosen = _Group()
+            groups.append(chosen)
+        chosen.add(part)
+    return groups, had_choice
+
+
+def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
+    """Return the members that connections hold together, in the order of the log."""
+    by_rank: dict[int, list[Member]] = defaultdict(list)
+    for each in kind:
+        by_rank[each.rank].append(each)
+    root = {each.member: each.member for each in kind}
+
+    def find(member: int) -> int:
+        while root[member] != member:
+            root[member] = root[root[member]]
+            member = root[member]
+        return member
+
+    seen: Counter[Hashable] = Counter()
+    for each in kind:
+        told = peers.get(each.member, {})
+        alike = (each.seat, each.rank, tuple(told.items()))
+        for rank in told:
+            others = [other for other in by_rank[rank] if _agree(each, other, peers)]
+            if len({other.seat for other in others}) == 1 and seen[alike] < len(others):
+                root[find(others[seen[alike]].member)] = find(each.member)
+        seen[alike] += 1
+    parts: dict[int, list[Member]] = defaultdict(list)
+    for each in kind:
+        parts[find(each.member)].append(each)
+    return [part for whole in parts.values() for part in _without_doubles(whole)]
+
+
+def _without_doubles(part: list[Member]) -> list[list[Member]]:
+    """Take apart what cannot be one communicator, for it has a rank or a GPU twice."""
+    ranks, seats = {each.rank for each in part}, {each.seat for each in part}
+    return [part] if len(ranks) == len(part) == len(seats) else [[each] for each in part]
+
+
+def _agree(one: Member, other: Member, peers: Peers) -> bool:
+    """Whether a member may be in a communicator with one that it connects to."""
+    mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
+    for a, b, told in ((one, other, mine), (other, one, theirs)):
+        device, near = told.get(b.rank, (None, False))
+        if (device is not None and not b.is_on(device)) or (near and a.host != b.host):
+            return False
+    return all(mine[rank][0] == theirs[rank][0] for rank in mine.keys() & theirs.keys())
+
+
+def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:
+    names = {}
+    for group in groups:
+        base = min(group.members, key=lambda each: each.rank).name
+        count = 0
+        while _counted(base, count) in taken:
+            count += 1
+        name = _counted(base, count)
+        taken.add(name)
+        names.update({each.member: name for each in group.members})
+    return names
+
+
+def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Add the ``member`` that a table's pointers mean, null if its Init is not in the log."""
+    return table.sort("line").join_asof(
+        members.select("line", *_POINTER, "member").sort("line"),
+        on="line",
+        by=list(_POINTER),
+        check_sortedness=False,
+    )
+
+
+def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return what tells a thread's communicator, ``line, host, pid, tid, stage, marked``.
+
+    The ``stage`` is START or COMPLETE of an Init, or CALL; ``marked`` is the member.
+    """
+    columns = ["line", *_THREAD, "stage", pl.col("member").alias("marked")]
+    called = calls.with_columns(stage=pl.lit("CALL"))
+    return (
+        pl.concat([inits.select(columns), called.select(columns)]).drop_nulls("marked").sort("line")
+    )
+
+
+def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
+    """Add the ``member`` during whose Init, or else after whose call, a thread wrote each line.
+
+    Where the next Init line of the thread is a COMPLETE, the line belongs to it: before NCCL 2.17
+    there is no START, and after it nothing else comes between. Else it belongs to a START that
+    was never completed, or to a call (``called``).
+    """
+    inits = marked.filter(pl.col("stage") != "CALL").rename({"stage": "next", "marked": "ending"})
+    keys: dict[str, Any] = {"on": "line", "by": list(_THREAD), "check_sortedness": False}
+    return (
+        table.sort("line")
+        .join_asof(inits, strategy="forward", **keys)
+        .join_asof(marked, strategy="backward", **keys)
+        .with_columns(
+            member=pl.when(pl.col("next") == "COMPLETE")
+            .then("ending")
+            .when(pl.col("stage").is_in(["START", "CALL"]))
+            .then("marked"),
+            called=pl.col("next").ne_missing("COMPLETE") & pl.col("stage").eq_missing("CALL"),
+        )
+        .drop("next", "ending", "marked", "stage")
+    )

@@ -1,0 +1,227 @@
+"""The lines of an NCCL_DEBUG=INFO log that are worth keeping, as columns.
+
+Every line that NCCL writes begins with ``host:pid:tid [device] NCCL INFO``; launchers may put
+anything before it, and the ranks' lines interleave with each other and with the program's own
+output. What follows is told apart by the patterns below, which hold for NCCL 2.4 to 2.28 (and for
+RCCL, which kept the format). No pattern can backtrack, and every number in one is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.errors import InputError
+
+BLOCK_BYTES = 32 << 20
+"""How much of a file is looked at in one go."""
+
+WHOLE_LINE = 1000
+"""NCCL cuts a line at 1,024 characters, so what ends beyond this may not be whole."""
+
+_PREFIX = (
+    r"(?P<full>(?P<host>[^\s:\]]+):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>-?\d{1,9})\] "
+    r"NCCL INFO (?P<message>.*))"
+)
+_ANSI = r"\x1b\[[0-9;]*[A-Za-z]"
+_VERSION = r"[NR]CCL version[ :]+(\d[\w.+\-]*)"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of line: a text that it has, its pattern, and which of its groups are numbers."""
+
+    having: str
+    pattern: str
+    always: str
+    """A group that is there whenever the pattern fits."""
+    numbers: tuple[str, ...] = ()
+
+
+_KINDS: Mapping[str, _Kind] = {
+    # "- Init" has no blank before it in the lines of communicators that were split off (2.22).
+    "inits": _Kind(
+        "- Init ",
+        r"comm (?P<pointer>0x[0-9a-fA-F]{1,16}) rank (?P<rank>\d{1,9}) n[rR]anks (?P<ranks>\d{1,9})"
+        r" cudaDev (?P<cuda_device>\d{1,9})(?: nvmlDev (?P<nvml_device>-?\d{1,9}))?"
+        r"(?: busId (?P<bus>[0-9a-fA-F]{1,12}))?(?: parent (?P<parent>0x[0-9a-fA-F]{1,16}))?"
+        r"(?: splitCount (?P<splits>\d{1,9}))?(?: color (?P<color>-?\d{1,10}))?"
+        r"(?: key -?\d{1,10})?(?: commId 0x(?P<id>[0-9a-fA-F]{1,16}))?.*- Init "
+        r"(?P<stage>START|COMPLETE)",
+        "rank",
+        ("rank", "ranks", "cuda_device", "nvml_device"),
+    ),
+    "orders": _Kind(
+        "Channel ",
+        r"^Channel (?P<channel>\d{1,4})(?:/(?P<total>\d{1,4}))? : *(?P<order>\d[\d ]*)"
+        r"(?P<dots>\.\.\.)?\s*$",
+        "channel",
+        ("channel", "total"),
+    ),
+    "connections": _Kind(
+        " via ",
+        r"^(?:Ring|Channel) (?P<channel>\d{1,4})(?:/(?P<index>\d{1,4}))? : "
+        r"(?P<from_rank>\d{1,9})(?:\[(?P<from_device>\w{1,12})\])? -> "
+        r"(?P<to_rank>\d{1,9})(?:\[(?P<to_device>\w{1,12})\])?"
+        r"(?: \[(?P<side>send|receive)\])? +via (?P<transport>\S.*)$",
+        "channel",
+        ("channel", "index", "from_rank", "to_rank"),
+    ),
+    "collnet": _Kind(
+        "] via COLLNET",
+        r"^Coll(?:Net)? (?P<channel>\d{1,4})(?:/(?P<index>\d{1,4}))? : (?P<rank>\d{1,9})"
+        r"(?:\[\w{1,12}\])? \[(?P<side>send|receive)\] +via (?P<transport>\S.*)$",
+        "channel",
+        ("channel", "index", "rank"),
+    ),
+    "neighbours": _Kind(
+        "Ring ",
+        r"^Ring (?P<channel>\d{1,4}) : (?P<before>\d{1,9}) -> (?P<rank>\d{1,9}) -> "
+        r"(?P<after>\d{1,9})(?:$| comm )",
+        "channel",
+        ("channel", "before", "rank", "after"),
+    ),
+    "branches": _Kind(
+        "Tree ",
+        r"^Tree (?P<channel>\d{1,4}) : (?P<parent>-?\d{1,9}) -> (?P<rank>\d{1,9}) -> -?\d",
+        "channel",
+        ("channel", "parent", "rank"),
+    ),
+    "trees": _Kind("Trees ", r"^Trees (?P<elements>\[.*)$", "elements"),
+    "connected": _Kind("Connected ", r"^Connected (?P<what>\w[\w +]*)", "what"),
+    "totals": _Kind(
+        "coll channels", r"(?:^|, )(?P<total>\d{1,4}) coll channels", "total", ("total",)
+    ),
+    "tunings": _Kind(
+        " Bytes -> ",
+        r"^(?:(?P<name>\w+)(?: \[Symmetric\])?: *)?(?P<bytes>\d{1,18}) Bytes -> "
+        r"(?:Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)|Kernel \w+ nchannels "
+        r"(?P<wide>\d{1,4}))(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d{1,4})\.\.(?P<high>\d{1,4})\})?"
+        r"(?:.* comm (?P<pointer>0x[0-9a-fA-F]{1,16}))?",
+        "bytes",
+        ("bytes", "wide", "low", "high"),
+    ),
+    "calls": _Kind(
+        ": opCount ",
+        r"^(?P<name>\w+): opCount (?P<op_count>[0-9a-fA-F]{1,15}) sendbuff \S+ recvbuff \S+ "
+        r"(?:acc \S+ )?count (?P<count>\d{1,18}) datatype (?P<datatype>\d{1,4}) op -?\d+ "
+        r"root (?P<root>-?\d{1,9}) comm (?P<pointer>0x[0-9a-fA-F]{1,16}) "
+        r"\[nranks=(?P<ranks>\d{1,9})\]",
+        "count",
+        ("count", "datatype", "root", "ranks"),
+    ),
+}
+_WRITER = ("line", "host", "pid", "tid", "device")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of all files, each kind as a table.
+
+    Every table begins with ``line`` (a running number over all files), ``host``, ``pid``, ``tid``
+    and ``device`` (the CUDA device of the thread that wrote the line).
+    """
+
+    tables: dict[str, pl.DataFrame]
+    versions: tuple[str, ...]
+    without: tuple[Path, ...]
+    """Files that have no line of NCCL's."""
+
+    def __getitem__(self, kind: str) -> pl.DataFrame:
+        return self.tables[kind]
+
+
+def read_lines(files: list[Path]) -> Lines:
+    """Read the lines of NCCL's out of files.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read, or none of them has a line of NCCL's.
+    """
+    parts: list[dict[str, pl.DataFrame]] = []
+    versions: dict[str, None] = {}
+    without, first = [], 0
+    for file in files:
+        found = 0
+        for text in _blocks(file):
+            lines = _numbered(text, first)
+            first += text.count("\n") + 1
+            versions.update(dict.fromkeys(_versions(lines)))
+            written = _written(lines)
+            found += written.height
+            parts.append({kind: _table(written, each) for kind, each in _KINDS.items()})
+        if not found:
+            without.append(file)
+    if len(without) == len(files):
+        raise InputError(
+            f"no NCCL INFO lines in {', '.join(map(str, files))}",
+            "set NCCL_DEBUG=INFO (and NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL)",
+        )
+    tables = {kind: pl.concat([part[kind] for part in parts]) for kind in _KINDS}
+    return Lines(tables, tuple(versions), tuple(without))
+
+
+def _blocks(file: Path) -> Iterator[str]:
+    """Yield a file's text in blocks that end where a line ends; what is not UTF-8 is replaced."""
+    try:
+        with file.open("rb") as stream:
+            rest = b""
+            while block := stream.read(BLOCK_BYTES):
+                whole, newline, after = block.rpartition(b"\n")
+                if newline:
+                    yield (rest + whole).decode(errors="replace")
+                    rest = after
+                else:  # A line longer than a block is nothing of NCCL's.
+                    rest = block[:WHOLE_LINE]
+            yield rest.decode(errors="replace")
+    except FileNotFoundError as error:
+        raise InputError(f"no file {file}", "check the path") from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read", error.strerror) from error
+
+
+def _numbered(text: str, first: int) -> pl.DataFrame:
+    """Return the lines that may matter, ``line, text``."""
+    every = pl.Series("text", [text], dtype=pl.String).str.split("\n").explode()
+    lines = every.to_frame().with_row_index("line", offset=0)
+    return lines.select(pl.col("line").cast(pl.Int64) + first, "text").filter(
+        pl.col("text").str.contains("NCCL INFO", literal=True)
+        | pl.col("text").str.contains("CCL version", literal=True)
+    )
+
+
+def _versions(lines: pl.DataFrame) -> list[str]:
+    return lines["text"].str.extract(_VERSION).drop_nulls().unique(maintain_order=True).to_list()
+
+
+def _written(lines: pl.DataFrame) -> pl.DataFrame:
+    """Take the lines apart into who wrote them and what, ``line ... device, message, whole``."""
+    plain = pl.col("text").str.replace_all(_ANSI, "").str.strip_chars_end()
+    return (
+        lines.select("line", plain.str.extract_groups(_PREFIX).alias("groups"))
+        .unnest("groups")
+        .drop_nulls("message")
+        .select(
+            "line",
+            "host",
+            pl.col("pid", "tid", "device").cast(pl.Int64),
+            "message",
+            whole=pl.col("full").str.len_chars() < WHOLE_LINE,
+        )
+    )
+
+
+def _table(written: pl.DataFrame, kind: _Kind) -> pl.DataFrame:
+    """Return the lines of one kind, one column for each group of its pattern."""
+    groups = pl.col("message").str.extract_groups(kind.pattern).alias("groups")
+    return (
+        written.filter(pl.col("message").str.contains(kind.having, literal=True))
+        .select(*_WRITER, "whole", groups)
+        .unnest("groups")
+        .filter(pl.col(kind.always).is_not_null())
+        .with_columns(pl.col(kind.numbers).cast(pl.Int64, strict=False))
+    )

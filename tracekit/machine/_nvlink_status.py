@@ -1,0 +1,240 @@
+"""What `nvidia-smi nvlink` prints: a GPU's NVLinks (`-s`), and where they lead (`-R`, `-p`)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tracekit.errors import InputError
+from tracekit.machine._graph import Link, Machine
+from tracekit.machine._pcie import pci_bus
+
+_MAX_LINE = 400
+_GPU = re.compile(r"GPU (\d{1,4}): (\S.{0,200}?) \(UUID: (?:GPU-)?([0-9a-fA-F-]{1,64})\)")
+_LINK = re.compile(r"Link (\d{1,3}): (.+)")
+_RATE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) GB/s")
+_REMOTE = re.compile(r"(?:Remote Device )?([0-9a-fA-F:.]{7,20}?)(?:: Link (\d{1,3}))?")
+_INACTIVE = re.compile(r"<?(inactive|disabled)>?", re.IGNORECASE)
+
+
+@dataclass
+class Brick:
+    """One NVLink of a GPU; None stands for what was not printed.
+
+    Parameters
+    ----------
+    active
+        Whether it is up.
+    bandwidth
+        Per direction, bytes/s, as nvidia-smi says it.
+    remote
+        PCI address of what it leads to, and the number that the link has there.
+    """
+
+    active: bool | None = None
+    bandwidth: int | None = None
+    remote: tuple[str, int | None] | None = None
+
+
+@dataclass
+class GpuBricks:
+    """A GPU, and its NVLinks by number."""
+
+    product: str
+    uuid: str
+    bricks: dict[int, Brick] = field(default_factory=dict)
+
+    @property
+    def active(self) -> list[Brick]:
+        """The NVLinks that are not known to be down."""
+        return [brick for brick in self.bricks.values() if brick.active is not False]
+
+    @property
+    def bandwidth(self) -> int | None:
+        """That of the slowest NVLink that is up, bytes/s; None where it was not printed."""
+        widths = [brick.bandwidth for brick in self.active if brick.bandwidth is not None]
+        return min(widths, default=None)
+
+
+Status = Mapping[str, GpuBricks]
+"""What was printed, by GPU (`GPU0`)."""
+
+
+def parse_status(text: str, source: str) -> Status:
+    """Return what `nvidia-smi nvlink -s`, `-R` and `-p` printed; empty if they did not.
+
+    Several outputs of one machine, one after the other, are taken together, and so is the list of
+    `nvidia-smi -L`, which names GPUs without a word on their NVLinks.
+
+    Raises
+    ------
+    InputError
+        If they are of several machines.
+    """
+    status: dict[str, GpuBricks] = {}
+    current: GpuBricks | None = None
+    for line in map(str.strip, text.splitlines()):
+        if len(line) > _MAX_LINE:
+            continue
+        if found := _GPU.fullmatch(line):
+            number, product, uuid = found.groups()
+            current = status.setdefault(f"GPU{int(number)}", GpuBricks(product, uuid.lower()))
+            if current.uuid != uuid.lower():
+                raise InputError(
+                    f"GPU {number} is {current.uuid} and also {uuid.lower()} in {source}",
+                    "keep the output of one machine",
+                )
+        elif current is not None and (found := _LINK.fullmatch(line)):
+            brick = current.bricks.setdefault(int(found[1]), Brick())
+            _note(brick, found[2])
+    # Links of which nothing is known were counters of errors, or the like.
+    for gpu in status.values():
+        gpu.bricks = {n: brick for n, brick in gpu.bricks.items() if brick != Brick()}
+    return status
+
+
+def _note(brick: Brick, said: str) -> None:
+    if found := _RATE.fullmatch(said):
+        brick.active, brick.bandwidth = True, round(float(found[1]) * 1e9)
+    elif _INACTIVE.fullmatch(said):
+        brick.active = False
+    elif (found := _REMOTE.fullmatch(said)) and (bus := pci_bus(found[1])):
+        brick.remote = bus, int(found[2]) if found[2] else None
+
+
+def active_bricks(status: Status) -> dict[str, int]:
+    """Return how many NVLinks of each GPU are up; GPUs of which nothing was said are not there."""
+    return {gpu: len(each.active) for gpu, each in status.items() if each.bricks}
+
+
+def machine_of_status(status: Status, name: str) -> Machine:
+    """Return the machine whose NVLinks were printed, without its PCIe side.
+
+    `-s` alone does not say where NVLinks lead: then the GPUs are there with the number of their
+    ``bricks``, but no links. `-R` and `-p` name the PCI address at the other end. The addresses are
+    those of the GPUs, in their order, if every link is then told of by both its ends; else, if GPUs
+    that share any address share all, they are those of NVSwitches.
+    """
+    nodes = {gpu: {"type": "gpu", **_known(each)} for gpu, each in status.items()}
+    buses = _own_buses(status)
+    warnings = []
+    if buses:
+        for bus, gpu in buses.items():
+            nodes[gpu]["pci_bus"] = bus
+        links = _direct(status, buses)
+    elif _is_switched(status):
+        nodes["NVSwitch0"] = {"type": "nvswitch"}
+        links = [
+            _widened(Link((gpu, "NVSwitch0"), "nvlink", len(_remotes(each))), status)
+            for gpu, each in status.items()
+        ]
+    else:
+        links = []
+        for gpu, each in status.items():
+            nodes[gpu]["bricks"] = len(each.active)
+        warnings.append(
+            "it does not say where the NVLinks lead: append the output of `nvidia-smi topo -m`"
+        )
+    return Machine.of(name, nodes, links, "file", warnings)
+
+
+def with_status(machine: Machine, status: Status, source: str) -> Machine:
+    """Return a machine with what `nvidia-smi nvlink` says of its GPUs and their NVLinks.
+
+    Raises
+    ------
+    InputError
+        If it says so of other GPUs.
+    """
+    gpus = machine.nodes("gpu")
+    if set(gpus) != set(status):
+        raise InputError(
+            f"`nvidia-smi nvlink` lists {len(status)} GPUs in {source}, but its matrix is of"
+            f" {len(gpus)}",
+            "keep the output of one machine",
+        )
+    nodes = {node: dict(each) for node, each in machine.graph.nodes(data=True)}
+    nodes |= {gpu: nodes[gpu] | _known(each) for gpu, each in status.items()}
+    links = [_widened(link, status) for link in machine.links]
+    warnings = list(machine.warnings)
+    for gpu, count in active_bricks(status).items():
+        used = sum(link.bricks or 0 for link in links if gpu in link.ends)
+        if used != count:
+            warnings.append(f"{gpu} has {count} NVLinks that are up, but {used} in the matrix")
+    return Machine.of(machine.name, nodes, links, machine.origin, warnings)
+
+
+def _known(gpu: GpuBricks) -> dict[str, object]:
+    return {"product": gpu.product, "uuid": gpu.uuid}
+
+
+def _widened(link: Link, status: Status) -> Link:
+    if link.type != "nvlink" or link.bricks is None:
+        return link
+    widths = [status[end].bandwidth for end in link.ends if end in status]
+    known = [width for width in widths if width is not None]
+    complete = known and len(known) == len(widths)
+    return replace(link, bandwidth=link.bricks * min(known)) if complete else link
+
+
+def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
+    return [brick.remote for brick in gpu.active if brick.remote is not None]
+
+
+def _own_buses(status: Status) -> dict[str, str]:
+    """Return the GPU at each PCI address to which links lead, or nothing if they are not GPUs'.
+
+    nvidia-smi numbers GPUs in the order of their addresses.
+    """
+    linked = [gpu for gpu in _by_number(status) if _remotes(status[gpu])]
+    buses = sorted({bus for gpu in linked for bus, _ in _remotes(status[gpu])}, key=_bus_key)
+    if not linked or len(buses) != len(linked):
+        return {}
+    own = dict(zip(buses, linked, strict=True))
+    bus_of = {gpu: bus for bus, gpu in own.items()}
+    there: Counter[tuple[str, str, int | None, int | None]] = Counter()
+    for gpu in linked:
+        for number, brick in status[gpu].bricks.items():
+            if brick.active is False or brick.remote is None:
+                continue
+            bus, remote = brick.remote
+            near = None if remote is None else number
+            there[bus_of[gpu], bus, near, remote] += 1
+    told = all(
+        near != far and there[far, near, remote, number] == count
+        for (near, far, number, remote), count in list(there.items())
+    )
+    return own if told else {}
+
+
+def _by_number(status: Iterable[str]) -> list[str]:
+    return sorted(status, key=lambda gpu: (len(gpu), gpu))
+
+
+def _bus_key(bus: str) -> tuple[int, str]:
+    domain, _, rest = bus.partition(":")
+    return int(domain, 16), rest
+
+
+def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
+    joined: Counter[tuple[str, str]] = Counter()
+    for gpu in _by_number(status):
+        joined.update((gpu, buses[bus]) for bus, _ in _remotes(status[gpu]))
+    return [
+        _widened(Link((one, other), "nvlink", bricks), status)
+        for (one, other), bricks in joined.items()
+        if (len(one), one) < (len(other), other)
+    ]
+
+
+def _is_switched(status: Status) -> bool:
+    """Tell whether links lead to devices that GPUs share: a GPU has none with itself."""
+    sets = [frozenset(bus for bus, _ in _remotes(gpu)) for gpu in status.values()]
+    return (
+        len(sets) > 1
+        and all(sets)
+        and all(one == other or not one & other for one in sets for other in sets)
+        and len(set(sets)) < len(sets)
+    )

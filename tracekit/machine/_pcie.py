@@ -1,0 +1,142 @@
+"""The PCIe side of a machine: hosts, the switches below them, and what hangs from those."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tracekit.machine._graph import Link, number_of
+
+_CODING = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130,
+    64.0: 242 / 256}  # fmt: skip
+"""What is left for data of each rate: 8b/10b, 128b/130b, and the flits of PCIe 6."""
+
+_MAX_LANES = 32
+_BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.IGNORECASE)
+
+_BRICKS = {60: 20e9, 70: 25e9, 75: 25e9, 80: 25e9, 86: 14.0625e9, 90: 25e9, 100: 50e9, 103: 50e9}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What a device, or a bridge, is plugged into.
+
+    Parameters
+    ----------
+    parent
+        A bridge or a host (`CPU0`).
+    bandwidth
+        Peak per direction, bytes/s; None where unknown.
+    """
+
+    parent: str
+    bandwidth: int | None = None
+
+
+def known(**attributes: object) -> dict[str, object]:
+    """Return the attributes of a node that are not None."""
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def pcie_bandwidth(rate: float, width: int) -> int | None:
+    """Return the peak of PCIe lanes per direction, bytes/s; None for what no PCIe has.
+
+    That is the rate in GT/s, times the lanes, times what the line code leaves for data: 8 GT/s on
+    16 lanes carry 8e9 * 16 / 8 * 128 / 130 = 15.75 GB/s.
+    """
+    if rate not in _CODING or not 0 < width <= _MAX_LANES:
+        return None
+    return round(rate * 1e9 * width / 8 * _CODING[rate])
+
+
+def brick_bandwidth(capability: int | None) -> int | None:
+    """Return the peak of one NVLink per direction, bytes/s, by compute capability times ten.
+
+    The nominal one: 20 GB/s of P100, 25 GB/s from V100 to H100, 50 GB/s of B200 (the NVLink page of
+    nvidia.com); 14.0625 GB/s of the GA102 boards (that of the RTX A6000).
+    """
+    found = _BRICKS.get(capability or 0)
+    return None if found is None else round(found)
+
+
+def pci_bus(text: str) -> str | None:
+    """Return a PCI address as Linux writes it (`0000:06:00.0`), or None if it is none."""
+    found = _BUS.fullmatch(text.strip())
+    if not found:
+        return None
+    domain, bus, device, function = found.groups(default="0")
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
+
+
+def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
+    """Return the PCIe links of a machine, and the names of its switches.
+
+    A bridge below which only one thing hangs is no place where transfers meet, so it is left out,
+    and the narrowest part of the way that is known counts for the whole.
+
+    Parameters
+    ----------
+    wires
+        By the name of each device (`GPU0`, `NIC1`) and each bridge (any other name).
+
+    Returns
+    -------
+    The links, and the node (`PCIe0`) by the name of each bridge that became one.
+
+    Raises
+    ------
+    ValueError
+        If bridges hang from each other in a circle.
+    """
+    devices = sorted(
+        (name for name in wires if _is_device(name)), key=lambda name: (name[:3], number_of(name))
+    )
+    ways = {device: _way_up(device, wires) for device in devices}
+    below: dict[str, set[str]] = {}
+    for device, way in ways.items():
+        for child, parent in itertools.pairwise([device, *way]):
+            below.setdefault(parent, set()).add(child)
+    bridges = dict.fromkeys(
+        each for way in ways.values() for each in way if each in wires and len(below[each]) > 1
+    )
+    names = {bridge: f"PCIe{number}" for number, bridge in enumerate(bridges)}
+    links = (_up(start, wires, names) for start in [*devices, *bridges])
+    return [link for link in links if link is not None], names
+
+
+def socket_links(hosts: Iterable[str]) -> list[Link]:
+    """Join every two hosts; how wide sockets are joined is in no file."""
+    return [Link(pair, "socket") for pair in itertools.combinations(hosts, 2)]
+
+
+def _is_device(name: str) -> bool:
+    return re.fullmatch(r"(GPU|NIC)\d+", name) is not None
+
+
+def _way_up(device: str, wires: Mapping[str, Wire]) -> list[str]:
+    way: list[str] = []
+    seen = {device}
+    at = device
+    while at in wires:
+        at = wires[at].parent
+        if at in seen:
+            raise ValueError(f"{at} hangs below itself")
+        seen.add(at)
+        way.append(at)
+    return way
+
+
+def _up(start: str, wires: Mapping[str, Wire], names: Mapping[str, str]) -> Link | None:
+    """Return the link from a device or a switch to the next switch or the host above it."""
+    if start not in wires:
+        return None
+    widths = []
+    at = start
+    while at in wires and (at == start or at not in names):
+        if (width := wires[at].bandwidth) is not None:
+            widths.append(width)
+        at = wires[at].parent
+    ends = names.get(start, start), names.get(at, at)
+    return Link(ends, "pcie", bandwidth=min(widths, default=None))

@@ -1,0 +1,114 @@
+"""What is known of a GPU by its product name: its NVLinks and its PCIe interface."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tracekit._resources import schemas
+from tracekit.machine._graph import Link, Machine, number_of
+from tracekit.machine._toml import load_toml, pcie_interface
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is known of a GPU by its name.
+
+    Parameters
+    ----------
+    nvlink
+        Generation of its NVLinks; None where it has none.
+    bricks
+        Number of its NVLinks, wired or not; 0 where it has none, None where that is not known.
+    brick_bandwidth
+        Peak of one NVLink per direction, bytes/s.
+    pcie
+        Generation of its PCIe interface; None where it has none or that is not known.
+    pcie_bandwidth
+        Peak of that interface per direction, bytes/s.
+    """
+
+    nvlink: int | None = None
+    bricks: int | None = None
+    brick_bandwidth: int | None = None
+    pcie: int | None = None
+    pcie_bandwidth: int | None = None
+
+
+def nvlink_of(product: str | None) -> Product | None:
+    """Return what is known of a GPU of this name, such as `Tesla V100-SXM2-16GB`.
+
+    What is known is in ``schemas/machines/products.toml``, with its sources. Slices of a GPU (MIG,
+    virtual GPUs) and mobile parts are not known, though they share a name with one that is.
+
+    Returns
+    -------
+    None where nothing is known.
+    """
+    if product is None:
+        return None
+    known = next((each for pattern, each in _products() if pattern.search(product)), None)
+    return None if known == Product() else known
+
+
+def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
+    """Fill in bandwidths that a machine leaves open, from the names of its GPUs.
+
+    That of an NVLink edge is its bricks times the bandwidth of one (the narrower one where its GPUs
+    differ), that of a GPU's PCIe edge is the peak of its interface. Known ones stay, and other
+    links stay as they are.
+
+    Parameters
+    ----------
+    machine
+        The machine.
+    products
+        Product names by number of the GPU; a GPU that is absent or None stays unknown.
+    """
+    known = {f"GPU{number}": nvlink_of(product) for number, product in products.items()}
+    return machine.with_links(_filled(link, known) for link in machine.links)
+
+
+def _filled(link: Link, known: Mapping[str, Product | None]) -> Link:
+    if link.bandwidth is not None or link.type not in ("nvlink", "pcie"):
+        return link
+    each = [known.get(end) for end in link.ends if end.startswith("GPU")]
+    if not each or None in each:
+        return link
+    products = [product for product in each if product is not None]
+    if link.type == "pcie":
+        widths = [product.pcie_bandwidth for product in products]
+    else:
+        widths = [_times(product.brick_bandwidth, link.bricks) for product in products]
+    narrowest = min((width for width in widths if width is not None), default=None)
+    return link if None in widths else replace(link, bandwidth=narrowest)
+
+
+def _times(bandwidth: int | None, bricks: int | None) -> int | None:
+    return None if bandwidth is None or bricks is None else bandwidth * bricks
+
+
+def products_of(machine: Machine) -> dict[int, str | None]:
+    """Return the product names that a machine's own GPUs have, by their numbers."""
+    names = machine.graph.nodes(data="product")
+    return {number_of(node): names[node] for node in machine.nodes("gpu")}
+
+
+@cache
+def _products() -> tuple[tuple[re.Pattern[str], Product], ...]:
+    content = load_toml(schemas() / "machines" / "products.toml")
+    return tuple((re.compile(each["name"]), _product(each)) for each in content["product"])
+
+
+def _product(entry: Mapping[str, object]) -> Product:
+    numbers = {
+        key: value
+        for key, value in entry.items()
+        if key in ("nvlink", "bricks", "brick_bandwidth") and isinstance(value, int)
+    }
+    pcie = entry.get("pcie")
+    if not isinstance(pcie, str):
+        return Product(**numbers)
+    return Product(**numbers, pcie=int(pcie[0]), pcie_bandwidth=pcie_interface(pcie))

@@ -1,0 +1,435 @@
+"""One look for all figures, and the files that they are saved to.
+
+A figure has a title, a line below it that says what was measured against what, axes with units,
+and notes at its foot. Every text of a trace goes through `figure_text`: plotly takes its texts for
+markup. plotly is imported when a figure is made, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit._files import write_whole
+from tracekit.errors import UsageError
+from tracekit.present._text import cells, printable, shorten, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import plotly.graph_objects as go
+
+INK = "#1F2933"
+"""Colour of titles and labels."""
+
+MUTED = "#61707F"
+"""Colour of what is read second: subtitles, axes, notes."""
+
+GRID = "#E4E8EC"
+"""Colour of grid lines."""
+
+BLANK = "#F3F5F7"
+"""Colour of a cell or a track in which there is nothing."""
+
+# The reverse of viridis without its palest end: more is darker, all of it is seen on white, and it
+# is told apart by people with any colour vision, and in print without colours.
+SCALE = (
+    "#BCDF2A", "#74CF54", "#39B977", "#20A088", "#26838E", "#31698E", "#3E4A89", "#482878",
+    "#440154",
+)  # fmt: skip
+"""Colours from none to all, evenly spaced."""
+
+# Paul Tol's muted colours, which people with any colour vision tell apart; none is that of a stage.
+SERIES_COLOURS = (
+    "#332288", "#CC6677", "#44AA99", "#AA4499", "#117733", "#DDAA33", "#88CCEE", "#882255",
+    "#999933",
+)  # fmt: skip
+"""Colours of lines and bars that belong to no stage and no kind: methods, libraries, runs."""
+
+MINUS = "\N{MINUS SIGN}"
+"""The sign, which is as wide as a plus."""
+
+BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
+"""Units of sizes, the largest first."""
+
+TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+"""Units of times in ns, the largest first."""
+
+PLAIN_AXIS: dict[str, Any] = {
+    "showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True
+}  # fmt: skip
+"""Look of an axis that names things."""
+
+# These are on every system, or are of the same widths, so that a figure looks the same everywhere.
+FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
+
+_MARGIN = {"l": 80, "r": 40, "t": 84, "b": 64}
+_EDGE = 24
+_LINE = 18
+_BELOW_TITLE = 58
+_LARGE, _SMALL, _NOTE = 19, 13, 12
+_LETTER = 0.55  # of the size of the font, a little more than the mean width of a letter
+_LEGEND_MARK = 52
+_IMAGES = (".png", ".svg", ".pdf")
+_PIXELS = 2
+_CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
+_CHOOSE = "name a file that ends in .html, .json, .png, .svg or .pdf"
+
+
+def figure_text(text: str) -> str:
+    """Return `text` so that a figure shows it as it is: no markup, no formula, no controls."""
+    # MathJax, where a page has it, takes what is between dollar signs for a formula.
+    return escape(printable(text), quote=False).replace("$", "&#36;")
+
+
+def figure_layout(
+    title: str,
+    subtitle: str,
+    *,
+    width: int = 960,
+    height: int = 540,
+    margin: dict[str, int] | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the layout that all figures share.
+
+    Parameters
+    ----------
+    title, subtitle
+        Plain texts: what is shown; and of which run, over which window, against what.
+    width, height
+        Size in pixels, without the notes.
+    margin
+        Margins in pixels that differ from the usual ones: `l`, `r`, `t`, `b`.
+    notes
+        Plain texts at the foot of the figure, one line each.
+    """
+    room = {**_MARGIN, **(margin or {})}
+    below_title = _lines(subtitle, width, _SMALL)
+    at_foot = [line for note in notes for line in _lines(note, width, _NOTE)]
+    room["t"] += (len(below_title) - 1) * _LINE
+    room["b"] += len(at_foot) * _LINE
+    return {
+        "template": _template(),
+        "width": width,
+        "height": height + (len(below_title) - 1 + len(at_foot)) * _LINE,
+        "margin": room,
+        "title": {"text": f"<b>{_lines(title, width, _LARGE, most=1)[0]}</b>"},
+        "annotations": [
+            _line(line, _EDGE - room["l"], room["t"] - _BELOW_TITLE - row * _LINE, _SMALL, top=1)
+            for row, line in enumerate(below_title)
+        ]
+        + [
+            _line(line, _EDGE - room["l"], (len(at_foot) - row) * _LINE - room["b"], _NOTE, top=0)
+            for row, line in enumerate(at_foot)
+        ],
+    }
+
+
+def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
+    """Break a text into lines that fit into a figure, and cut what is too long for all of them."""
+    letters = int((width - 2 * _EDGE) / (_LETTER * size))
+    fitting = shorten(printable(text), most * letters - most)
+    return [figure_text(line) for line in wrap(fitting, letters)[:most]]
+
+
+def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
+    """Return a figure that says that there is nothing to show.
+
+    Parameters
+    ----------
+    title, subtitle
+        As of `figure_layout`.
+    text
+        What there is none of, such as ``no transfers``.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure(layout=figure_layout(title, subtitle, height=280))
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False)
+    figure.add_annotation(
+        text=figure_text(text), showarrow=False, font={"size": 18, "color": MUTED},
+        xref="paper", yref="paper", x=0.5, y=0.5,
+    )  # fmt: skip
+    return figure
+
+
+def unit_of(largest: float, units: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """Return the divisor and the name of the unit in which the largest of some numbers reads well.
+
+    Parameters
+    ----------
+    largest
+        The largest number.
+    units
+        `BYTE_UNITS` or `TIME_UNITS`.
+    """
+    return next((unit for unit in units if largest >= unit[0]), units[-1])
+
+
+def decimals_of(largest: float) -> int:
+    """Return how many decimals show the largest of some numbers with about three digits."""
+    return next((count for count, end in ((3, 1), (2, 10), (1, 100)) if abs(largest) < end), 0)
+
+
+def signed(value: float, decimals: int) -> str:
+    """Return a change as text: its sign always; what rounds to nothing does not read as nothing."""
+    if value == 0:
+        return "0"
+    text = f"{abs(value):,.{decimals}f}"
+    return f"{MINUS if value < 0 else '+'}{text}" if text.strip("0.") else "≈ 0"
+
+
+def text_width(texts: Iterable[str], size: int = 12) -> int:
+    """Return about how many pixels the widest of some plain texts takes."""
+    return round(max((cells(printable(text)) for text in texts), default=0) * size * _LETTER)
+
+
+def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], int]:
+    """Return the labels of an axis across at the places 0, 1, 2 and so on.
+
+    Parameters
+    ----------
+    labels
+        Plain texts.
+    each
+        How many pixels there are for each of them; those that need more are drawn slanted.
+
+    Returns
+    -------
+    The look of the axis, and how many pixels its labels take below it.
+    """
+    wide = text_width(labels) + 8
+    slanted = wide > each
+    look = {
+        "tickvals": list(range(len(labels))),
+        "ticktext": [figure_text(label) for label in labels],
+        "tickangle": -35 if slanted else 0,
+        "range": [-0.5, len(labels) - 0.5],
+        **PLAIN_AXIS,
+    }
+    return look, round(wide * 0.6) + 16 if slanted else 24
+
+
+def legend_lines(labels: Sequence[str], width: int) -> int:
+    """Return how many lines a legend above a plot of a width takes for some plain texts."""
+    entries = [text_width([label]) + _LEGEND_MARK for label in labels]
+    if sum(entries) <= width:
+        return 1
+    # plotly then makes all entries as wide as the widest.
+    return -(-len(entries) // max(width // max(entries), 1))
+
+
+def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
+    """Return a legend that ends so many pixels above the plot of a layout.
+
+    The margin on top is to have 28 pixels more for its first line, and 20 for each other one.
+    """
+    return {
+        "orientation": "h", "traceorder": "normal", "xref": "container", "yref": "container",
+        "x": (_EDGE - 6) / layout["width"], "xanchor": "left",
+        "y": 1 - (layout["margin"]["t"] - gap) / layout["height"], "yanchor": "bottom",
+    }  # fmt: skip
+
+
+def legend_beside(labels: Iterable[str]) -> tuple[dict[str, Any], int]:
+    """Return a legend to the right of the plot, and the margin that its plain texts take there."""
+    look = {"x": 1, "xanchor": "left", "y": 1, "yanchor": "top", "traceorder": "normal"}
+    return look, text_width(labels) + 72
+
+
+def colour_scale() -> list[tuple[float, str]]:
+    """Return `SCALE` as plotly takes it."""
+    return [(step / (len(SCALE) - 1), colour) for step, colour in enumerate(SCALE)]
+
+
+def colour_at(share: float) -> str:
+    """Return the colour of a share between 0 and 1; what is beyond has that of the nearer end."""
+    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
+    first = min(int(place), len(SCALE) - 2)
+    ends = zip(_channels(SCALE[first]), _channels(SCALE[first + 1]), strict=True)
+    mixed = (round(one + (other - one) * (place - first)) for one, other in ends)
+    return "#" + "".join(f"{channel:02X}" for channel in mixed)
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def colour_bar(title: str) -> dict[str, Any]:
+    """Return the look of a colour bar under a title."""
+    return {
+        "title": {"text": figure_text(title), "side": "top", "font": {"size": 12, "color": MUTED}},
+        "thickness": 14,
+        "outlinewidth": 0,
+        "tickfont": {"size": 11, "color": MUTED},
+        "ticklen": 3,
+    }
+
+
+def percent_bar(across: int, length: int) -> dict[str, Any]:
+    """Return a colour bar of utilisation, so many pixels to the right of the plot, and so long."""
+    marks = [0, 25, 50, 75, 100]
+    place = {"x": 1, "xpad": across, "y": 1, "yanchor": "top", "lenmode": "pixels", "len": length}
+    ticks = {"tickvals": marks, "ticktext": [f"{mark} %" for mark in marks]}
+    return {**colour_bar("utilisation"), **place, **ticks, "ypad": 0}
+
+
+def save_figure(figure: go.Figure, path: str | Path) -> None:
+    """Write a figure to a file, in the format of its ending.
+
+    Parameters
+    ----------
+    figure
+        The figure.
+    path
+        File to write: ``.html`` (one page that holds all it needs, and works offline), ``.json``
+        (plotly's own format), or ``.png``, ``.svg`` and ``.pdf``, which take the package kaleido
+        and a Chrome or Chromium browser.
+
+    Raises
+    ------
+    UsageError
+        If the ending is another, if the file cannot be written, or if the package or the browser
+        is not there.
+    """
+    path = Path(path)
+    try:
+        _check_folder(path)
+        write_whole(path, _rendered(figure, path))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}, {error.strerror}", "choose another file") from error
+
+
+def _check_folder(path: Path) -> None:
+    """Raise at once what would be found out only after the figure is rendered."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}, it is a folder", _CHOOSE)
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write {path}, there is no folder {path.parent}", "create it first"
+        )
+
+
+def _rendered(figure: go.Figure, path: Path) -> bytes:
+    ending = path.suffix.lower()
+    if ending == ".html":
+        return _page(figure).encode()
+    if ending == ".json":
+        text: str = figure.to_json()
+        return text.encode()
+    if ending in _IMAGES:
+        return _image(figure, ending.removeprefix("."))
+    kind = f"end in {ending}" if ending else "have no ending"
+    raise UsageError(f"cannot write {path}, figures do not {kind}", _CHOOSE)
+
+
+def _page(figure: go.Figure) -> str:
+    """Return a page that holds the figure and the code that draws it."""
+    # The fixed id makes the same figure the same file.
+    body = figure.to_html(full_html=False, include_plotlyjs=True, config=_CONFIG, div_id="figure")
+    title = re.sub("<[^>]*>", "", figure.layout.title.text or "tracekit")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{title}</title>\n<style>body {{ margin: 0; background: white }}\n"
+        "#figure { margin: 0 auto; width: fit-content }</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _image(figure: go.Figure, form: str) -> bytes:
+    try:
+        import kaleido
+        from choreographer.errors import DevtoolsProtocolError
+        from kaleido.errors import ChromeNotFoundError, KaleidoError
+    except ImportError as error:
+        raise UsageError(
+            f"cannot write a figure as {form} without the package kaleido, 1.0 or later",
+            "pip install 'tracekit[images]', or name a file that ends in .html",
+        ) from error
+    options = {
+        "format": form, "width": figure.layout.width, "height": figure.layout.height,
+        "scale": _PIXELS if form == "png" else 1,
+    }  # fmt: skip
+    try:
+        # Formulas are off: their code would be fetched from the network.
+        with _quiet("kaleido", "choreographer", "chrome_wrapper"):
+            image: bytes = kaleido.calc_fig_sync(
+                figure.to_dict(), opts=options, kopts={"mathjax": False}
+            )
+    except ChromeNotFoundError as error:
+        raise UsageError(
+            f"cannot write a figure as {form}, no Chrome or Chromium browser is found",
+            "install one, name it in BROWSER_PATH, or name a file that ends in .html",
+        ) from error
+    except (RuntimeError, OSError, KaleidoError, DevtoolsProtocolError) as error:
+        raise UsageError(
+            f"cannot write a figure as {form}, the browser failed ({printable(str(error))[:200]})",
+            "name a file that ends in .html",
+        ) from error
+    return image
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Keep what some packages log of each failed attempt, tracebacks and all, off the terminal."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _template() -> dict[str, Any]:
+    axis = {
+        "automargin": False,
+        "exponentformat": "none",
+        "gridcolor": GRID,
+        "linecolor": MUTED,
+        "separatethousands": True,
+        "tickcolor": MUTED,
+        "tickfont": {"size": 12, "color": INK},
+        "ticks": "outside",
+        "ticklen": 4,
+        "title": {"font": {"size": 13, "color": MUTED}, "standoff": 10},
+        "zeroline": False,
+    }
+    return {
+        "layout": {
+            "font": {"family": FONT, "size": 13, "color": INK},
+            "paper_bgcolor": "white",
+            "plot_bgcolor": "white",
+            "colorway": [SCALE[5]],
+            "title": {
+                "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container",
+                "xref": "container", "pad": {"l": _EDGE, "t": 24}, "font": {"size": _LARGE},
+            },
+            "xaxis": axis,
+            "yaxis": axis,
+            "legend": {"font": {"size": 12}, "itemsizing": "trace"},
+            "hoverlabel": {
+                "align": "left", "bgcolor": "white", "bordercolor": MUTED,
+                "font": {"family": FONT, "size": 12, "color": INK},
+            },
+            "bargap": 0,
+        }
+    }  # fmt: skip
+
+
+def _line(text: str, across: int, up: int, size: int, *, top: int) -> dict[str, Any]:
+    """Return a line of text, so many pixels from the left end of the plot's upper or lower edge."""
+    return {
+        "text": text, "showarrow": False, "align": "left",
+        "xref": "paper", "x": 0, "xanchor": "left", "xshift": across - 2,
+        "yref": "paper", "y": top, "yanchor": "middle", "yshift": up,
+        "font": {"size": size, "color": MUTED},
+    }  # fmt: skip

@@ -1,0 +1,493 @@
+"""Traffic between GPUs as figures: who sent how much to whom, and how full each link was when."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.present._columns import duration, percent, scaled
+from tracekit.present._figures import (
+    BLANK,
+    BYTE_UNITS,
+    MUTED,
+    TIME_UNITS,
+    colour_bar,
+    colour_scale,
+    empty_figure,
+    figure_layout,
+    figure_text,
+    percent_bar,
+    unit_of,
+)
+from tracekit.present._palette import STAGE_COLOURS
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+NO_TRANSFERS = "no transfers"
+"""What a figure says that has none to show."""
+
+_HOST = -1
+_MOST_GPUS = 64
+_MOST_NUMBERED = 20
+_MOST_UPRIGHT = 10
+_MARK = "*"
+_ROOT_COLOUR = STAGE_COLOURS["BP"]
+_COUNTED_COLOUR = STAGE_COLOURS["BP"]
+
+_MOST_TRACKS = 40
+_TRACK = 0.84
+_WIDEST_NAME = 32
+_FAR = 10_000
+_DEVICES = ["src_device", "dst_device"]
+_ENDS = ("start", "end")
+_DIRECTION = ["link", "src", "dst"]
+_LABELS = {"showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True}
+_MODELLED_NOTE = f"{_MARK} modelled, not measured"
+
+
+def matrix_figure(
+    pairs: pl.DataFrame, *, title: str, subtitle: str, root: int | None = None
+) -> go.Figure:
+    """Return the bytes that each GPU sent to each other one as a heat map.
+
+    Parameters
+    ----------
+    pairs
+        One row per pair, or more, which are added up: ``src_device`` and ``dst_device`` (null is
+        the host), ``bytes`` (null where unknown), ``transfers``, ``evidence`` (``measured`` or
+        ``modelled``) and ``method``.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    root
+        The GPU that most transfers begin or end at, which is marked.
+    """
+    import plotly.graph_objects as go
+
+    if pairs.is_empty():
+        return empty_figure(title, subtitle, NO_TRANSFERS)
+    cells = _cells(pairs)
+    devices = _devices(cells)
+    side = min(max(len(devices) * 84, 240), 680)
+    unit = unit_of(max((cell.bytes for cell in cells), default=0), BYTE_UNITS)
+    margin = {"l": 100, "r": 136, "t": 144 if len(devices) <= _MOST_UPRIGHT else 172, "b": 36}
+    figure = go.Figure(
+        layout=figure_layout(
+            title,
+            subtitle,
+            width=max(side + margin["l"] + margin["r"], 560),
+            height=side + margin["t"] + margin["b"],
+            margin={**margin, "r": max(margin["r"], 560 - side - margin["l"])},
+            notes=_matrix_notes(cells, root, devices),
+        )
+    )
+    figure.add_traces([_blanks(devices), _heat(cells, devices, unit)])
+    _label_unknown(figure, cells, devices)
+    _matrix_axes(figure, devices, root)
+    _mark_root(figure, devices, root)
+    return figure
+
+
+class _Cell(NamedTuple):
+    """What one device sent to another."""
+
+    src: int
+    dst: int
+    bytes: int
+    """What is known of it."""
+    unknown: bool
+    """Whether the bytes of some transfers are not known."""
+    transfers: int | None
+    modelled: bool
+    methods: str
+
+
+def _cells(pairs: pl.DataFrame) -> list[_Cell]:
+    """Return one cell per pair of devices; the host is `_HOST`."""
+    import polars as pl
+
+    src, dst = (pl.col(name).cast(pl.Int64).fill_null(_HOST) for name in _DEVICES)
+    return [
+        _Cell(*row)
+        for row in pairs.group_by(src, dst)
+        .agg(
+            pl.col("bytes").cast(pl.Int64).sum(),
+            unknown=pl.col("bytes").is_null().any(),
+            transfers=_sum_of_known("transfers", pl.Int64()),
+            modelled=(pl.col("evidence").cast(pl.String) == "modelled").any(),
+            methods=pl.col("method").cast(pl.String).drop_nulls().unique().sort().str.join(", "),
+        )
+        .sort(_DEVICES)
+        .iter_rows()
+    ]
+
+
+def _devices(cells: Sequence[_Cell]) -> list[int]:
+    """Return the devices of both axes: all GPUs from the first to the last, then the host."""
+    found = {device for cell in cells for device in (cell.src, cell.dst)}
+    gpus = sorted(found - {_HOST})
+    # Numbers that lie far apart are no row of GPUs.
+    if gpus and gpus[-1] - gpus[0] < _MOST_GPUS:
+        gpus = list(range(gpus[0], gpus[-1] + 1))
+    return gpus + [_HOST] * (_HOST in found)
+
+
+def _name(device: int) -> str:
+    return "host" if device == _HOST else f"GPU {device}"
+
+
+def _blanks(devices: Sequence[int]) -> go.Heatmap:
+    """Return pale cells between all different devices, to be covered where there is traffic."""
+    import plotly.graph_objects as go
+
+    places = range(len(devices))
+    return go.Heatmap(
+        x=list(places),
+        y=list(places),
+        z=[[None if row == column else 0 for column in places] for row in places],
+        colorscale=[(0, BLANK), (1, BLANK)],
+        showscale=False,
+        hoverinfo="text",
+        hovertext=[
+            [f"{_name(src)} → {_name(dst)}<br>{NO_TRANSFERS}" for dst in devices] for src in devices
+        ],
+        xgap=2,
+        ygap=2,
+    )
+
+
+def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str]) -> go.Heatmap:
+    import plotly.graph_objects as go
+
+    divisor, name = unit
+    shown = [cell for cell in cells if cell.bytes]
+    size = range(len(devices))
+    z: list[list[float | None]] = [[None for _ in size] for _ in size]
+    text, hover = ([["" for _ in size] for _ in size] for _ in range(2))
+    decimals = _decimals(max((cell.bytes for cell in shown), default=0) / divisor)
+    for cell in shown:
+        row, column = devices.index(cell.src), devices.index(cell.dst)
+        z[row][column] = cell.bytes / divisor
+        text[row][column] = _cell_text(cell, divisor, decimals)
+        hover[row][column] = _cell_hover(cell)
+    return go.Heatmap(
+        x=list(range(len(devices))),
+        y=list(range(len(devices))),
+        z=z,
+        text=text,
+        texttemplate="%{text}" if len(devices) <= _MOST_NUMBERED else None,
+        textfont={"size": 13 if len(devices) <= _MOST_UPRIGHT else 10},
+        hoverinfo="text",
+        hovertext=hover,
+        hoverongaps=False,
+        colorscale=colour_scale(),
+        zmin=0,
+        zmax=max((cell.bytes for cell in shown), default=0) / divisor,
+        showscale=bool(shown),
+        colorbar=colour_bar(f"sent ({name})"),
+        xgap=2,
+        ygap=2,
+    )
+
+
+def _decimals(largest: float) -> int:
+    """Return how many decimals show the largest of some numbers with about three digits."""
+    return 2 if largest < 10 else 1 if largest < 100 else 0  # noqa: PLR2004
+
+
+def _cell_text(cell: _Cell, divisor: int, decimals: int) -> str:
+    number = scaled([cell.bytes], divisor, decimals if divisor > 1 else 0)[0]
+    more, mark = "≥" if cell.unknown else "", _MARK if cell.modelled else ""
+    return f"{more}{figure_text(number)}{mark}"
+
+
+def _cell_hover(cell: _Cell) -> str:
+    known = f"{cell.bytes:,} bytes" if cell.bytes or not cell.unknown else ""
+    unknown = "some unknown" if known else "bytes unknown"
+    transfers = None if cell.transfers is None else f"{cell.transfers:,} transfers"
+    lines = [
+        f"<b>{_name(cell.src)} → {_name(cell.dst)}</b>",
+        known,
+        unknown if cell.unknown else "",
+        transfers,
+        figure_text(cell.methods),
+        "modelled" if cell.modelled else "measured",
+    ]
+    return "<br>".join(line for line in lines if line)
+
+
+def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[int]) -> None:
+    """Put a question mark where there were transfers, of which no bytes are known."""
+    import plotly.graph_objects as go
+
+    unknown = [cell for cell in cells if cell.unknown and not cell.bytes]
+    figure.add_trace(
+        go.Scatter(
+            x=[devices.index(cell.dst) for cell in unknown],
+            y=[devices.index(cell.src) for cell in unknown],
+            text=[f"?{_MARK if cell.modelled else ''}" for cell in unknown],
+            hovertext=[_cell_hover(cell) for cell in unknown],
+            hoverinfo="text",
+            mode="text",
+            showlegend=False,
+        )
+    )
+
+
+def _matrix_axes(figure: go.Figure, devices: Sequence[int], root: int | None) -> None:
+    places = list(range(len(devices)))
+    labels = [f"<b>{_name(each)}</b>" if each == root else _name(each) for each in devices]
+    look = {"tickvals": places, "ticktext": labels, **_LABELS}
+    ends = [-0.5, len(devices) - 0.5]
+    angle = 0 if len(devices) <= _MOST_UPRIGHT else -90
+    figure.update_xaxes(**look, range=ends, side="top", title_text="to", tickangle=angle)
+    figure.update_yaxes(**look, range=ends[::-1], title_text="from")
+
+
+def _mark_root(figure: go.Figure, devices: Sequence[int], root: int | None) -> None:
+    """Draw a frame around the row and the column of the root."""
+    if root not in devices:
+        return
+    place, ends = devices.index(root), (-0.5, len(devices) - 0.5)
+    own = (place - 0.5, place + 0.5)
+    for x, y in ((ends, own), (own, ends)):
+        figure.add_shape(
+            type="rect", x0=x[0], x1=x[1], y0=y[0], y1=y[1], layer="above",
+            line={"color": _ROOT_COLOUR, "width": 2},
+        )  # fmt: skip
+
+
+def _matrix_notes(cells: Sequence[_Cell], root: int | None, devices: Sequence[int]) -> list[str]:
+    notes = {
+        _MODELLED_NOTE: any(cell.modelled for cell in cells),
+        "? bytes unknown; ≥ those of some transfers unknown": any(cell.unknown for cell in cells),
+        f"framed: {_name(root or 0)}, the root of the pattern": root in devices,
+    }
+    return [note for note, applies in notes.items() if applies]
+
+
+def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return how full each link was over time, one track per link and direction.
+
+    In each span of time a bar is as high, and as dark, as the share of the peak that was in use.
+    At most forty tracks are drawn, those that carried most; a note says how many are not.
+
+    Parameters
+    ----------
+    timeline
+        ``link``, ``src`` and ``dst`` (the nodes of the direction), ``start_ns``, ``end_ns``,
+        ``bytes``, ``utilisation`` (0 to 1, null where unknown), ``evidence``, and optionally
+        ``counted_utilisation``, which is drawn as a line. Rows of the same link, direction and
+        span are added up.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    import plotly.graph_objects as go
+
+    if timeline.is_empty():
+        return empty_figure(title, subtitle, NO_TRANSFERS)
+    spans, names, hidden = _spans(timeline)
+    spans, axis_title = _with_clock(spans)
+    height = round(min(max(560 / len(names), 24), 120))
+    layout = figure_layout(
+        title,
+        subtitle,
+        height=height * len(names) + 156,
+        margin={"l": 44 + round(7.2 * max(map(len, names))), "r": 176, "t": 94, "b": 62},
+        notes=_track_notes(spans, hidden),
+    )
+    figure = go.Figure(layout={**layout, "barmode": "overlay", "showlegend": False})
+    bar_length = min(height * len(names), 200)
+    figure.add_traces(
+        [_bars(spans, names, bar_length), _unknown_bars(spans, names), _counted(spans)]
+    )
+    figure.update_xaxes(title_text=axis_title, range=[spans["start"].min(), spans["end"].max()])
+    _label_tracks(figure, spans, names)
+    return figure
+
+
+def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
+    """Return the spans of the tracks, the names of the tracks, and how many are left out.
+
+    A span has the ``place`` of its track (0 is the lowest), ``start_ns``, ``end_ns``, ``bytes``,
+    ``utilisation``, ``counted`` and ``modelled``.
+    """
+    import polars as pl
+
+    counted = "counted_utilisation" if "counted_utilisation" in timeline.columns else None
+    spans = (
+        timeline.with_columns(pl.col(_DIRECTION).cast(pl.String).fill_null("?"))
+        .group_by(*_DIRECTION, "start_ns", "end_ns")
+        .agg(
+            bytes=_sum_of_known("bytes", pl.Int64()),
+            utilisation=_sum_of_known("utilisation", pl.Float64()),
+            counted=_sum_of_known(counted, pl.Float64()) if counted else pl.lit(None, pl.Float64),
+            modelled=(pl.col("evidence").cast(pl.String) == "modelled").any(),
+        )
+    )
+    busiest = spans.group_by(_DIRECTION).agg(pl.col("bytes").sum()).sort(
+        "bytes", *_DIRECTION, descending=[True, False, False, False]
+    )  # fmt: skip
+    shown = sorted(busiest.head(_MOST_TRACKS).select(_DIRECTION).iter_rows(), key=_natural)[::-1]
+    places = pl.DataFrame(shown, dict.fromkeys(_DIRECTION, pl.String), orient="row")
+    spans = spans.join(places.with_row_index("place"), on=_DIRECTION).sort("place", "start_ns")
+    names = [shorten(printable(f"{src} → {dst}"), _WIDEST_NAME) for _, src, dst in shown]
+    return spans, names, busiest.height - len(shown)
+
+
+def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
+    """Return the sum of a group, null where nothing of it is known."""
+    import polars as pl
+
+    known = pl.col(column).cast(dtype)
+    known = known.fill_nan(None) if dtype.is_float() else known
+    return pl.when(known.is_not_null().any()).then(known.sum())
+
+
+def _natural(names: Sequence[str]) -> list[str]:
+    """Return what to sort names by so that their numbers are in order."""
+    return [re.sub(r"\d+", lambda digits: digits[0].zfill(12), name) for name in names]
+
+
+def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return spans with ``start`` and ``end`` in a unit that suits them, and the axis' title."""
+    import polars as pl
+
+    first, last = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    length = max(last - first, 1)
+    divisor, unit = unit_of(length, TIME_UNITS)
+    # Far from its zero, the labels of a short time would all be the same long number.
+    origin = first if first > _FAR * length else 0
+    since = f" since {duration(origin)}" if origin else ""
+    start, end = ((pl.col(f"{end}_ns") - origin).cast(pl.Float64) / divisor for end in _ENDS)
+    return spans.with_columns(start=start, end=end), f"time{since} ({unit})"
+
+
+def _bars(spans: pl.DataFrame, names: Sequence[str], length: int) -> go.Bar:
+    """Return the bars of all tracks, as high and as dark as the share in use."""
+    import plotly.graph_objects as go
+    import polars as pl
+
+    used = spans.filter(pl.col("utilisation") > 0)
+    share = used["utilisation"].clip(0, 1)
+    hatches = {
+        "shape": ["/" if each else "" for each in used["modelled"]],
+        "fillmode": "overlay", "fgcolor": "white", "size": 7, "solidity": 0.25,
+    }  # fmt: skip
+    marker = {
+        "color": (share * 100).to_list(),
+        "colorscale": colour_scale(),
+        "cmin": 0,
+        "cmax": 100,
+        "line": {"width": 0},
+        "showscale": True,
+        "colorbar": percent_bar(84, length),
+        **({"pattern": hatches} if used["modelled"].any() else {}),
+    }
+    return go.Bar(**_placed(used, (share * _TRACK).to_list(), names), marker=marker)
+
+
+def _unknown_bars(spans: pl.DataFrame, names: Sequence[str]) -> go.Bar:
+    """Return hatched bars where a link carried something, but its share in use is not known."""
+    import plotly.graph_objects as go
+
+    unknown = spans.filter(_is_unknown())
+    pattern = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
+    marker = {"color": BLANK, "line": {"width": 0}, "pattern": pattern}
+    return go.Bar(**_placed(unknown, [_TRACK] * unknown.height, names), marker=marker)
+
+
+def _is_unknown() -> pl.Expr:
+    import polars as pl
+
+    return pl.col("utilisation").is_null() & (pl.col("bytes").fill_null(1) > 0)
+
+
+def _placed(spans: pl.DataFrame, heights: list[float], names: Sequence[str]) -> dict[str, Any]:
+    """Return where the bars of some spans stand and what they say."""
+    lengths = spans["end"] - spans["start"]
+    return {
+        "x": (spans["start"] + lengths / 2).to_list(),
+        "width": lengths.to_list(),
+        "base": spans["place"].to_list(),
+        "y": heights,
+        "hoverinfo": "text",
+        "hovertext": [_span_hover(row, names) for row in spans.iter_rows(named=True)],
+    }
+
+
+def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
+    used, counted = span["utilisation"], span["counted"]
+    return "<br>".join(
+        [
+            f"<b>{figure_text(names[span['place']])}</b>",
+            f"{duration(span['start_ns'])} to {duration(span['end_ns'])}",
+            "bytes unknown" if span["bytes"] is None else f"{span['bytes']:,} bytes",
+            "utilisation unknown" if used is None else f"{figure_text(percent(used))} of the peak",
+            *([] if counted is None else [f"counted {figure_text(percent(counted))}"]),
+            "modelled" if span["modelled"] else "measured",
+        ]
+    )
+
+
+def _counted(spans: pl.DataFrame) -> go.Scatter:
+    """Return the counted shares of all tracks as one line, broken where nothing was counted."""
+    import plotly.graph_objects as go
+    import polars as pl
+
+    known = spans.filter(pl.col("counted").is_not_null())
+    x: list[float | None] = []
+    y: list[float | None] = []
+    before = None
+    for place, start, end, share in known.select("place", "start", "end", "counted").iter_rows():
+        if before is not None and before != (place, start):
+            x.append(None)
+            y.append(None)
+        x += [start, end]
+        y += [place + min(max(share, 0.0), 1.0) * _TRACK] * 2
+        before = place, end
+    line = {"color": _COUNTED_COLOUR, "width": 1.5, "simplify": False}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
+
+
+def _label_tracks(figure: go.Figure, spans: pl.DataFrame, names: Sequence[str]) -> None:
+    """Give each track a ground, its name on the left, and the most it reached on the right."""
+    import polars as pl
+
+    peaks = dict(spans.group_by("place").agg(pl.col("utilisation").max()).iter_rows())
+    for place in range(len(names)):
+        figure.add_shape(
+            type="rect", layer="below", fillcolor=BLANK, line_width=0,
+            xref="paper", x0=0, x1=1, y0=place, y1=place + _TRACK,
+        )  # fmt: skip
+        peak = peaks.get(place)
+        figure.add_annotation(
+            text="unknown" if peak is None else figure_text(percent(peak)), showarrow=False,
+            xref="paper", x=1, xanchor="right", xshift=66, y=place + _TRACK / 2, font_size=12,
+        )  # fmt: skip
+    figure.add_annotation(
+        text="highest", showarrow=False, font={"size": 12, "color": MUTED},
+        xref="paper", x=1, xanchor="right", xshift=66, y=len(names) - 1 + _TRACK, yanchor="bottom",
+    )  # fmt: skip
+    figure.update_yaxes(
+        tickvals=[place + _TRACK / 2 for place in range(len(names))],
+        ticktext=[figure_text(name) for name in names],
+        range=[_TRACK - 1, len(names)], **_LABELS,
+    )  # fmt: skip
+
+
+def _track_notes(spans: pl.DataFrame, hidden: int) -> list[str]:
+    notes = {
+        "height and colour: share of the peak of the link, in one direction": True,
+        "line: counted by the hardware": spans["counted"].is_not_null().any(),
+        "hatched: modelled, not measured": spans["modelled"].any(),
+        "crossed: the link was used, how much of its peak is unknown": spans.filter(
+            _is_unknown()
+        ).height,
+        f"not shown: {hidden:,} directions of links that carried less": hidden,
+    }
+    return [note for note, applies in notes.items() if applies]

@@ -1,0 +1,443 @@
+"""Where the parts of a machine go in a drawing.
+
+GPUs stand above the PCIe switches and CPUs that they hang from, so that the lines to those are
+upright. Where NVLinks join more than pairs of GPUs, each four of them are the corners of a square
+that is turned until no two stand in one column or one row: no line between two GPUs meets a third.
+Where no squares will do, they stand on an ellipse.
+NVSwitches are bars above the GPUs that they join. All lengths are pixels, y points upwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.machine import Link, Machine
+
+GPU_SIZE = 46
+"""Width and height of a GPU."""
+
+_BAR_HEIGHT = 26
+_LEAST_BAR = 64
+_NIC_WIDTH, _NIC_HEIGHT = 46, 18
+_NIC_STEP, _NIC_ASIDE = 52, 30
+_NIC_BELOW = 40
+_STEP = 104
+_LEAST_STEP = 72
+_WIDEST_ROW = 1010
+_TIER = 78
+_NIC_ROOM = 24
+_ABOVE_GPUS = 116
+_BETWEEN_GROUPS = 0.7
+_BETWEEN_ROWS = 0.6
+_ARC = 0.35
+_FLATNESS = 0.24
+_DEEPEST = 32
+
+# Columns and rows of the GPUs of a group, by how many it has.
+_CORNERS = {
+    1: [(0.0, 0.0)],
+    2: [(0.0, 0.0), (1.0, 0.0)],
+    3: [(0.0, 0.0), (1.0, 1.6), (2.0, 0.5)],
+    4: [(0.0, 2.0), (1.0, 0.0), (2.0, 3.0), (3.0, 1.0)],
+}
+_PAIR = 2
+_MOST_HALVED = 8
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node, or several that are drawn as one.
+
+    Parameters
+    ----------
+    nodes
+        Names of the nodes.
+    kind
+        Their type.
+    x, y
+        The middle.
+    width, height
+        The size.
+    """
+
+    nodes: tuple[str, ...]
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def covers(self, other: Box) -> bool:
+        """Return whether two boxes share any place."""
+        return (
+            abs(self.x - other.x) < (self.width + other.width) / 2
+            and abs(self.y - other.y) < (self.height + other.height) / 2
+        )
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The links between two boxes.
+
+    Parameters
+    ----------
+    ends
+        The boxes.
+    links
+        The links that are drawn as one line.
+    points
+        The line, from the first box to the second one.
+    """
+
+    ends: tuple[Box, Box]
+    links: tuple[Link, ...]
+    points: tuple[Point, ...]
+
+
+@dataclass
+class Drawing:
+    """Boxes, by the nodes that they stand for, and the wires between them."""
+
+    boxes: dict[str, Box] = field(default_factory=dict)
+    wires: list[Wire] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Nodes that have no place."""
+
+    def put(self, box: Box) -> None:
+        """Add a box."""
+        self.boxes.update(dict.fromkeys(box.nodes, box))
+
+    def put_free(self, box: Box, up: int = -1) -> Box:
+        """Add a box where it covers no other one: there, or as little below (or above) as can be.
+
+        That happens only where NVLinks and PCIe ask for different orders of the GPUs.
+        """
+        while any(box.covers(other) for other in self.boxes.values()):
+            box = replace(box, y=box.y + up * _BAR_HEIGHT / 2)
+        self.put(box)
+        return box
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """Least and most x, least and most y."""
+        boxes = self.boxes.values()
+        return (
+            min((box.x - box.width / 2 for box in boxes), default=0),
+            max((box.x + box.width / 2 for box in boxes), default=0),
+            min((box.y - box.height / 2 for box in boxes), default=0),
+            max((box.y + box.height / 2 for box in boxes), default=0),
+        )
+
+
+def draw(machine: Machine) -> Drawing:
+    """Return where the nodes of a machine go, and the lines between them."""
+    drawing = Drawing()
+    tree = _Tree.of(machine)
+    places = _places(machine, _leaves(machine, tree))
+    columns = [column for column, _ in places.values()] or [0.0]
+    step = min(max(_WIDEST_ROW / (max(columns) - min(columns) + 1), _LEAST_STEP), _STEP)
+    for node, (column, row) in places.items():
+        if node in tree.gpus:
+            box = Box((node,), "gpu", column * step, row * step, GPU_SIZE, GPU_SIZE)
+            drawing.put(box)
+    _put_switches(drawing, machine)
+    for root in tree.roots:
+        _put_bars(drawing, machine, tree, root, {node: x * step for node, (x, _) in places.items()})
+    drawing.missing = sorted(set(machine.graph) - set(drawing.boxes))
+    drawing.wires = _wires(drawing, machine)
+    return drawing
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """What hangs from what: GPUs and NICs from PCIe switches, and these from CPUs."""
+
+    gpus: frozenset[str]
+    nics: frozenset[str]
+    roots: list[str] = field(default_factory=list)
+    children: dict[str, list[str]] = field(default_factory=dict)
+    depth: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, machine: Machine) -> _Tree:
+        tree = cls(frozenset(machine.nodes("gpu")), frozenset(machine.nodes("nic")))
+        hangs = nx.Graph(link.ends for link in machine.links if link.type in {"pcie", "c2c"})
+        # All CPUs at once, so that each switch hangs from the nearest one.
+        tree._grow(machine.nodes("host"), hangs)
+        for switch in machine.nodes("pcie"):
+            tree._grow([switch], hangs)
+        return tree
+
+    def _grow(self, starts: Sequence[str], hangs: nx.Graph) -> None:
+        """Add what is not in the tree yet and hangs from some nodes, the nearest first."""
+        level = [start for start in starts if start not in self.depth]
+        self.roots.extend(level)
+        self.depth.update(dict.fromkeys(level, 0))
+        while level and self.depth[level[0]] < _DEEPEST:
+            below = []
+            for node in level:
+                new = [each for each in hangs.adj.get(node, ()) if each not in self.depth]
+                self.depth.update(dict.fromkeys(new, self.depth[node] + 1))
+                self.children[node] = sorted(new, key=_number)
+                below += [each for each in new if each not in self.gpus | self.nics]
+            level = below
+
+    @property
+    def deepest(self) -> int:
+        """How many PCIe switches lie one below the other."""
+        leaves = self.gpus | self.nics
+        return max((depth for node, depth in self.depth.items() if node not in leaves), default=0)
+
+    def branches(self, node: str) -> list[str]:
+        """Return what hangs from a node and takes a column: all but NICs."""
+        return [child for child in self.children.get(node, []) if child not in self.nics]
+
+    def leaves(self, node: str) -> list[str]:
+        """Return the GPUs below a node in order, and the ends of branches without any."""
+        if node in self.gpus:
+            return [node]
+        found = sorted((self.leaves(child) for child in self.branches(node)), key=self._first_gpu)
+        return [leaf for branch in found for leaf in branch] or [node]
+
+    def _first_gpu(self, leaves: list[str]) -> tuple[bool, list[int]]:
+        numbers = [_number(leaf) for leaf in leaves if leaf in self.gpus]
+        return not numbers, [min(numbers)] if numbers else []
+
+
+def _number(node: str) -> int:
+    digits = node.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    return int(digits[:9]) if digits.isdecimal() else 0
+
+
+def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
+    """Return what takes a column, by the root that it hangs from."""
+    groups = [tree.leaves(root) for root in tree.roots]
+    alone = [gpu for gpu in machine.nodes("gpu") if gpu not in tree.depth]
+    return [*groups, alone] if alone else groups
+
+
+def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
+    """Return the column and the row of each GPU and of each end of a branch without any."""
+    joined = _joined_gpus(machine)
+    if all(len(part) <= _PAIR for part in nx.connected_components(joined)):
+        return _in_a_row(groups)
+    squares = _squares(groups, joined)
+    return _in_squares(machine, squares, joined) if squares else _on_an_ellipse(groups, joined)
+
+
+def _joined_gpus(machine: Machine) -> nx.Graph:
+    """Return the GPUs and the NVLinks between them."""
+    graph = nx.Graph()
+    graph.add_nodes_from(machine.nodes("gpu"))
+    for link in machine.links:
+        if link.type == "nvlink" and all(end in graph for end in link.ends):
+            graph.add_edge(*link.ends, bricks=link.bricks or 1)
+    return graph
+
+
+def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
+    """Put all in one row, with a gap between groups."""
+    nodes = [(node, group) for group, nodes in enumerate(groups) for node in nodes]
+    return {node: (place + group * _BETWEEN_ROWS, 0.0) for place, (node, group) in enumerate(nodes)}
+
+
+def _squares(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
+    """Return groups of at most four GPUs that can stand side by side; none if there are no such."""
+    found = [part for group in groups for part in _parted(group, joined)]
+    sizes = [len(part) for part in _gpus_of(found, joined)]
+    return found if max(sizes) <= len(_CORNERS) and _is_level(found, sizes, joined) else []
+
+
+def _is_level(groups: list[list[str]], sizes: list[int], joined: nx.Graph) -> bool:
+    """Return whether all lines from group to group can be level, and none leads past a group."""
+    place = {gpu: index for index, group in enumerate(groups) for gpu in group}
+    across = [(a, b) for a, b in joined.edges if place[a] != place[b]]
+    ends = Counter(end for a, b in across for end in ((a, place[b]), (b, place[a])))
+    return all(count == 1 for count in ends.values()) and all(
+        abs(place[a] - place[b]) == 1 and sizes[place[a]] == sizes[place[b]] for a, b in across
+    )
+
+
+def _gpus_of(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
+    return [[node for node in group if node in joined] for group in groups]
+
+
+def _parted(group: list[str], joined: nx.Graph) -> list[list[str]]:
+    """Part a group along the NVLinks: whatever none joins, then the best halves of up to eight."""
+    gpus, others = [n for n in group if n in joined], [n for n in group if n not in joined]
+    if len(gpus) <= len(_CORNERS):
+        return [group]
+    parts = [
+        sorted(part, key=group.index) for part in nx.connected_components(joined.subgraph(gpus))
+    ]
+    parts.sort(key=lambda part: group.index(part[0]))
+    parts = [half for part in parts for half in _halves(part, joined)]
+    return [*parts[:-1], parts[-1] + others]
+
+
+def _halves(part: list[str], joined: nx.Graph) -> list[list[str]]:
+    """Cut a part in two so that the fewest NVLinks are cut, if that makes squares of it."""
+    if len(part) <= len(_CORNERS) or len(part) > _MOST_HALVED:
+        return [part]
+    first, *rest = part
+    half = len(part) // 2
+
+    def inside(chosen: tuple[str, ...]) -> int:
+        others = [gpu for gpu in rest if gpu not in chosen]
+        sides = joined.subgraph([first, *chosen]), joined.subgraph(others)
+        return int(sum(side.size("bricks") for side in sides))
+
+    best = max(itertools.combinations(rest, half - 1), key=inside)
+    return [[first, *best], [gpu for gpu in rest if gpu not in best]]
+
+
+def _in_squares(machine: Machine, groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
+    places: dict[str, Point] = {}
+    start = 0.0
+    for group, gpus in zip(groups, _gpus_of(groups, joined), strict=True):
+        corners = [(start + column, row) for column, row in _CORNERS.get(len(gpus), [])]
+        orders = itertools.permutations(corners)
+        best = min(orders, key=lambda order: _strain(machine, places, gpus, order))
+        places.update(zip(gpus, best, strict=True))
+        start += len(gpus)
+        for node in group:
+            if node not in joined:
+                places[node] = (start, 0.0)
+                start += 1
+        start += _BETWEEN_GROUPS
+    return places
+
+
+def _strain(
+    machine: Machine, places: dict[str, Point], gpus: list[str], corners: Sequence[Point]
+) -> float:
+    """Return how far lines to GPUs that have a place rise, and how far switches are stretched."""
+    new = dict(zip(gpus, corners, strict=True))
+    rise = sum(
+        (link.bricks or 1) * abs(new[gpu][1] - places[other][1])
+        for gpu in gpus
+        for other in places
+        if (link := machine.link(gpu, other)) is not None and link.type == "nvlink"
+    )
+    below: dict[str, list[float]] = {}
+    for gpu in gpus:
+        for switch in machine.graph.adj[gpu]:
+            if machine.graph.nodes[switch].get("type") == "pcie":
+                below.setdefault(switch, []).append(new[gpu][0])
+    return rise + sum(max(columns) - min(columns) for columns in below.values()) / 100
+
+
+def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
+    """Put the GPUs on an ellipse, above and below in turn, each in its own column.
+
+    No line between two points of an ellipse goes through a third.
+    """
+    nodes = [node for group in groups for node in group]
+    half = len(nodes) * _FLATNESS
+    places = {}
+    for column, node in enumerate(nodes):
+        across = (2 * column + 1) / len(nodes) - 1
+        side = math.sqrt(1 - across**2) * (-1) ** column
+        places[node] = (float(column), half * (1 + side) if node in joined else 0.0)
+    return places
+
+
+def _put_switches(drawing: Drawing, machine: Machine) -> None:
+    """Put NVSwitches above the GPUs; those that join the same GPUs are one bar."""
+    bars: dict[tuple[str, ...], list[str]] = {}
+    for switch in machine.nodes("nvswitch"):
+        gpus = tuple(sorted(n for n in machine.graph.adj[switch] if n in drawing.boxes))
+        bars.setdefault(gpus, []).append(switch)
+    above = drawing.bounds[3] + _ABOVE_GPUS - GPU_SIZE / 2
+    for gpus, switches in bars.items():
+        left, right = _extent([drawing.boxes[gpu] for gpu in gpus]) if gpus else (0.0, _STEP)
+        middle, width = (left + right) / 2, right - left
+        drawing.put_free(Box(tuple(switches), "nvswitch", middle, above, width, _BAR_HEIGHT), up=1)
+
+
+def _extent(boxes: Sequence[Box]) -> tuple[float, float]:
+    return min(box.x - box.width / 2 for box in boxes), max(box.x + box.width / 2 for box in boxes)
+
+
+def _put_bars(
+    drawing: Drawing, machine: Machine, tree: _Tree, node: str, columns: dict[str, float]
+) -> None:
+    """Put a CPU or a PCIe switch below all that hangs from it, and the NICs below it."""
+    branches = tree.branches(node)
+    for branch in branches:
+        if branch not in tree.gpus:
+            _put_bars(drawing, machine, tree, branch, columns)
+    spans = [drawing.boxes[branch] for branch in branches]
+    left, right = _extent(spans) if spans else (columns[node], columns[node])
+    step = _TIER + (_NIC_ROOM if tree.nics else 0)
+    down = step * (1 + tree.deepest - tree.depth[node])
+    kind = machine.graph.nodes[node].get("type", "")
+    width = max(right - left, _LEAST_BAR)
+    bar = Box((node,), kind, (left + right) / 2, -down, width, _BAR_HEIGHT)
+    bar = drawing.put_free(bar)
+    _put_nics(drawing, bar, [nic for nic in tree.children.get(node, []) if nic in tree.nics])
+
+
+def _put_nics(drawing: Drawing, bar: Box, nics: list[str]) -> None:
+    """Put NICs below a bar, beside the line that leads down from its middle; many are one box."""
+    fits = len(nics) <= _PAIR or len(nics) * _NIC_STEP <= bar.width
+    shown = [(nic,) for nic in nics] if fits else [tuple(nics)]
+    # Outwards to both sides of the middle, and numbered from left to right.
+    sides = sorted(
+        (_NIC_STEP * (place // 2) + _NIC_ASIDE) * (-1) ** place for place in range(len(shown))
+    )
+    for side, names in zip(sides, shown, strict=True):
+        x, y = bar.x + side, bar.y - _NIC_BELOW
+        drawing.put_free(Box(names, "nic", x, y, _NIC_WIDTH, _NIC_HEIGHT))
+
+
+def _wires(drawing: Drawing, machine: Machine) -> list[Wire]:
+    between: dict[tuple[Box, Box], list[Link]] = {}
+    for link in machine.links:
+        one, other = (drawing.boxes.get(end) for end in link.ends)
+        if one is not None and other is not None and one != other:
+            ends = (other, one) if (other, one) in between else (one, other)
+            between.setdefault(ends, []).append(link)
+    boxes = list(dict.fromkeys(drawing.boxes.values()))
+    return [Wire(ends, tuple(links), _path(*ends, boxes)) for ends, links in between.items()]
+
+
+def _path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
+    """Return the line between two boxes."""
+    if one.y == other.y:
+        return _level_path(one, other, boxes)
+    wide, narrow = (one, other) if one.width >= other.width else (other, one)
+    if wide.width > GPU_SIZE and abs(narrow.x - wide.x) <= wide.width / 2:
+        return tuple((narrow.x, y) for y in _facing(one, other))
+    return (one.x, one.y), (other.x, other.y)
+
+
+def _facing(one: Box, other: Box) -> tuple[float, float]:
+    """Return the heights of the edges of two boxes, one above the other, that face each other."""
+    up = 1 if other.y > one.y else -1
+    return one.y + up * one.height / 2, other.y - up * other.height / 2
+
+
+def _level_path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
+    """Return the line between boxes at one height: straight, or around what is between them."""
+    left, right = sorted((one.x, other.x))
+    if not any(box.y == one.y and left < box.x < right for box in boxes):
+        side = 1 if other.x > one.x else -1
+        ends = one.x + side * one.width / 2, other.x - side * other.width / 2
+        return (ends[0], one.y), (ends[1], one.y)
+    rise = (right - left) * _ARC * (1 if one.kind == "gpu" else -0.4)
+    return tuple(
+        (one.x + (other.x - one.x) * part, one.y + rise * 4 * part * (1 - part))
+        for part in (step / 16 for step in range(17))
+    )
