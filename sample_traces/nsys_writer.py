@@ -261,6 +261,28 @@ class NsysWriter:
             deviceId=device, streamId=stream, contextId=context, **columns,
         )  # fmt: skip
 
+    def memory(
+        self,
+        at: int,
+        address: int,
+        size: int = 0,
+        *,
+        frees: bool = False,
+        pid: int = 100,
+        device: int = 0,
+        kind: int = 2,
+        **columns: Value,
+    ) -> None:
+        """Add an allocation of memory, or its release.
+
+        `kind` is 1 pinned, 2 device, 3 array, 4 managed, 5 device static.
+        """
+        row: dict[str, Value] = {
+            "start": at, "globalPid": global_pid(pid), "deviceId": device, "contextId": 1,
+            "address": address, "bytes": size, "memKind": kind, "memoryOperationType": int(frees),
+        }  # fmt: skip
+        self.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", **(row | columns))
+
     # the host's side
 
     def call(
@@ -323,9 +345,9 @@ class NsysWriter:
             event["endGlobalTid"] = global_tid(pid, end_tid)
         self.nvtx(_START_END, start, end, name, pid=pid, **({"rangeId": self._ranges} | event))
 
-    def mark(self, at: int, name: str, *, pid: int = 100, tid: int | None = None) -> None:
-        """Add an NVTX mark."""
-        self.nvtx(_MARK, at, None, name, pid=pid, tid=tid)
+    def mark(self, at: int, name: str | None, **event: Any) -> None:
+        """Add an NVTX mark; `event` is as for `push_pop`."""
+        self.nvtx(_MARK, at, None, name, **event)
 
     def domain(
         self, pid: int, domain_id: int, name: str, start: int = 0, tid: int | None = None
@@ -371,6 +393,25 @@ class NsysWriter:
                 "NVTX_PAYLOAD_ENUM_ENTRIES",
                 domainId=domain, schemaId=schema, idx=number, name=name, value=value or None,
             )  # fmt: skip
+
+    def overhead(
+        self,
+        start: int,
+        end: int,
+        name: str | None,
+        *,
+        type: int = 3,  # noqa: A002 - the word of the schema
+        table: str = "PROFILER_OVERHEAD",
+        pid: int = 100,
+        tid: int | None = None,
+        **columns: Value,
+    ) -> None:
+        """Add a stretch of time that the profiler took: `type` 3 to flush, 4 to instrument."""
+        row: dict[str, Value] = {
+            "start": start, "end": end, "globalTid": global_tid(pid, tid), "overheadType": type,
+            "nameId": None if name is None else self.string(name),
+        }  # fmt: skip
+        self.insert(table, **(row | columns))
 
     def mpi(
         self,

@@ -20,13 +20,22 @@ PACKAGE = Path(tracekit.__file__).parent
 
 PUBLIC = {
     "tracekit": """
-        Run RunRecord Store TracekitError __version__ ingest open
+        Run RunRecord Store TracekitError __version__ compare ingest memory_points open select_runs
+        study
     """,
     "tracekit.analysis": """
-        KEYS LINK_KEYS Traffic breakdown breakdown_meta breakdown_with_meta collective_calls
-        collectives collectives_meta collectives_with_meta communicators copy_transfers crossings
-        expected_traffic features identify link_counters link_timeline links nccl_calls parse_keys
-        parse_link_keys query share_meaning summarise traffic_root with_routes
+        API_KEYS BatchScope COMPARE_KEYS Comparison KEYS LINK_KEYS Traffic api_by_run
+        api_calls api_calls_with_meta breakdown breakdown_meta breakdown_with_meta
+        collective_calls collectives collectives_meta collectives_with_meta communicators
+        comparability compare copy_transfers crossings epoch_bytes epoch_time exceeds
+        expected_traffic features identify images_per_step iterations_per_epoch
+        largest_batch latency latency_meta latency_speedup link_counters link_timeline
+        links memory_at memory_extra memory_growth memory_use memory_use_with_meta
+        message_histogram nccl_calls normalised_name overhead overhead_matrix
+        overhead_meta parse_keys parse_link_keys pointer_queries pointer_queries_meta
+        profiler_overhead query read_memory_table read_times scaling scaling_meta
+        share_meaning speedup_by_class staging staging_calls study study_row study_stages
+        summarise traffic_root with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.cli": "app main",
@@ -40,17 +49,19 @@ PUBLIC = {
     """,
     "tracekit.model": """
         CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES EVIDENCE
-        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS METHOD METHODS METRIC METRICS
+        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MEMORY METHOD METHODS METRIC METRICS
         METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
         Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table
         Trace TraceWriter combine covered_by layered_lengths layers_down missing_files union_length
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS colour_of figure_layout
-        figure_text html machine_figure matrix_figure printable records save_figure terminal to_csv
-        to_json to_markdown to_parquet utilisation_figure
+        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of
+        comparison_figure figure_layout figure_text heat_figure histogram_figure html
+        latency_figure machine_figure matrix_figure memory_figure memory_fit_figure
+        overhead_figure printable records save_figure scaling_figure stage_bars_figure terminal
+        to_csv to_json to_markdown to_parquet utilisation_figure
     """,
-    "tracekit.sources": "Progress check_readable open_report read",
+    "tracekit.sources": "Progress check_readable open_report read read_smi",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.sqlite": "MAGIC SqlType SqliteFile",
     "tracekit.store": """
@@ -59,7 +70,16 @@ PUBLIC = {
     """,
 }
 
-EVERYWHERE = {"errors", "_files", "_resources", "_ahead", "_compiled", "_memory", "_spool"}
+EVERYWHERE = {
+    "errors",
+    "_files",
+    "_labels",
+    "_resources",
+    "_ahead",
+    "_compiled",
+    "_memory",
+    "_spool",
+}
 MAY_IMPORT = {
     "model": set(),
     "machine": {"model"},

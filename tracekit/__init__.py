@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tracekit._run import Run, ingest, open
+    from tracekit._studies import compare, memory_points, select_runs, study
     from tracekit.errors import TracekitError
     from tracekit.store import RunRecord, Store
 
@@ -25,11 +26,27 @@ _HOMES = {
     "RunRecord": "tracekit.store",
     "Store": "tracekit.store",
     "TracekitError": "tracekit.errors",
+    "compare": "tracekit._studies",
     "ingest": "tracekit._run",
+    "memory_points": "tracekit._studies",
     "open": "tracekit._run",
+    "select_runs": "tracekit._studies",
+    "study": "tracekit._studies",
 }
 
-__all__ = ["Run", "RunRecord", "Store", "TracekitError", "__version__", "ingest", "open"]
+__all__ = [
+    "Run",
+    "RunRecord",
+    "Store",
+    "TracekitError",
+    "__version__",
+    "compare",
+    "ingest",
+    "memory_points",
+    "open",
+    "select_runs",
+    "study",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis._collectives import (
+    _with_classes,
     collective_calls,
     collectives,
     collectives_meta,
@@ -540,3 +541,12 @@ def test_what_is_missing_is_said() -> None:
     table, both = collectives_with_meta(b.trace())
     assert table.equals(collectives(b.trace()))
     assert both == collectives_meta(b.trace())
+
+
+def test_classes_of_sizes_beyond_32_bits() -> None:
+    """Of more than 16 sizes each counts in the power of two below it, however large."""
+    sizes = [1 << power | 1 for power in range(20, 40)]
+    each = pl.DataFrame(
+        {"library": "nccl", "collective": "all_reduce", "communicator": None, "bytes": sizes}
+    )
+    assert _with_classes(each)["class"].to_list() == [1 << power for power in range(20, 40)]

@@ -20,6 +20,9 @@ from tracekit.cli import app
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
 SAMPLE = SAMPLES / "ddp_4gpu.sqlite"
+OTHER = SAMPLES / "ddp_4gpu_no_backward_range.sqlite"
+TIMES = Path(__file__).with_name("times.csv")
+MEMORY = Path(__file__).with_name("memory.csv")
 TOPOLOGY = Path(__file__).with_name("topo_2gpu.txt")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

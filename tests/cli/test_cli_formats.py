@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import jsonschema
 import polars as pl
 import pytest
-from cli_helpers import ANSI, ROOT, SAMPLE, TOPOLOGY, in_process, on_terminal, tracekit
+from cli_helpers import (
+    ANSI,
+    MEMORY,
+    OTHER,
+    ROOT,
+    SAMPLE,
+    TIMES,
+    TOPOLOGY,
+    in_process,
+    on_terminal,
+    tracekit,
+)
 
 from tracekit.present._text import cells
 
@@ -20,6 +31,8 @@ if TYPE_CHECKING:
 SCHEMAS = ROOT / "schemas" / "json"
 QUERY = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"
 LINK_KEYS = ["link", "pair", "route", "method", "stage", "iteration", "link,stage", "pair,method"]
+COMPARED = ["step", "stage", "kind", "kernel", "range", "device", "collective", "api", "link"]
+OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
 SIZED = ["--bytes", "all_reduce=25MB"]
 KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "iteration"]
@@ -42,6 +55,28 @@ LISTINGS = {
         ["collectives"],
         ["collectives", *SIZED],
         ["collectives", "--by", "collective,stage"],
+    ],
+    "compare": [
+        *(["compare", "ddp", "ddp", "--by", key] for key in COMPARED),
+        ["compare", "ddp", str(OTHER), "--skip", "1"],
+        ["compare", "ddp", str(OTHER), "--by", "kernel"],
+    ],
+    "study": [["study"], ["study", "--where", "gpus=4"], ["study", "--table", str(TIMES)]],
+    "scaling": [["scaling"], ["scaling", "--table", str(TIMES), "--images", "256K"]],
+    "overhead": [
+        ["overhead", "--table", str(TIMES)],
+        ["overhead", "--table", str(TIMES), "--as-matrix"],
+        ["overhead", "--api"],
+        ["overhead", "--profiler"],
+    ],
+    "memory": [
+        ["memory"],
+        *(["memory", "--table", str(MEMORY), "--what", w, "--capacity", "16GB"] for w in OF_MEMORY),
+    ],
+    "latency": [
+        *(["latency", *SIZED, "--buckets", each] for each in ("power2", "exact", "class")),
+        *(["latency", "--what", w] for w in ("histogram", "pointer-queries", "staging")),
+        ["latency", str(OTHER), "--against", "ddp"],
     ],
     "topology-show": [
         *(

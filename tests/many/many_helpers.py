@@ -37,6 +37,17 @@ def write_ranks(folder: Path, number: int, kernels: int = 3) -> list[Path]:
     ]
 
 
+def write_labelled(folder: Path, number: int) -> list[Path]:
+    """Write the exports of ranks that label their run with a batch size, and with their rank."""
+    paths = [folder / f"rank{rank}.sqlite" for rank in range(number)]
+    for rank, path in enumerate(paths):
+        with NsysBuilder(path) as nsys:
+            nsys.launch(100, 120, 300 + rank)
+            nsys.mark(50, "tracekit.label batch=16")
+            nsys.mark(60, f"tracekit.label rank={rank}")
+    return paths
+
+
 def assert_same(one: tracekit.Run, other: tracekit.Run) -> None:
     """Check that two runs hold the same."""
     assert one.warnings == other.warnings

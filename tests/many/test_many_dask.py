@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from many_helpers import assert_same, await_true, damage, left_over
+from many_helpers import assert_same, await_true, damage, left_over, write_labelled
 
 import tracekit
 from tracekit.errors import InputError, StoreError, UsageError
@@ -106,6 +106,11 @@ def test_a_run_of_a_cluster_one_worker_of_which_is_killed(two, long_ranks, seria
     assert left_over(store) == []
     # It is recognised, and the cluster is there for the next one.
     assert tracekit.ingest(long_ranks, dask=two.address)[1] is False
+
+
+def test_labels_come_through_a_cluster(two, tmp_path) -> None:
+    run, _ = tracekit.ingest(write_labelled(tmp_path, 3), dask=two.address)
+    assert run.labels == {"batch": "16"}
 
 
 def test_a_report_that_fails_on_a_worker(two, long_ranks, store, tmp_path) -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from many_helpers import assert_same, await_true, left_over, no_worker_left, workers
+from many_helpers import (
+    assert_same,
+    await_true,
+    left_over,
+    no_worker_left,
+    workers,
+    write_labelled,
+)
 
 import tracekit
 from tracekit.attribution import Rules
@@ -38,6 +45,13 @@ def test_processes_make_what_one_makes(long_ranks, serial) -> None:
     run, _ = tracekit.ingest(long_ranks, name="job", processes=2, report_progress=look)
     assert_same(run, serial)
     assert len(seen) == 2
+
+
+def test_labels_come_through_processes(tmp_path) -> None:
+    paths = write_labelled(tmp_path, 3)
+    run, _ = tracekit.ingest(paths, labels={"by": "me"}, processes=2)
+    assert run.labels == {"batch": "16", "by": "me"}
+    assert [text for text in run.warnings if "label 'rank'" in text] != []
 
 
 def test_a_report_whose_process_is_killed_is_made_by_another(long_ranks, serial) -> None:

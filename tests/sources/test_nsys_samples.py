@@ -87,7 +87,7 @@ def test_two_mpi_ranks_of_2024(real_sample):
     assert trace.read("ranges").is_empty()
     assert rows(trace, "threads", "process", "tid", "name") == [(0, 29403, None), (1, 29404, None)]
     assert column(trace, "processes", "name") == ["mc", "mc"]
-    host = trace.read("host")
+    host = trace.read("host").filter(library="mpi")
     calls = host.group_by("group", "name").agg(
         *((pl.col("rank") == rank).sum().alias(f"{rank}") for rank in (0, 1))
     )

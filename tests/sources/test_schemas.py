@@ -54,7 +54,12 @@ REQUIRED_WHERE_THERE = {
     "TARGET_INFO_NETWORK_METRICS": {"metricsListId", "metricsIdx", "name", "unit"},
     "NIC_ID_MAP": {"nicId", "globalId"},
     "TARGET_INFO_NIC_INFO": {"nicId", "name"},
-}
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": {
+        "start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType",
+    },
+    "PROFILER_OVERHEAD": {"start", "end", "globalTid", "nameId"},
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": {"start", "end", "globalTid", "nameId", "overheadType"},
+}  # fmt: skip
 
 
 def _toml(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
 from tracekit import _compiled, _spool
@@ -76,6 +78,21 @@ def test_little_memory_gives_the_same(
         assert not (folder / "waiting").exists()
         assert missing_files(folder) == []
     _assert_same(tmp_path / "ample", tmp_path / "little")
+
+
+def test_a_report_brings_its_labels_memory_and_overhead_along(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    with NsysBuilder(path) as nsys:
+        nsys.launch(100, 120, 300)
+        nsys.mark(50, "tracekit.label batch=16")
+        nsys.memory(60, 0x1000, 4096)
+        nsys.overhead(-70, 80, "NVTX profiling initialization")
+    made = make_report(path, tmp_path / "report", ReportOptions(RULES, "d1"))
+    assert made.labels == {"batch": "16"}
+    assert pickle.loads(pickle.dumps(made)) == made
+    trace = Trace.scan(tmp_path / "report")
+    assert trace.read("memory").select("time", "change", "in_use").rows() == [(60, 4096, 4096)]
+    assert trace.read("host").select("library", "start", "end").rows() == [("profiler", -70, 80)]
 
 
 @pytest.mark.parametrize("table", ["processes", "iterations", "ranges", "calls", "ops"])

@@ -263,22 +263,67 @@ def _with_statistics(
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
     columns = columns_of(keys)
     found = _found(trace, [*keys, "iteration"], skip=skip)
-    each = _grouped([*keys, "iteration"], found).drop_nulls("iteration")
-    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    each = _lengths(keys, found).drop_nulls("iteration")
     steps = found.windows.select("iteration").drop_nulls().unique()
     filled = (
         table.select(columns)
         .join(steps, how="cross")
         .join(each, on=[*columns, "iteration"], how="left", nulls_equal=True)
-        .with_columns(pl.col(part).fill_null(0))
+        .with_columns(pl.col("length_ns").fill_null(0))
     )
     statistics = filled.group_by(columns).agg(
         pl.len().cast(pl.Int64).alias("iterations"),
         *(
-            pl.col(part).quantile(q, "nearest").cast(pl.Int64).alias(name)
+            pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64).alias(name)
             for name, q in _PERCENTILES.items()
         ),
     )
     if "median_ns" in table.columns:  # by kernel, that name is taken by the median of durations
         statistics = statistics.rename({name: f"iteration_{name}" for name in _PERCENTILES})
     return table.join(statistics, on=columns, how="left", nulls_equal=True, maintain_order="left")
+
+
+@dataclass(frozen=True)
+class IterationTimes:
+    """What iterations took on GPUs, read once.
+
+    Parameters
+    ----------
+    groups
+        The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
+        added over devices. What a group lacks is not listed.
+    stages
+        ``window, stage, exposed_ns``.
+    windows
+        ``window, process, device, iteration, start, end``. `iteration` is null between iterations,
+        or throughout if the whole run is one window; then `process` is null too.
+    """
+
+    groups: pl.DataFrame
+    stages: pl.DataFrame
+    windows: pl.DataFrame
+
+
+def iteration_times(
+    trace: Trace, keys: Sequence[str], *, skip: int, per_iteration: bool
+) -> IterationTimes:
+    """Return what each iteration took, or the whole run if not `per_iteration`, by some keys."""
+    asked = [*keys, "iteration"] if per_iteration else list(keys)
+    found = _found(trace, asked, skip=skip, with_stages=True)
+    if found.stages is None:
+        raise AssertionError("stages were asked for")
+    groups, windows = _lengths(keys, found), found.windows
+    if "process" not in windows.columns:
+        windows = windows.with_columns(process=pl.lit(None, pl.Int32))
+    return IterationTimes(
+        groups,
+        found.stages.stages().select("window", "stage", "exposed_ns"),
+        windows.select("window", "process", "device", "iteration", "start", "end"),
+    )
+
+
+def _lengths(keys: Sequence[str], found: _Found) -> pl.DataFrame:
+    """Return what of each group is compared over iterations: ``ops`` and ``length_ns``."""
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    each = _grouped([*keys, "iteration"], found)
+    return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

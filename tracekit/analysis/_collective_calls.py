@@ -453,20 +453,22 @@ def _some(pids: pl.Series) -> str:
 
 def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
     """Return the collective calls of MPI that block, as a report keeps or annotates them."""
+    host = trace["host"].filter(pl.col("library") == "mpi")
     kept = (
-        trace["host"].filter((pl.col("library") == "mpi") & (pl.col("group") == "collective"))
+        host.filter(pl.col("group") == "collective")
         .with_columns(pl.col("communicator").alias("handle"))
         .collect()
     )  # fmt: skip
     annotated = (
         trace["ranges"]
         .filter((pl.col("domain") == "MPI") & (pl.col("style") == "push_pop"))
-        .join(trace["host"].select("process").unique(), on="process", how="anti")
+        .join(host.select("process").unique(), on="process", how="anti")
         .select("report", "process", "thread", "start", "end", "name", "stage")
         .collect()
     )
     calls = pl.concat([kept, annotated], how="diagonal_relaxed").with_columns(
-        function=pl.col("name").str.replace("^P?MPI_", "").str.to_lowercase()
+        # Functions that end in _c take large counts.
+        function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase()
     )
     rows = calls.with_columns(
         collective=pl.col("function").replace_strict(_MPI, default=None, return_dtype=pl.String)

@@ -183,7 +183,8 @@ def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
     """Add ``class``: the size, or the power of two below it where sizes are many."""
     of = ["library", "collective", "communicator"]
     # The logarithm of a float is off near powers of two beyond 2^49; bits are exact.
-    below = pl.lit(1, pl.Int64) * (2 ** (63 - pl.col("bytes").bitwise_leading_zeros()))
+    bits = (63 - pl.col("bytes").bitwise_leading_zeros()).cast(pl.Int64)
+    below = pl.lit(2, pl.Int64).pow(bits)
     many = pl.col("bytes").n_unique().over(of) > _SIZES
     return each.with_columns(
         pl.when(many & (pl.col("bytes") > 0))

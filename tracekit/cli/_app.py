@@ -8,13 +8,17 @@ from tracekit import __version__
 from tracekit._memory import keep_free_memory
 from tracekit.cli._breakdown import breakdown
 from tracekit.cli._collectives import collectives
+from tracekit.cli._compare import compare
 from tracekit.cli._guard import GuardedGroup
 from tracekit.cli._info import info
 from tracekit.cli._ingest import ingest
+from tracekit.cli._latency import latency
 from tracekit.cli._links import links
+from tracekit.cli._memory import memory
 from tracekit.cli._options import examples
 from tracekit.cli._runs import runs
 from tracekit.cli._sql import sql
+from tracekit.cli._studies import overhead, scaling, study
 from tracekit.cli._topology import topology
 
 app = typer.Typer(
@@ -64,6 +68,13 @@ app.command(
 )(breakdown)
 app.command(
     epilog=examples(
+        "tracekit compare before after",
+        "tracekit compare before.sqlite after.sqlite --by kernel --changes changes.html",
+        "tracekit compare before after --by step --fail-above 5%",
+    )
+)(compare)
+app.command(
+    epilog=examples(
         "tracekit links",
         "tracekit links --by pair --matrix traffic.html",
         "tracekit links --topology topo.txt --nccl-log nccl.log --by link,stage",
@@ -73,6 +84,32 @@ app.command(
 app.command(
     epilog=examples("tracekit collectives", "tracekit collectives --bytes all_reduce=25MB")
 )(collectives)
+app.command(
+    epilog=examples(
+        "tracekit latency --measure span",
+        "tracekit latency after --against before --figure latency.html",
+    )
+)(latency)
+app.command(
+    epilog=examples(
+        "tracekit memory --smi smi.csv",
+        "tracekit memory --where network=resnet --what largest-batch --capacity 16GiB",
+    )
+)(memory)
+app.command(epilog=examples("tracekit study --where network=lenet --figure steps.html"))(study)
+app.command(
+    epilog=examples(
+        "tracekit scaling --where network=lenet --images 256000",
+        "tracekit scaling --table times.csv --mode weak --figure scaling.html",
+    )
+)(scaling)
+app.command(
+    epilog=examples(
+        "tracekit overhead --where network=lenet --baseline p2p",
+        "tracekit overhead --table times.csv --as-matrix",
+        "tracekit overhead before after --api",
+    )
+)(overhead)
 app.add_typer(topology, name="topology")
 app.command(epilog=examples("tracekit info", "tracekit info trace.sqlite --format json"))(info)
 app.command(

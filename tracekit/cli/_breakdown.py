@@ -9,6 +9,7 @@ from tracekit.cli._options import (
     IterationOption,
     RulesOption,
     RunArgument,
+    SkipOption,
     StoreOption,
     by_option,
     listing,
@@ -26,9 +27,7 @@ def breakdown(
     run: RunArgument = LATEST,
     *,
     by: Annotated[list[str], by_option(KEYS)] = ["stage"],  # noqa: B006 - typer copies it
-    skip: Annotated[
-        int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
-    ] = 0,
+    skip: SkipOption = 0,
     per_iteration: Annotated[
         bool,
         typer.Option("--per-iteration", help="Add median, p5 and p95 over the iterations."),

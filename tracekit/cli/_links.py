@@ -1,7 +1,7 @@
 """`tracekit links`: which link carried which bytes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from tracekit.cli._options import (
     StoreOption,
     TopologyOption,
     by_option,
+    figure_option,
     listing,
     open_run,
     parse_count,
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
 
 KEYS = ("link", "pair", "route", "method", "stage", "iteration")
 """What traffic can be grouped by."""
-_FIGURES = "Figures"
-
-
-def _figure_option(name: str, what: str) -> Any:
-    return typer.Option(
-        name, metavar="FILE", help=f"{what}: .html, .png, .svg or .pdf.", rich_help_panel=_FIGURES
-    )
 
 
 @listing
@@ -62,14 +56,12 @@ def links(
         bool,
         typer.Option("--counters", help="Hold attributed bytes against sampled counters instead."),
     ] = False,
-    matrix: Annotated[
-        Path | None, _figure_option("--matrix", "Draw the bytes between GPUs")
-    ] = None,
+    matrix: Annotated[Path | None, figure_option("--matrix", "Draw the bytes between GPUs")] = None,
     drawing: Annotated[
-        Path | None, _figure_option("--drawing", "Draw the machine, links coloured by utilisation")
+        Path | None, figure_option("--drawing", "Draw the machine, links coloured by utilisation")
     ] = None,
     timeline: Annotated[
-        Path | None, _figure_option("--timeline", "Draw the utilisation of links over time")
+        Path | None, figure_option("--timeline", "Draw the utilisation of links over time")
     ] = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,

@@ -173,6 +173,27 @@ def split_keys(by: "Sequence[str]") -> list[str]:
     return [key.strip() for part in by for key in part.split(",")]
 
 
+def parse_percent(text: str) -> float:
+    """Return the percentage that a text means, such as ``5%`` or ``2.5``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%?\s*", text)
+    if found is None:
+        raise UsageError(f"{text!r} is not a percentage", "write it as 5% or 2.5")
+    return float(found[1])
+
+
+def figure_option(name: str, what: str) -> Any:
+    """Return an option that names the file of a figure."""
+    return typer.Option(
+        name, metavar="FILE", help=f"{what}: .html, .png, .svg or .pdf.", rich_help_panel="Figures"
+    )
+
+
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
     """Return rows as a frame; its lists are lists of texts even where all of them are empty."""
     import polars as pl
@@ -291,5 +312,22 @@ BytesOption = Annotated[
         "--bytes",
         metavar="COLLECTIVE=SIZE",
         help="Size of a collective that was not recorded, such as all_reduce=25MB.",
+    ),
+]
+SkipOption = Annotated[
+    int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
+]
+RunsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN...",
+        help="Names of runs, starts of their ids, or trace files. Default: all with the labels.",
+        autocompletion=complete_run,
+    ),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where", metavar="KEY=VALUE", help="Runs with this label; may be given several times."
     ),
 ]

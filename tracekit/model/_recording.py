@@ -136,12 +136,15 @@ class Recording:
     passing
         Tables that may be large and that nothing looks at on their way into the store: what makes
         their rows, batch by batch, by name.
+    labels
+        Labels that the program gave its run through NVTX.
     """
 
     tables: Mapping[str, pl.DataFrame]
     streams: Mapping[str, Stream]
     warnings: tuple[str, ...] = ()
     passing: Mapping[str, Callable[[], Iterator[pl.DataFrame]]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}

@@ -114,7 +114,7 @@ CONTENTS = Table(
 
 PROCESSES = Table(
     "processes",
-    "One row per traced process that launched GPU work or holds NVTX ranges.",
+    "One row per traced process that launched GPU work, took GPU memory, or holds NVTX ranges.",
     (
         _key("process", "index of the process in the run, report by report"),
         _REPORT,
@@ -279,19 +279,21 @@ ITERATIONS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of a library on the host that moves data between processes: MPI.",
+    "One row per call of MPI, and per stretch of time that the profiler itself took.",
     (
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that made it"),
         _time("start", "start of the call"),
         _time("end", "end of the call"),
-        Column("library", pl.String, "`mpi`", nullable=False),
-        Column("name", pl.String, "function name, such as `MPI_Allreduce`", nullable=False),
+        Column("library", pl.String, "`mpi` or `profiler`", nullable=False),
+        Column("name", pl.String, "function, such as `MPI_Allreduce`, or kind of overhead",
+               nullable=False),
         Column(
             "group",
             pl.String,
-            "`collective`, `p2p`, `start_wait` (of requests that are not blocking) or `other`",
+            "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
+            "`other`; of the profiler `overhead`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "bytes that this rank sends; received ones for a receive",
@@ -323,11 +325,26 @@ METRICS = Table(
     ),
 )  # fmt: skip
 
+MEMORY = Table(
+    "memory",
+    "One row per allocation or release of GPU memory that was recorded.",
+    (
+        _REPORT,
+        _key("process", "process whose memory it is"),
+        _key("device", "GPU whose memory it is"),
+        _time("time", "when"),
+        Column("change", pl.Int64, "bytes allocated; negative where they are released", "bytes",
+               nullable=False),
+        Column("in_use", pl.Int64, "bytes in use by the process on this GPU after that, of those "
+               "allocated since recording began", "bytes", nullable=False),
+    ),
+)  # fmt: skip
+
 TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, HOST,
-        METRICS,
+        METRICS, MEMORY,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""

@@ -25,10 +25,10 @@ NULL = "-"
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
 _WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
-_SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation)(_|$)")
+_SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _PERCENT = re.compile(r"_percent$")
-_BYTES = re.compile(r"(^|_)bytes$")
+_BYTES = re.compile(r"(^|_)bytes($|_between_gpus$|_per_epoch$)")
 # Numbers that name a thing are shown as they are; all other integers get thousands separators.
 _IDENTIFIER = re.compile(
     r"(^|_)(call|context|correlation|depth|device|id|iteration|node|numa|op|parent|pid|process"

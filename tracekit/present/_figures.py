@@ -43,7 +43,8 @@ SCALE = (
 )  # fmt: skip
 """Colours from none to all, evenly spaced."""
 
-# Paul Tol's muted colours, which people with any colour vision tell apart; none is that of a stage.
+# Paul Tol's muted colours, their sand darker so that it is seen on white: told apart by people with
+# any colour vision, and none is that of a stage.
 SERIES_COLOURS = (
     "#332288", "#CC6677", "#44AA99", "#AA4499", "#117733", "#DDAA33", "#88CCEE", "#882255",
     "#999933",
@@ -74,6 +75,7 @@ _BELOW_TITLE = 58
 _LARGE, _SMALL, _NOTE = 19, 13, 12
 _LETTER = 0.55  # of the size of the font, a little more than the mean width of a letter
 _LEGEND_MARK = 52
+_STEEP_LETTERS = 24
 _IMAGES = (".png", ".svg", ".pdf")
 _PIXELS = 2
 _CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
@@ -191,29 +193,25 @@ def text_width(texts: Iterable[str], size: int = 12) -> int:
 
 
 def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], int]:
-    """Return the labels of an axis across at the places 0, 1, 2 and so on.
+    """Return the look of an axis across that names the places 0, 1, 2 and so on, and its height.
 
     Parameters
     ----------
     labels
         Plain texts.
     each
-        How many pixels there are for each of them; those that need more are drawn slanted.
-
-    Returns
-    -------
-    The look of the axis, and how many pixels its labels take below it.
+        How many pixels there are for each of them; where one needs more, all are drawn steeply.
     """
-    wide = text_width(labels) + 8
-    slanted = wide > each
+    steep = text_width(labels) + 8 > each
+    fitting = [shorten(printable(label), _STEEP_LETTERS) for label in labels] if steep else labels
     look = {
         "tickvals": list(range(len(labels))),
-        "ticktext": [figure_text(label) for label in labels],
-        "tickangle": -35 if slanted else 0,
+        "ticktext": [figure_text(label) for label in fitting],
+        "tickangle": -60 if steep else 0,
         "range": [-0.5, len(labels) - 0.5],
         **PLAIN_AXIS,
     }
-    return look, round(wide * 0.6) + 16 if slanted else 24
+    return look, round(text_width(fitting) * 0.87) + 20 if steep else 24
 
 
 def legend_lines(labels: Sequence[str], width: int) -> int:
@@ -237,12 +235,6 @@ def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def legend_beside(labels: Iterable[str]) -> tuple[dict[str, Any], int]:
-    """Return a legend to the right of the plot, and the margin that its plain texts take there."""
-    look = {"x": 1, "xanchor": "left", "y": 1, "yanchor": "top", "traceorder": "normal"}
-    return look, text_width(labels) + 72
-
-
 def colour_scale() -> list[tuple[float, str]]:
     """Return `SCALE` as plotly takes it."""
     return [(step / (len(SCALE) - 1), colour) for step, colour in enumerate(SCALE)]
@@ -259,6 +251,12 @@ def colour_at(share: float) -> str:
 
 def _channels(colour: str) -> list[int]:
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def faint(colour: str, opacity: float = 0.18) -> str:
+    """Return a colour that lets what is below it be seen."""
+    red, green, blue = _channels(colour)
+    return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
 def colour_bar(title: str) -> dict[str, Any]:

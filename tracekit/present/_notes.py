@@ -12,6 +12,10 @@ _TRAFFIC_KEYS = {
     "collectives_of_unknown_size", "root",
 }  # fmt: skip
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
+_COMPARISON_KEYS = {
+    "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
+    "method",
+}  # fmt: skip
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "iterations", "skip")
 
@@ -28,7 +32,9 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     """
     lines = [_window(meta)] if meta.get("window_ns") is not None else []
     worded = set(_WINDOW_KEYS) if lines else set()
-    for keys, word in ((_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives)):
+    for keys, word in (
+        (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives), (_COMPARISON_KEYS, _comparison)
+    ):  # fmt: skip
         if meta.keys() >= keys:
             lines += word(meta)
             worded |= keys
@@ -100,6 +106,36 @@ def _collectives(meta: Mapping[str, Any]) -> list[str]:
         f"{_part(meta['matched'], calls)} matched into {count(meta['collectives'], 'collective')}"
     )
     return [f"{told}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]
+
+
+def _comparison(meta: Mapping[str, Any]) -> list[str]:
+    """Say which runs were compared, what became of the step, and how that was found."""
+    runs = [
+        f"{side} {text_of(name)}, {count(meta[f'{side.lower()}_iterations'], 'iteration')}"
+        for side, name in zip("AB", meta["names"], strict=True)
+    ]
+    lines = [" · ".join(runs) + _skipped(meta["skip"]), _step(meta["step"])]
+    lines += [f"not comparable: {text_of(reason)}" for reason in meta["not_comparable"]]
+    return [*lines, *map(text_of, meta["notes"]), text_of(meta["method"])]
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    if step["a_ns"] is None or step["b_ns"] is None:
+        return "step: unknown"
+    share = "" if step["ratio"] is None else f" ({_signed(100 * (step['ratio'] - 1))} %)"
+    change = f"{_change(step['delta_ns'])}{share}"
+    line = f"step: {_time(step['a_ns'])} in A, {_time(step['b_ns'])} in B, {change}"
+    if step["low_ns"] is not None:
+        line += f", 95 % interval {_change(step['low_ns'])} to {_change(step['high_ns'])}"
+    return line if step["verdict"] is None else f"{line}: {text_of(step['verdict'])}"
+
+
+def _change(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{duration(abs(value))}" if value else "0"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}"
 
 
 def _expected(found: Mapping[str, Any]) -> str:

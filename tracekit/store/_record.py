@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracekit._labels import is_forbidden, label_fault
 from tracekit.errors import UnknownRunError, UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ _LONGEST_NAME = 200
 _FALLBACK_NAME = "run"
 _SHORTEST_PREFIX = 4  # of an id, so that a mistyped name does not mean another run
 _SHOWN = 5  # runs listed where a reference is ambiguous
-# Control characters, surrogates (which no encoding takes), and separators of lines and paragraphs.
-_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _FORBIDDEN_STARTS = ("@", "-")
 
 
@@ -45,7 +43,7 @@ class RunRecord:
     options
         Canonical JSON of the attribution options it was ingested with.
     labels
-        Labels that the user gave it.
+        Labels that the user gave it, or its program through what it recorded.
     files
         Names of its report files, without folders.
     warnings
@@ -88,6 +86,14 @@ def check_name(name: str) -> None:
         raise UsageError(f"the run name {name!r} {fault}", "choose another name")
 
 
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise `UsageError` where a run may not have one of `labels`."""
+    for key, value in labels.items():
+        fault = label_fault(key, value)
+        if fault is not None:
+            raise UsageError(f"the label {key!r} {fault}", "write it as gpus=4")
+
+
 def _fault(name: str) -> str | None:
     faults = {
         "is empty": not name.strip(),
@@ -95,13 +101,9 @@ def _fault(name: str) -> str | None:
         f"has more than {_LONGEST_NAME} characters": len(name) > _LONGEST_NAME,
         f"begins with {name[:1]!r}": name.startswith(_FORBIDDEN_STARTS),
         "has a slash": "/" in name,
-        "has a character that cannot be printed": any(map(_is_forbidden, name)),
+        "has a character that cannot be printed": any(map(is_forbidden, name)),
     }
     return next((fault for fault, there in faults.items() if there), None)
-
-
-def _is_forbidden(character: str) -> bool:
-    return unicodedata.category(character) in _FORBIDDEN_CATEGORIES
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
@@ -117,7 +119,7 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
 
 
 def _tidied(name: str) -> str:
-    printable = "".join("_" if c == "/" or _is_forbidden(c) else c for c in name)
+    printable = "".join("_" if c == "/" or is_forbidden(c) else c for c in name)
     started = printable.strip().lstrip("".join(_FORBIDDEN_STARTS) + " ")
     return started[:_LONGEST_NAME].strip() or _FALLBACK_NAME
 

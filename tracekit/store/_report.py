@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracekit._spool import DEFAULT_MEMORY
@@ -13,7 +13,7 @@ from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import polars as pl
@@ -51,9 +51,12 @@ class ReportMade:
     ----------
     warnings
         What a user should know about it, one sentence each.
+    labels
+        Labels that the program gave its run.
     """
 
     warnings: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_report(
@@ -87,7 +90,7 @@ def make_report(
                 for batch in batches():
                     write(name, batch.clone)
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
-    return ReportMade(warnings)
+    return ReportMade(warnings, dict(recording.labels))
 
 
 @contextmanager

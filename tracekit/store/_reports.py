@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +37,15 @@ class Made:
         For each of them what a user should know about it, one sentence each.
     left_out
         What a user should know about the reports that are not in it.
+    labels
+        For each report that is in it the labels that the program gave its run.
     """
 
     digest: str
     files: tuple[str, ...]
     warnings: tuple[tuple[str, ...], ...]
     left_out: tuple[str, ...] = ()
+    labels: tuple[Mapping[str, str], ...] = ()
 
 
 def make_reports(
@@ -96,6 +99,7 @@ def make_reports(
         digest=run_digest([options.digest for _, options in kept]),
         files=tuple(path.name for path, _ in kept),
         warnings=tuple(outcome.made.warnings if outcome.made else () for outcome in made),
+        labels=tuple(outcome.made.labels if outcome.made else {} for outcome in made),
     )
 
 

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit._labels import MOST
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
 from tracekit.model import Trace, combine, missing_files
 from tracekit.store._identity import make_id, read_id
@@ -19,6 +20,7 @@ from tracekit.store._record import (
     Entry,
     RunRecord,
     SummaryValue,
+    check_labels,
     check_name,
     free_name,
     known,
@@ -27,7 +29,7 @@ from tracekit.store._record import (
 from tracekit.store._staging import Folders, file_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tracekit.store._catalogue import Catalogue, Rows
     from tracekit.store._reports import Made
@@ -58,6 +60,7 @@ class _Columns:
 
     folder: str
     warnings: tuple[str, ...]
+    labels: Mapping[str, str]
     summary: Mapping[str, SummaryValue]
 
 
@@ -235,7 +238,7 @@ class Store:
             The name that the user chose, and the one of a new run where the user chose none, which
             is altered where it is invalid or taken.
         labels
-            Labels, added to those that the run has.
+            Labels, added to those that the run has. They win over those that its program gave it.
         make
             Makes the run's tables in a folder, one folder in it per report, and says what was made,
             which may be less than what was asked for. It is not called where the run is there
@@ -251,12 +254,14 @@ class Store:
         Raises
         ------
         UsageError
-            If no run may have that name, or (`NameTakenError`) a run of other content has it.
+            If no run may have that name or those labels, or (`NameTakenError`) a run of other
+            content has it.
         StoreError
             If the store or its catalogue cannot be written.
         """
         if name is not None:
             check_name(name)
+        check_labels(labels)
         request = _Request(digest, options, tuple(files), name, default_name, labels)
         if not self.root.exists():
             return self._add_first(request, make, summarise)
@@ -302,8 +307,10 @@ class Store:
             made = make(staged)
             with file_errors(self.root):
                 trace = combine(_scanned(staged, made.warnings))
-            warnings = (*trace.warnings, *made.left_out)
-            columns = _Columns(staged.name, warnings, summarise(replace(trace, warnings=warnings)))
+            labels, unclear = _agreed(made.labels, request.labels)
+            warnings = (*trace.warnings, *made.left_out, *unclear)
+            summary = summarise(replace(trace, warnings=warnings))
+            columns = _Columns(staged.name, warnings, labels, summary)
             self._folders.publish(staged)
             done = replace(request, digest=made.digest, files=made.files)
             return self._commit(store, done, columns)
@@ -329,8 +336,12 @@ class Store:
                 return settled, False
             entries = rows.entries()
             old = _of_content(entries, request.digest)
+            record = (
+                _new_record(entries, request) if old is None else _retouched(old.record, request)
+            )
             record = replace(
-                _new_record(entries, request) if old is None else _retouched(old.record, request),
+                record,
+                labels={**columns.labels, **record.labels},
                 options=request.options,
                 files=request.files,
                 warnings=columns.warnings,
@@ -397,6 +408,22 @@ def _nearest(start: Path) -> Path:
 def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
     """Open the reports of a run, each with its warnings."""
     return [Trace.scan(folder / str(index), each) for index, each in enumerate(warnings)]
+
+
+def _agreed(
+    reports: Sequence[Mapping[str, str]], given: Collection[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the labels on which all reports agree that have them, and say on which some do not.
+
+    Nothing is said of those that the user has `given`.
+    """
+    values: dict[str, set[str]] = {}
+    for key, value in (label for labels in reports for label in labels.items()):
+        values.setdefault(key, set()).add(value)
+    clear = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
+    unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in given]
+    what = f"the reports disagree on the label {_listed(unclear)}, so none is taken from them"
+    return dict(list(clear.items())[:MOST]), (what,) if unclear else ()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,8 +9,10 @@ import polars as pl
 
 from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
 from tracekit.sources.nsys._host import NVTX, RUNTIME
+from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES
+from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
 from tracekit.sources.sqlite import SqliteFile
 
 PAYLOADS = "NVTX payloads"
@@ -51,8 +53,8 @@ _FEATURES = (
     _Feature("GPU descriptions", ("TARGET_INFO_GPU",), "which physical GPU is meant", "any"),
     _Feature(
         "GPU memory events",
-        ("CUDA_GPU_MEMORY_USAGE_EVENTS",),
-        "memory in use over time",
+        (MEMORY_USAGE,),
+        "GPU memory that each process allocated and had in use",
         "nsys profile -t cuda --cuda-memory-usage=true",
     ),
     _Feature(
@@ -75,6 +77,7 @@ _FEATURES = (
         "MPI calls, their sizes, and between which ranks",
         "nsys profile -t mpi --mpi-impl=openmpi",
     ),
+    _Feature("profiler overhead", OVERHEAD_TABLES, "time that the profiler itself took", "any"),
     _Feature(
         "OS runtime calls",
         ("OSRT_API",),

@@ -46,12 +46,24 @@ class DeviceMap:
     numbers: Mapping[int, int]
 
 
-def map_devices(file: SqliteFile, ops: pl.DataFrame, metadata: Metadata) -> DeviceMap:
-    """Find the physical GPU of every ordinal that an op runs on or copies from or to."""
+def map_devices(
+    file: SqliteFile, ops: pl.DataFrame, metadata: Metadata, memory: pl.DataFrame
+) -> DeviceMap:
+    """Find the physical GPU of every ordinal that an op runs on or copies from or to.
+
+    That of one where memory is only allocated (``process_gid, ordinal`` of `memory`) is found too,
+    unless it would make that of others unknown.
+    """
     active = _pairs(ops, "ordinal")
-    pairs = sorted({*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")})
+    needed = {*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")}
     gpus = _gpus(file)
+    pairs = sorted({*needed, *_pairs(memory, "ordinal")})
     found, identity = _physical(file, pairs, active, gpus, metadata)
+    if identity == "unknown" and len(pairs) > len(needed) > 0:
+        fewer = sorted(needed)
+        by_ops, how = _physical(file, fewer, active, gpus, metadata)
+        if how != "unknown":
+            pairs, found, identity = fewer, by_ops, how
     numbers = _numbers(pairs, found, gpus)
     rows = [
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,11 @@ from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
 from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
 from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._memory import GpuMemory
 from tracekit.sources.nsys._metadata import Metadata
 from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
+from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._seen import Seen
 from tracekit.sources.sqlite import SqliteFile
@@ -63,13 +66,14 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, "thread_gid", "end_thread_gid"),
     }
     ops, calls, ranges = _at_once(wanted, progress)
-    mpi = MpiCalls(export)
+    mpi, overhead = MpiCalls(export), Overhead(export)
     if not len(ops) and not len(ranges) and not mpi:
         raise _nothing_recorded(file, metadata)
+    memory = GpuMemory(export, workspace)
     names = thread_names(export, nvtx.thread_names())
     threads = _threads(calls, ranges, mpi, names)
-    processes = _processes(file, ops, threads)
-    devices = map_devices(file, ops.distinct, metadata)
+    processes = _processes(file, ops, memory, threads)
+    devices = map_devices(file, ops.distinct, metadata, memory.distinct)
     places = Places(processes, threads, devices)
     ends = (metadata.duration, ops.last, calls.last, ranges.last, mpi.last)
     last = max((end for end in ends if end), default=0)
@@ -92,7 +96,10 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "ranges": Stream("ranges", "range", ranges.rows, range_columns),
         },
         passing={
-            "host": lambda: mpi.batches(places, last, rows),
+            "host": lambda: itertools.chain(
+                mpi.batches(places, last, rows), overhead.batches(places, rows)
+            ),
+            "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),
         },
         warnings=(
@@ -101,10 +108,13 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *work.losses,
             *nvtx.losses,
             *metrics.losses,
+            *memory.losses(places),
+            *overhead.losses,
             *_coercions(file),
             *file.warnings,
             *_unrecorded_graphs(ops, calls),
         ),
+        labels=nvtx.labels.labels,
     )
 
 
@@ -143,9 +153,12 @@ def _schema(metadata: Metadata) -> str:
     return f"schema {metadata.schema_version}" if metadata.schema_version else "no schema version"
 
 
-def _processes(file: SqliteFile, ops: Seen, threads: pl.DataFrame) -> pl.DataFrame:
+def _processes(
+    file: SqliteFile, ops: Seen, memory: GpuMemory, threads: pl.DataFrame
+) -> pl.DataFrame:
     seen = [
         ops.distinct.select("process_gid"),
+        memory.distinct.select("process_gid"),
         threads.select(process_gid=process_of(pl.col("thread_gid"))),
     ]
     known = file.read("PROCESSES", {"globalPid": "int", "name": "text"})

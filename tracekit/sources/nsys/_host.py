@@ -10,6 +10,7 @@ from tracekit.model import RANGE_STYLE
 from tracekit.sources._ordering import Ordered
 from tracekit.sources.nsys._ids import Texts, process_of
 from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._labels import RunLabels
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._payload_layouts import SCHEMAS
 from tracekit.sources.nsys._payloads import Payloads
@@ -19,7 +20,7 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 
 # Values of NVTX_EVENTS.eventType; rows of NVTXT (ranges imported from text files) mean the same.
-_CATEGORY, _THREAD_NAME, _DOMAIN = 33, 39, 75
+_CATEGORY, _MARK, _THREAD_NAME, _DOMAIN = 33, 34, 39, 75
 _PUSH_POP, _START_END = (59, 70), (60, 71)
 _NAME_ROWS = (_CATEGORY, _THREAD_NAME, _DOMAIN)
 _RANGE_ROWS = (*_PUSH_POP, *_START_END)
@@ -54,7 +55,7 @@ def call_batches(export: Export, rows: int) -> Iterator[pl.DataFrame]:
 
 
 class Nvtx:
-    """The rows of NVTX_EVENTS: ranges, and what threads, domains and categories are called.
+    """The rows of NVTX_EVENTS: ranges, labels, and names of threads, domains and categories.
 
     Parameters
     ----------
@@ -70,6 +71,8 @@ class Nvtx:
         self._payloads: Payloads | None = None
         self._named: list[pl.DataFrame] = []
         self._domains: list[pl.DataFrame] = []
+        self.labels = RunLabels()
+        """The labels that the program gave its run."""
         self.rows = 0
         """How many rows were read."""
         self.extended = 0
@@ -77,8 +80,8 @@ class Nvtx:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was not decoded, in words."""
-        return self._payloads.losses if self._payloads else ()
+        """What was not decoded or left out, in words."""
+        return (*(self._payloads.losses if self._payloads else ()), *self.labels.losses)
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ranges; the end of one that was still open is `OPEN`.
@@ -101,12 +104,14 @@ class Nvtx:
             named = batch.filter(pl.col("eventType").is_in(_NAME_ROWS))
             if named.height:
                 self._named.append(self._texts(named))
+            self.labels.add(self._texts(batch.filter(pl.col("eventType") == _MARK))["text"])
             ranges = self._texts(
                 batch.filter(
                     pl.col("eventType").is_in(_RANGE_ROWS)
                     & pl.all_horizontal(pl.col("start", "globalTid").is_not_null())
                 )
             )
+            self.labels.add(ranges["text"])
             used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
             self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
             yield _ranges(self._with_extended(ranges), self._metadata)

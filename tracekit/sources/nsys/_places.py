@@ -35,15 +35,16 @@ class Places:
         self._processes = given(processes["process_gid"])
         self._threads = given(threads["thread_gid"])
         owner = threads.select(process_of(pl.col("thread_gid"))).to_series()
-        self.process_of_thread = self._process(owner)
+        self.process_of_thread = self.process(owner)
         """The number of the process of each thread."""
         ordinals = devices.ordinals
         paired = ordinals.with_columns(
-            pair=_pair(self._process(ordinals["process_gid"]), ordinals["ordinal"])
+            pair=_pair(self.process(ordinals["process_gid"]), ordinals["ordinal"])
         ).sort("pair")
         self._pairs, self._devices = given(paired["pair"]), paired["device"]
 
-    def _process(self, global_ids: pl.Series) -> pl.Series:
+    def process(self, global_ids: pl.Series) -> pl.Series:
+        """Return the numbers of processes."""
         return _position(global_ids, self._processes)
 
     def thread(self, global_ids: pl.Series) -> pl.Series:
@@ -54,23 +55,24 @@ class Places:
         """Return the numbers of the processes of threads."""
         return self.process_of_thread.gather(self.thread(global_ids))
 
-    def _device(self, ordinal: str, ops: pl.DataFrame) -> pl.Series:
+    def device(self, ordinal: str, ops: pl.DataFrame) -> pl.Series:
+        """Return the devices that a column of ordinals means to ``process_gid``."""
         if ordinal not in ops.columns:
             return pl.repeat(None, ops.height, dtype=pl.Int32, eager=True)
-        pairs = _pair(self._process(ops["process_gid"]), ops[ordinal].fill_null(-1))
+        pairs = _pair(self.process(ops["process_gid"]), ops[ordinal].fill_null(-1))
         return self._devices.gather(_position(pairs, self._pairs))
 
     def ops(self) -> Mapping[str, Maker]:
         """Return how columns of ops are made."""
         gid = "process_gid"
         devices = {
-            f"{role}device": Maker((gid, f"{role}ordinal"), partial(self._device, f"{role}ordinal"))
+            f"{role}device": Maker((gid, f"{role}ordinal"), partial(self.device, f"{role}ordinal"))
             for role in ("", "src_", "dst_")
         }
         return {
             **devices,
             "report": _constant(0, REPORTS.schema["report"]),
-            "process": Maker((gid,), lambda ops: self._process(ops[gid])),
+            "process": Maker((gid,), lambda ops: self.process(ops[gid])),
             "stage": _constant("OTHER", STAGE),
             "stage_source": _constant("none", STAGE_SOURCE),
         }

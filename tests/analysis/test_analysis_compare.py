@@ -1,0 +1,470 @@
+"""Comparisons of literal and simulated runs: what differs, by how much, and what may be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import data_parallel
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from link_helpers import machine
+from trace_builder import TraceBuilder, default_rules
+
+from tracekit.analysis import Traffic, breakdown, breakdown_meta
+from tracekit.analysis._compare import (
+    Comparison,
+    comparability,
+    compare,
+    exceeds,
+)
+from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
+from tracekit.attribution import attribute
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.machine import Placed
+from tracekit.model import ITERATIONS, MEMORY, Trace
+from tracekit.sources import read
+
+STEP = 1000
+_BACKWARD = {"A": "B", "B": "A", None: None, "faster": "slower", "slower": "faster"}
+
+
+def _run(
+    forward: Sequence[int],
+    *,
+    update: Sequence[int] | None = None,
+    step: int = STEP,
+    gpu: str | None = None,
+    devices: int = 1,
+    **row: Any,
+) -> Trace:
+    """A process per device; each step runs FP and WU of the given lengths from its begin on."""
+    b = TraceBuilder()
+    for device in range(devices):
+        place = {"thread": 10 * device, "device": device}
+        for number, length in enumerate(forward):
+            at = number * step
+            b.iteration(number, at, at + step - 100, thread=10 * device)
+            b.op("fw", at=at, start=at, end=at + length, stage="FP", stage_source="nvtx",
+                 **place, **row)  # fmt: skip
+            begin, took = at + length + 10, (update or [20] * len(forward))[number]
+            b.op("sgd", at=at + 1, start=begin, end=begin + took, stage="WU", stage_source="nvtx",
+                 **place)  # fmt: skip
+        b.rows["devices"].append(
+            {"device": device, "report": 0, "name": gpu, "active": True, "identity": "ordinal"}
+        )
+    return b.trace()
+
+
+A = (500, 502, 498, 501, 499, 500)
+B = (450, 452, 448, 451, 449, 450)
+
+
+def test_stages_side_by_side() -> None:
+    found = compare(_run(A), _run(B))
+    columns = ("stage", "a_ns", "b_ns", "a_count", "b_count", "delta_ns", "ratio", "verdict",
+               "only_in")  # fmt: skip
+    assert found.table.select(columns).rows() == [
+        ("FP", 500, 450, 1, 1, -50, 0.9, "faster", None),
+        ("WU", 20, 20, 1, 1, 0, 1, "no difference shown", None),
+    ]
+    low, high = found.table.row(0, named=True)["low_ns"], found.table.row(0, named=True)["high_ns"]
+    assert -54 < low < -50 < high < -46
+    assert found.meta["a_iterations"] == found.meta["b_iterations"] == 6
+    assert found.meta["not_comparable"] == found.meta["notes"] == []
+    assert "Welch" in found.meta["method"]
+
+
+def test_what_is_in_one_run_only_is_shown() -> None:
+    added = _run(A)
+    b = TraceBuilder()
+    b.rows = {name: table.to_dicts() for name, table in _tables(_run(A)).items()}
+    for number in range(6):
+        at = STEP * number + 700
+        b.op("new", at=at, start=at, end=at + 50, stage="ME")
+    b.thread(0)
+    found = compare(added, b.trace(), "kernel").table
+    assert found.row(0, named=True)["name"] == "new"
+    assert found.select("a_ns", "b_ns", "delta_ns", "ratio", "only_in", "verdict").row(0) == (
+        0, 50, 50, None, "B", "slower",
+    )  # fmt: skip
+    back = compare(b.trace(), added, "kernel").table
+    assert back.select("name", "b_ns", "ratio", "only_in", "verdict").row(0) == (
+        "new", 0, 0, "A", "faster",
+    )  # fmt: skip
+
+
+def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
+    numbers = {"ops": "op", "calls": "call", "ranges": "range"}
+    names = ("ops", "calls", "ranges", "iterations", "devices", "reports")
+    return {name: trace.read(name).drop(numbers.get(name, []), strict=False) for name in names}
+
+
+def test_what_steps_are_made_of() -> None:
+    """Steps of 1000 ns but the last one, which ends with its last op: 10 ns idle, 20 of WU."""
+    found = compare(_run(A), _run(B)).contributions
+    assert found["part"].to_list() == list(PARTS)
+    rows = {row["part"]: row for row in found.iter_rows(named=True)}
+    assert [rows["FP"][name] for name in ("a_total_ns", "b_total_ns", "delta_ns", "verdict")] == [
+        3000, 2700, -50, "faster",
+    ]  # fmt: skip
+    # 5 steps of 1000 ns and one of 530 ns, of which 520 each are busy; 50 ns more are idle in B.
+    assert rows["idle"]["a_total_ns"] == 5 * 480 + 10
+    assert rows["idle"]["b_total_ns"] == 5 * 530 + 10
+    assert rows["between"]["a_total_ns"] == rows["between"]["b_total_ns"] == 0
+    step = compare(_run(A), _run(B)).meta["step"]
+    assert step["a_ns"] == pytest.approx(5530 / 6)
+    assert step["delta_ns"] == pytest.approx(-50 / 6)
+
+
+def test_time_between_iterations_is_part_of_a_step() -> None:
+    """Work launched after an iteration ends its window; the step lasts until the next begins."""
+    b = TraceBuilder()
+    for number in range(6):
+        at = STEP * number
+        b.iteration(number, at, at + 500)
+        b.op("fw", at=at, start=at, end=at + 400, stage="FP")
+        b.op("log", at=at + 600, start=at + 600, end=at + 650, stage="OTHER")
+    found = compare(b.trace(), b.trace())
+    totals = dict(found.contributions.select("part", "a_total_ns").rows())
+    assert totals == dict.fromkeys(PARTS, 0) | {"FP": 2400, "idle": 5 * 200 + 200, "between": 2000}
+    assert found.meta["step"]["a_ns"] == 5600 / 6
+    assert found.table["stage"].to_list() == ["FP"]
+
+
+_LENGTHS = st.lists(st.integers(0, 800), min_size=1, max_size=9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(_LENGTHS, _LENGTHS, st.integers(1, 2))
+def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
+    runs = [_run(lengths, devices=devices) for lengths in (a, b)]
+    found = compare(*runs)
+    parts = found.contributions
+    steps = []
+    for side, run, lengths in zip("ab", runs, (a, b), strict=True):
+        window = breakdown_meta(run)["window_ns"]
+        assert parts[f"{side}_total_ns"].sum() == window
+        steps.append(Fraction(window, len(lengths) * devices))
+    exact = [
+        Fraction(of_b, len(b) * devices) - Fraction(of_a, len(a) * devices)
+        for of_a, of_b in parts.select("a_total_ns", "b_total_ns").rows()
+    ]
+    assert sum(exact) == steps[1] - steps[0]
+    assert parts["delta_ns"].to_list() == pytest.approx([float(change) for change in exact])
+    assert found.meta["step"]["delta_ns"] == pytest.approx(float(steps[1] - steps[0]))
+    if found.meta["step"]["delta_ns"]:
+        assert parts["share"].sum() == pytest.approx(1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(_LENGTHS, _LENGTHS)
+def test_means_are_those_of_breakdowns(a: list[int], b: list[int]) -> None:
+    """Each iteration's time is a row of the breakdown by iteration, and 0 where there is none."""
+    found = compare(_run(a), _run(b), "kernel").table
+    for side, lengths in (("a", a), ("b", b)):
+        each = breakdown(_run(lengths), "kernel,iteration").drop_nulls("iteration")
+        for name, mean in found.select("name", f"{side}_ns").rows():
+            total = each.filter(pl.col("name").cast(pl.String) == name)["busy_ns"].sum()
+            assert mean == pytest.approx(total / len(lengths))
+
+
+@pytest.mark.parametrize("by", ["stage", "kind", "kernel", "device", "stage,device", "api"])
+def test_a_run_does_not_differ_from_itself(by: str) -> None:
+    found = compare(_run(A), _run(A), by)
+    for table in (found.table, found.contributions):
+        assert set(table["verdict"]) == {"no difference shown"}
+        for column in ("delta_ns", "low_ns", "high_ns"):
+            assert set(table[column]) == {0}
+    assert found.meta["step"]["verdict"] == "no difference shown"
+
+
+@pytest.mark.parametrize("by", ["stage", "kernel", "api"])
+def test_runs_that_change_places_mirror(by: str) -> None:
+    keys = parse_compare_keys(by)
+    runs = _run(A), _run(B, update=[90, 20, 30, 25, 21, 20], step=900)
+    _assert_mirrored(compare(*runs, by), compare(*runs[::-1], by), list(keys))
+
+
+def _assert_mirrored(there: Comparison, back: Comparison, keys: list[str]) -> None:
+    keys = [{"kernel": "name"}.get(key, key) for key in keys]
+    for table, mirror, columns in (
+        (there.table, back.table, keys),
+        (there.contributions, back.contributions, ["part"]),
+    ):
+        both = table.join(mirror, on=columns, nulls_equal=True, suffix="_of_mirror")
+        assert both.height == table.height == mirror.height > 0
+        for name, other in (("delta_ns", "delta_ns"), ("low_ns", "high_ns"), ("high_ns", "low_ns")):
+            assert (both[name] == -both[f"{other}_of_mirror"]).all()
+        assert both["p_value"].equals(both["p_value_of_mirror"])
+        turned = [_BACKWARD.get(verdict, verdict) for verdict in both["verdict"]]
+        assert turned == both["verdict_of_mirror"].to_list()
+
+
+def test_few_iterations_carry_no_verdict() -> None:
+    found = compare(_run(A[:4]), _run(B))
+    for table in (found.table, found.contributions):
+        assert set(table["verdict"]) == {"not enough iterations"}
+        assert table["low_ns"].null_count() == table["p_value"].null_count() == table.height
+    assert found.table["delta_ns"].to_list() == [450 - 500.25, 0]
+    with pytest.raises(UsageError, match="too few iterations to tell: 4 and 6"):
+        exceeds(found, 5)
+
+
+def test_runs_without_iterations_are_compared_whole() -> None:
+    runs = [run.with_tables({"iterations": ITERATIONS.empty()}) for run in (_run(A), _run(B))]
+    for by in ("stage", "kernel", "api"):
+        table = compare(*runs, by).table
+        assert set(table["verdict"]) == {"not enough iterations"}
+    assert compare(*runs).table.select("a_ns", "b_ns", "a_count").rows() == [
+        (3000, 2700, 6), (120, 120, 6),
+    ]  # fmt: skip
+    mixed = compare(_run(A), runs[1])
+    assert mixed.meta["not_comparable"] == ["B has no iterations"]
+    assert mixed.table["a_ns"].to_list() == [3000, 120]
+    assert set(mixed.table["verdict"]) == {None}
+    with pytest.raises(UsageError, match="no iterations to skip"):
+        compare(*runs, skip=1)
+
+
+def test_limits() -> None:
+    """5 steps of 1000 and one of 530 against 5 of 1100 and one of 530."""
+    slow = _run(A, step=1100)
+    found = compare(_run(A), slow)
+    assert found.meta["step"]["delta_ns"] == pytest.approx(500 / 6)
+    change = 100 * 500 / 5530
+    # The short last step makes the means uncertain: the change is there, but not shown.
+    assert found.meta["step"]["verdict"] == "no difference shown"
+    assert not exceeds(found, 0)
+    more = compare(_run(A * 20), _run(A * 20, step=1100))
+    assert more.meta["step"]["verdict"] == "slower"
+    assert exceeds(more, change)
+    assert not exceeds(more, 10.1)
+    assert not exceeds(compare(_run(A * 20, step=1100), _run(A * 20)), 0)
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="no limit"):
+            exceeds(more, wrong)
+
+
+def test_runs_that_are_not_comparable_say_so() -> None:
+    one, two = _run(A, gpu="A100"), _run(A, gpu="V100", devices=2)
+    found = compare(
+        one, two, names=("old", "new"), labels=({"batch": "16", "x": "1"}, {"batch": "32"})
+    )
+    assert found.meta["not_comparable"] == [
+        "1 GPUs in old, 2 GPUs in new",
+        "A100 in old, V100 in new",
+        "batch 16 in old, batch 32 in new",
+    ]
+    assert set(found.table["verdict"]) == {None}
+    assert found.table["low_ns"].null_count() == 0
+    # Busy time is added over devices, steps are averaged.
+    assert found.table["b_ns"].to_list() == [1000, 40]
+    assert found.meta["step"]["a_ns"] == found.meta["step"]["b_ns"]
+    with pytest.raises(UsageError, match="not comparable"):
+        exceeds(found, 5)
+    assert comparability(one, _run(A)) == []  # an unknown model is no other model
+
+
+def test_launches_that_one_run_lacks_make_it_another_recording() -> None:
+    cut = _run(A)
+    ops = cut.read("ops").with_columns(call=pl.when(pl.col("op") % 2 == 0).then(pl.col("op")))
+    whole = _run(A)
+    known = whole.with_tables({"ops": whole.read("ops").with_columns(call=pl.col("op"))})
+    cut = cut.with_tables({"ops": ops})
+    reason = "launching calls known of 100% of the ops in A, launching calls known of 50% of the"
+    assert comparability(known, cut)[0].startswith(reason)
+
+
+def test_stages_that_one_run_lacks_are_compared_by_other_keys_only() -> None:
+    plain = _run(A)
+    ops = plain.read("ops").with_columns(
+        stage=pl.lit("OTHER"), stage_source=pl.lit("none")
+    )  # fmt: skip
+    unknown = plain.with_tables({"ops": ops})
+    assert len(comparability(plain, unknown, by=("stage",))) == 1
+    assert comparability(plain, unknown, by=("kernel",)) == []
+
+
+@pytest.mark.parametrize("by", COMPARE_KEYS)
+def test_an_empty_capture_is_no_improvement(by: str) -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 10)
+    for runs in ((_run(A), b.trace()), (b.trace(), _run(A))):
+        with pytest.raises(MissingDataError, match="holds no GPU work"):
+            compare(*runs, by)
+
+
+def test_keys() -> None:
+    assert parse_compare_keys(" stage, device ") == ("stage", "device")
+    for wrong in ("", "layer", "stage,stage", "api,stage", []):
+        with pytest.raises(UsageError):
+            parse_compare_keys(wrong)
+    with pytest.raises(UsageError, match="moved"):
+        compare(_run(A), _run(B), "link")
+
+
+def test_iterations_that_not_all_processes_have_are_left_out() -> None:
+    """Process 1 lacks the last iteration; what process 0 did in it has nothing to stand beside."""
+    both = _run(A, devices=2)
+    late = (pl.col("process") == 1) & (pl.col("iteration") == 5)
+    cut = both.with_tables({
+        "iterations": both.read("iterations").filter(~late),
+        "ops": both.read("ops").filter(
+            ~((pl.col("process") == 1) & (pl.col("launch_start") >= 5 * STEP))
+        ),
+    })  # fmt: skip
+    found = compare(cut, both)
+    assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
+    assert found.meta["notes"] == [
+        "1 iterations of A are left out, which not all its processes have"
+    ]
+    assert found.table["a_ns"].to_list() == [1000, 40]
+
+
+def test_a_stray_context_has_no_steps() -> None:
+    """Process 1 touches GPU 0 once, in its first iteration."""
+    b = TraceBuilder()
+    b.rows = {name: table.to_dicts() for name, table in _tables(_run(A, devices=2)).items()}
+    b.thread(0), b.thread(10)
+    b.op("context", at=5, start=5, end=6, thread=10, device=0, stream=99)
+    found = compare(b.trace(), _run(A, devices=2))
+    assert found.meta["step"]["delta_ns"] == 0
+
+
+def test_calls_by_name() -> None:
+    b = TraceBuilder()
+    b.rows = {name: table.to_dicts() for name, table in _tables(_run(A)).items()}
+    b.thread(0)
+    for number in range(6):
+        b.rows["calls"].append(
+            {"report": 0, "process": 0, "thread": 0, "start": STEP * number + 50,
+             "end": STEP * number + 350 + number, "name": "cudaDeviceSynchronize"}
+        )  # fmt: skip
+        # Between iterations: in none.
+        b.call(STEP * number + 950, STEP * number + 960, correlation=None)
+    table = compare(_run(A), b.trace(), "api").table
+    columns = ("api", "a_ns", "b_ns", "a_count", "b_count", "verdict", "only_in")
+    assert table.select(columns).rows() == [
+        ("cudaDeviceSynchronize", 0, 302.5, 0, 1, "slower", "B"),
+        ("cudaLaunchKernel", 2, 2, 2, 2, "no difference shown", None),
+    ]  # fmt: skip
+
+
+def test_peak_memory() -> None:
+    def with_memory(*events: tuple[int, int, int, int]) -> Trace:
+        rows = [
+            {"report": 0, "process": process, "device": device, "time": time, "change": change,
+             "in_use": max(0, change)}
+            for process, device, time, change in events
+        ]  # fmt: skip
+        return _run(A).with_tables({"memory": MEMORY.conform(pl.DataFrame(rows))})
+
+    # Two processes on GPU 0: 100 and 50 at once; GPU 1 is used in B alone.
+    a = with_memory((0, 0, 1, 100), (1, 0, 2, 50), (0, 0, 3, -100), (1, 0, 4, 20))
+    b = with_memory((0, 0, 1, 60), (0, 1, 2, 7))
+    table = compare(a, b, "memory").table
+    assert table.columns == ["device", "a_bytes", "b_bytes", "delta_bytes", "ratio", "only_in"]
+    assert table.rows() == [(0, 150, 60, -90, 0.4, None), (1, None, 7, None, None, "B")]
+    with pytest.raises(MissingDataError, match="B holds no events of GPU memory"):
+        compare(a, _run(A), "memory")
+
+
+def _copies(size: int) -> Trace:
+    b = TraceBuilder()
+    for number in range(6):
+        at = STEP * number
+        b.iteration(number, at, at + 900)
+        b.op("fw", at=at, start=at, end=at + 10, stage="FP")
+        b.op("PtoP", at=at + 20, start=at + 20, end=at + 20 + size // 10, kind="p2p", bytes=size,
+             src_device=0, dst_device=1, stage="WU", iteration=number)  # fmt: skip
+    return b.trace()
+
+
+def test_links() -> None:
+    placed = Placed(machine(), {0: 0, 1: 1}, "number", ())
+    runs = [_copies(1000), _copies(4000)]
+    moved = tuple(Traffic(run, placed) for run in runs)
+    table = compare(*runs, "link", traffic=(moved[0], moved[1])).table
+    columns = ("link", "src", "dst", "evidence", "a_ns", "b_ns", "a_count", "a_bytes", "b_bytes",
+               "verdict")  # fmt: skip
+    assert table.select(columns).rows() == [
+        ("GPU0-GPU1", "GPU0", "GPU1", "measured", 100, 400, 1, 1000, 4000, "slower"),
+    ]
+
+
+# -- simulated training ------------------------------------------------------------------------
+
+
+def _simulate(folder: Path, patch: pytest.MonkeyPatch, **changes: Any) -> Trace:
+    folder.mkdir()
+    with patch.context() as changed:
+        changed.setattr(data_parallel, "ITERATIONS", 12)
+        for name, value in changes.items():
+            changed.setattr(data_parallel, name, value)
+        data_parallel.write(data_parallel.MARKED, folder, "run")
+    return attribute(read(folder / "run.sqlite", lambda *_: None), default_rules())
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    with pytest.MonkeyPatch.context() as patch:
+        return _simulate(tmp_path_factory.mktemp("plain") / "run", patch)
+
+
+def test_merged_buckets_are_fewer_collectives(
+    simulated: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three buckets become one, exchanged when backward has ended: nothing hides it."""
+    *later, last = data_parallel.LAYERS
+    first = replace(later[0], bucket_us=sum(layer.bucket_us or 0 for layer in (*later, last)))
+    merged = (first, *(replace(layer, bucket_us=None) for layer in (*later[1:], last)))
+    other = _simulate(tmp_path / "merged", monkeypatch, LAYERS=merged)
+    found = compare(simulated, other, "collective", skip=1)
+    row = found.table.filter(collective="all_reduce").row(0, named=True)
+    assert (row["a_count"], row["b_count"]) == (3 * 4, 1 * 4)
+    parts = {each["part"]: each for each in found.contributions.iter_rows(named=True)}
+    assert parts["WU"]["verdict"] == "slower"
+    assert parts["FP"]["verdict"] == "no difference shown"
+    step = found.meta["step"]
+    assert step["verdict"] == "slower"
+    assert 0 < step["low_ns"] < step["delta_ns"] < step["high_ns"]
+    assert exceeds(found, 1)
+
+
+def test_slow_loading_is_idle_time(
+    simulated: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = data_parallel.Rank._data
+
+    def slowly(rank: Any, stage: str, *, prefetched: bool) -> None:
+        rank.main.now += 3_000_000
+        load(rank, stage, prefetched=prefetched)
+
+    monkeypatch.setattr(data_parallel.Rank, "_data", slowly)
+    other = _simulate(tmp_path / "slow", monkeypatch)
+    found = compare(simulated, other, skip=1)
+    assert found.table["a_count"].equals(found.table["b_count"])
+    assert set(found.table["verdict"]) == {"no difference shown"}
+    parts = {each["part"]: each for each in found.contributions.iter_rows(named=True)}
+    assert {name for name, part in parts.items() if part["verdict"] != "no difference shown"} == {
+        "idle"
+    }
+    assert parts["idle"]["delta_ns"] == pytest.approx(3_000_000, rel=0.3)
+    assert exceeds(found, 5)
+    kernels = compare(simulated, other, "kernel", skip=1).table.filter(kind="compute")
+    assert set(kernels["verdict"]) == {"no difference shown"}
+
+
+@pytest.mark.parametrize("skip", [1, 5])
+def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> None:
+    found = compare(simulated, simulated, skip=skip)
+    meta = breakdown_meta(simulated, skip=skip)
+    assert found.contributions["a_total_ns"].sum() == meta["window_ns"]
+    mean = meta["window_ns"] / (meta["iterations"] * meta["devices"])
+    assert found.meta["step"]["a_ns"] == mean

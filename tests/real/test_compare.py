@@ -1,0 +1,159 @@
+"""The same U-Net training without and with mixed precision, side by side."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tracekit.analysis import Traffic
+from tracekit.analysis._compare import Comparison, compare, exceeds
+from tracekit.attribution import Rules, attribute
+from tracekit.machine import machine_of
+from tracekit.model import Trace
+from tracekit.sources import read
+
+Pair = tuple[Trace, Trace]
+BACKWARD = {"faster": "slower", "slower": "faster"}
+KEYS = {
+    "stage": ["stage"], "kind": ["kind"], "kernel": ["name", "kind"], "range": ["range"],
+    "api": ["api"], "link": ["link", "src", "dst"], "device": ["device"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The two runs; their reports are exported unless that was done beside them."""
+    folder = real_trace("ddp_unet_4xa100_rank0").parent
+    exports = tmp_path_factory.mktemp("exports")
+    names = ("unet_1xgpu_dali", "unet_1xgpu_dali_amp")
+    runs = [
+        attribute(read(_export(folder / name, exports), lambda *_: None), Rules.load())
+        for name in names
+    ]
+    return runs[0], runs[1]
+
+
+def _export(report: Path, folder: Path) -> Path:
+    beside, recorded = report.with_suffix(".sqlite"), report.with_suffix(".qdrep")
+    if beside.is_file():
+        return beside
+    nsys = shutil.which("nsys")
+    if nsys is None or not recorded.is_file():
+        pytest.skip(f"no {beside.name}, and no nsys to export {recorded.name}")
+    copy = shutil.copy(recorded, folder)
+    made = folder / beside.name
+    subprocess.run(
+        [nsys, "export", "--type", "sqlite", "--output", made, copy],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module")
+def compared(pair: Pair) -> Callable[..., Comparison]:
+    moved = tuple(Traffic(run, machine_of(run.read("devices"), None)) for run in pair)
+
+    def compare_by(by: str, a: int = 0, b: int = 1, **options: bool) -> Comparison:
+        return compare(pair[a], pair[b], by, traffic=(moved[a], moved[b]), **options)
+
+    return compare_by
+
+
+def test_these_are_the_runs(pair: Pair) -> None:
+    """Numbers of the traces' README."""
+    length = pl.col("end") - pl.col("start")
+    found = [
+        run["ops"].filter(pl.col("kind") == "compute")
+        .select(pl.len(), length.sum() / 1e6).collect().row(0)
+        for run in pair
+    ]  # fmt: skip
+    assert [count for count, _ in found] == [17_722, 19_984]
+    assert [total for _, total in found] == pytest.approx([4_833.8, 3_157.3], abs=0.05)
+
+
+def test_which_stages_changed(compared: Callable[..., Comparison]) -> None:
+    found = compared("stage")
+    assert found.meta["not_comparable"] == []
+    assert found.meta["a_iterations"] == found.meta["b_iterations"] == 29
+    stages = {row["stage"]: row for row in found.table.iter_rows(named=True)}
+    assert {name: row["verdict"] for name, row in stages.items()} == {
+        "FP": "faster", "BP": "faster", "WU": "slower", "IO": "slower",
+        "OTHER": "no difference shown",
+    }  # fmt: skip
+    expected = {"FP": -19.036, "BP": -38.312, "WU": 0.979, "IO": 19.516}
+    for name, change in expected.items():
+        assert stages[name]["delta_ns"] / 1e6 == pytest.approx(change, abs=5e-4)
+        assert stages[name]["low_ns"] < stages[name]["delta_ns"] < stages[name]["high_ns"]
+    # Forward and backward pass get what mixed precision promises; the loader takes half of it.
+    assert stages["FP"]["ratio"] == pytest.approx(0.674, abs=1e-3)
+
+
+def test_contributions_add_up(pair: Pair, compared: Callable[..., Comparison]) -> None:
+    found = compared("stage")
+    parts, step = found.contributions, found.meta["step"]
+    for side, run in zip("ab", pair, strict=True):
+        total = parts[f"{side}_total_ns"].sum()
+        assert total / 29 == step[f"{side}_ns"]
+        # Steps follow each other, from the first op of the first one to the last one's last.
+        ops = run.read("ops").drop_nulls("iteration").filter(pl.col("stage") != "IO")
+        assert total == pytest.approx(ops["end"].max() - ops["start"].min(), rel=0.01)
+    assert parts["delta_ns"].sum() == pytest.approx(step["delta_ns"])
+    assert parts["share"].sum() == pytest.approx(1)
+
+
+def test_the_gain_is_lost_to_loading(compared: Callable[..., Comparison]) -> None:
+    """Steps vary so much more with mixed precision that no change of them is shown."""
+    found = compared("stage")
+    step = found.meta["step"]
+    assert step["delta_ns"] / 1e6 == pytest.approx(-16.742, abs=5e-4)
+    assert step["verdict"] == "no difference shown"
+    assert step["low_ns"] < 0 < step["high_ns"]
+    # Four steps of more than 200 ms, where a median one takes 136 ms; without, all are alike.
+    assert [round(step[f"{side}_median_ns"] / 1e6) for side in "ab"] == [165, 136]
+    idle = found.contributions.filter(part="idle").row(0, named=True)
+    assert idle["verdict"] == "slower"
+    assert not exceeds(compared("stage", 1, 0), 5)
+
+
+def test_which_kernels_changed(compared: Callable[..., Comparison]) -> None:
+    found = compared("kernel").table
+    assert found.height == 93
+    top = found.row(0, named=True)
+    assert top["name"].startswith("void convolveNd_dgrad_float_engine<float")
+    assert (top["a_count"], top["b_count"], top["only_in"]) == (3, 0, "A")
+    assert top["verdict"] == "faster"
+    # By normalised names those of either precision are one.
+    matched = compared("kernel", match_names=True).table
+    assert matched.height == 40
+    both = matched.filter(name="convolveNd_dgrad_float_engine").row(0, named=True)
+    assert (both["a_count"], both["b_count"], both["only_in"]) == (3, 2, None)
+    assert matched["a_ns"].sum() == pytest.approx(found["a_ns"].sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_a_run_does_not_differ_from_itself(compared: Callable[..., Comparison], by: str) -> None:
+    for run in (0, 1):
+        found = compared(by, run, run)
+        for table in (found.table, found.contributions):
+            assert set(table["verdict"]) == {"no difference shown"}
+            for name in ("delta_ns", "low_ns", "high_ns"):
+                assert set(table[name]) == {0}
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_swapping_flips_every_sign(compared: Callable[..., Comparison], by: str) -> None:
+    there, back = compared(by), compared(by, 1, 0)
+    pairs = ((there.table, back.table, KEYS[by]), (there.contributions, back.contributions, "part"))
+    for table, mirror, columns in pairs:
+        both = table.join(mirror, on=columns, nulls_equal=True, suffix="_of_mirror")
+        assert both.height == table.height == mirror.height > 0
+        for name, other in (("delta_ns", "delta_ns"), ("low_ns", "high_ns"), ("a_ns", "b_ns")):
+            sign = 1 if name == "a_ns" else -1
+            assert (both[name] == sign * both[f"{other}_of_mirror"]).all()
+        turned = [BACKWARD.get(verdict, verdict) for verdict in both["verdict"]]
+        assert turned == both["verdict_of_mirror"].to_list()

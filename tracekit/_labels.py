@@ -1,0 +1,28 @@
+"""What a label of a run may be. Users give them, and programs do through what they record."""
+
+from __future__ import annotations
+
+import unicodedata
+
+MOST = 100
+"""How many labels a run takes from its traces."""
+_LONGEST = 200
+# Control characters, surrogates (which no encoding takes), and separators of lines and paragraphs.
+_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def label_fault(key: str, value: str) -> str | None:
+    """Return what is wrong with a label, as a predicate; None where nothing is."""
+    both = key + value
+    faults = {
+        "has no key": not key.strip(),
+        "has an equals sign in its key": "=" in key,
+        f"has more than {_LONGEST} characters": max(len(key), len(value)) > _LONGEST,
+        "has a character that cannot be printed": any(map(is_forbidden, both)),
+    }
+    return next((fault for fault, there in faults.items() if there), None)
+
+
+def is_forbidden(character: str) -> bool:
+    """Tell whether a character may be in no name and no label."""
+    return unicodedata.category(character) in _FORBIDDEN_CATEGORIES

@@ -1,0 +1,107 @@
+"""Epochs: how many training steps a data set takes, and what an epoch costs given a step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from tracekit.errors import UsageError
+
+BatchScope = Literal["gpu", "global"]
+BATCH_SCOPES = ("gpu", "global")
+"""What a batch size counts: the images of each GPU, or those of all GPUs together."""
+
+MOST_IMAGES = 10**12
+MOST_BATCH = 10**9
+MOST_GPUS = 10**6
+"""Larger numbers are mistakes; up to these, products stay within 64 bits."""
+
+
+def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> int:
+    """Return how many images all GPUs handle in one step.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of range, or the scope is unknown.
+    """
+    check_scope(batch_scope)
+    _check("batch", batch, MOST_BATCH)
+    _check("number of GPUs", gpus, MOST_GPUS)
+    return batch * gpus if batch_scope == "gpu" else batch
+
+
+def iterations_per_epoch(
+    images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
+) -> int:
+    """Return the number of steps in which each image is used once.
+
+        iterations = ceil(images / (batch x gpus))    batch of each GPU
+        iterations = ceil(images / batch)             batch of all GPUs (global)
+
+    Parameters
+    ----------
+    images
+        Size of the data set.
+    batch
+        Batch size.
+    gpus
+        Number of GPUs.
+    batch_scope
+        Whether `batch` is that of each GPU or of all.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of range, or the scope is unknown.
+    """
+    check_images(images)
+    return -(-images // images_per_step(batch, gpus, batch_scope))
+
+
+def epoch_time(
+    step_ns: float, images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
+) -> float:
+    """Return the length of an epoch, ns: mean step time x `iterations_per_epoch`."""
+    return step_ns * iterations_per_epoch(images, batch, gpus, batch_scope)
+
+
+def epoch_bytes(
+    step_bytes: float, images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
+) -> float:
+    """Return the bytes moved in an epoch: those of a step x `iterations_per_epoch`.
+
+    Gradients have one size whatever the batch, so that bytes of a step stay the same and those of
+    an epoch halve as the batch doubles.
+    """
+    return step_bytes * iterations_per_epoch(images, batch, gpus, batch_scope)
+
+
+def check_images(images: int) -> None:
+    """Raise `UsageError` where `images` cannot be the size of a data set."""
+    _check("number of images", images, MOST_IMAGES)
+
+
+def check_scope(batch_scope: str) -> None:
+    """Raise `UsageError` where `batch_scope` is none."""
+    if batch_scope not in BATCH_SCOPES:
+        raise UsageError(
+            f"no batch scope {batch_scope!r}", f"choose among {', '.join(BATCH_SCOPES)}"
+        )
+
+
+def step_images(batch_scope: BatchScope) -> pl.Expr:
+    """Return `images_per_step` of the columns ``batch`` and ``gpus``; null where one is."""
+    per_step = pl.col("batch") * pl.col("gpus") if batch_scope == "gpu" else pl.col("batch")
+    return per_step.cast(pl.Int64)
+
+
+def epoch_iterations(images: pl.Expr, batch_scope: BatchScope) -> pl.Expr:
+    """Return `iterations_per_epoch` of the columns ``batch`` and ``gpus``; null where one is."""
+    return -(-images // step_images(batch_scope))
+
+
+def _check(what: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"the {what} is {value}", f"give a whole number from 1 to {most}")

@@ -1,0 +1,92 @@
+"""The calls of MPI in a run, whether its reports keep them in tables or as ranges."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.model import Trace
+
+_BLOCKING = {
+    "collective": r"^P?MPI_(Allgatherv?|Allreduce|Alltoall[vw]?|Barrier|Bcast|Exscan|Gatherv?"
+    r"|Neighbor_allgatherv?|Neighbor_alltoall[vw]?|Reduce|Reduce_scatter(_block)?|Scan"
+    r"|Scatterv?)(_c)?$",
+    "p2p": r"^P?MPI_(Send|[BRS]send|Recv|Mrecv|Sendrecv(_replace)?)(_c)?$",
+}
+"""Functions that return when what they do is done, by what that is."""
+_OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank")
+_COLUMNS = ("report", "process", "thread", "start", "end", "name")
+
+
+def mpi_calls(trace: Trace) -> pl.DataFrame:
+    """Return the calls of MPI; one within another, as wrappers make them, is part of that one.
+
+    A process's calls are those of `host`; if it has none there, its push/pop ranges of the domain
+    ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4: these are of
+    unknown size.
+
+    Returns
+    -------
+    ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank``, by
+    thread and start. ``does`` is ``collective`` or ``p2p`` for functions that block until that is
+    done, and null for all others.
+    """
+    kept = trace["host"].filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
+    named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
+    annotated = (
+        trace["ranges"]
+        .filter(named, pl.col("style") == "push_pop")
+        .join(kept.select("process").unique(), on="process", how="anti")
+        .select(_COLUMNS)
+    )
+    calls = pl.concat([kept, annotated], how="diagonal").collect()
+    does = pl.coalesce(
+        pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(what))
+        for what, pattern in _BLOCKING.items()
+    )
+    return outermost(calls).with_columns(does=does)
+
+
+def outermost(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls, by thread and start, that are not made within another of them."""
+    ordered = calls.sort("thread", "start", pl.col("end"), descending=[False, False, True])
+    furthest = pl.col("end").cum_max().shift().over("thread")
+    # What begins where the one before ends comes after it, if only it takes any time.
+    later = (pl.col("start") > furthest) | (
+        (pl.col("start") == furthest) & (pl.col("end") > furthest)
+    )
+    return ordered.filter(later.fill_null(value=True))
+
+
+def within(
+    rows: pl.DataFrame, calls: pl.DataFrame, by: str, *, start: str = "start", end: str = "end"
+) -> pl.DataFrame:
+    """Return in which call each row lies, as a whole.
+
+    Parameters
+    ----------
+    rows
+        What lies in calls, with `by` (which may be null: then it lies in none) and its times.
+    calls
+        ``call``, ``start``, ``end`` and the column `by`.
+    by
+        What a row and its call have in common: ``thread`` or ``process``.
+    start, end
+        Which columns of `rows` are their times.
+
+    Returns
+    -------
+    `rows` that lie in a call, with ``call``: of those that began no later, the one that began last.
+    """
+    spans = calls.select(by, "call", call_start="start", call_end="end").sort(
+        "call_start", "call_end", "call"
+    )
+    return (
+        rows.drop_nulls(by)
+        .sort(start)
+        .join_asof(
+            spans, left_on=start, right_on="call_start", by=by, check_sortedness=False,
+            coalesce=False,
+        )
+        .filter(pl.col(end) <= pl.col("call_end"))
+        .drop("call_start", "call_end")
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""What one way to communicate costs beside another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import UsageError
+
+_CONFIGURATION = ["network", "batch", "gpus", "scaling"]
+_TIMES = ("step_ns", "epoch_ns")
+_COLUMNS = (
+    *_CONFIGURATION[:3], "method", "scaling", "runs", "baseline_runs", "time", "time_ns",
+    "baseline_ns", "overhead_percent", "throughput_ratio",
+)  # fmt: skip
+
+
+def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
+    """Return how much longer training takes with each method than with a baseline.
+
+    Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
+    by the medians of their times; with T of a method m and of the baseline b
+
+        overhead_percent = 100 (T_m - T_b) / T_b
+        throughput_ratio = T_b / T_m         images per second over the baseline's
+
+    Parameters
+    ----------
+    study
+        The table of a study (`study` or `read_times`).
+    baseline
+        The method that others are held against.
+
+    Returns
+    -------
+    One row per configuration and other method:
+
+    =======================  ======================================================================
+    ``network, batch``       the configuration; what is unknown of it equals only the unknown
+    ``gpus, scaling``
+    ``method``               the method; null where the baseline has no partner. Runs of which it
+                             is not known are left out
+    ``runs, baseline_runs``  number of runs of either; null where there is none
+    ``time``                 ``step`` or ``epoch``: what was measured of both
+    ``time_ns``              time with the method
+    ``baseline_ns``          time with the baseline
+    ``overhead_percent``     as above; null where either time is missing
+    ``throughput_ratio``     as above
+    =======================  ======================================================================
+
+    Raises
+    ------
+    UsageError
+        If no run is of the baseline.
+    """
+    methods = study["method"].drop_nulls().unique().sort().to_list()
+    if baseline not in methods:
+        known = ", ".join(methods) or "none"
+        raise UsageError(f"no run of the method {baseline!r}", f"the methods are {known}")
+    medians = _medians(study)
+    base = medians.filter(pl.col("method") == baseline).select(
+        *_CONFIGURATION,
+        pl.col("runs", *_TIMES).name.prefix("baseline_"),
+    )
+    others = medians.filter(pl.col("method") != baseline)
+    table = _timed(
+        others.join(base, on=_CONFIGURATION, how="full", nulls_equal=True, coalesce=True)
+    )
+    own, other = pl.col("time_ns"), pl.col("baseline_ns")
+    return (
+        table.with_columns(
+            overhead_percent=100 * (own - other) / other, throughput_ratio=other / own
+        )
+        .select(_COLUMNS)
+        .sort("method", "network", "batch", "gpus", "scaling", nulls_last=True)
+    )
+
+
+def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, Any]:
+    """Return how much `overhead` could compare.
+
+    Returns
+    -------
+    ``baseline``; the number of rows that were ``compared`` and the least and greatest overhead of
+    these, ``min_percent`` and ``max_percent`` (null without any); ``without_partner``, rows of one
+    side only; ``untimed``, rows whose sides have no time of one kind; ``without_method``, runs of
+    which the method is not known.
+    """
+    table = overhead(study, baseline=baseline)
+    found = table["overhead_percent"]
+    alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
+    return {
+        "baseline": baseline,
+        "compared": found.count(),
+        "min_percent": found.min(),
+        "max_percent": found.max(),
+        "without_partner": alone,
+        "untimed": table.height - alone - found.count(),
+        "without_method": study["method"].null_count(),
+    }
+
+
+def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
+    """Lay `overhead` out as studies print it: a row per network, a column per batch.
+
+    Returns
+    -------
+    ``method, gpus, scaling, network``, and the overhead in percent in a column per batch, named by
+    its number (``batch unknown`` for those without); rows without any overhead are left out.
+    """
+    named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
+    rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
+    batches = rows.select(named).to_series().unique(maintain_order=True).to_list()
+    keys = ["method", "gpus", "scaling", "network"]
+    return (
+        rows.group_by(keys)
+        .agg(
+            pl.col("overhead_percent").filter(named == batch).first().alias(batch)
+            for batch in batches
+        )
+        .sort(keys, nulls_last=True)
+    )
+
+
+def _medians(study: pl.DataFrame) -> pl.DataFrame:
+    return study.group_by(*_CONFIGURATION, "method").agg(
+        pl.col(_TIMES).median(), runs=pl.len().cast(pl.Int64)
+    )
+
+
+def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Choose what was measured of both sides: a step, else an epoch. One side alone has its own."""
+    alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
+
+    def known(name: str) -> pl.Expr:
+        sides = [(pl.col(side) > 0).fill_null(value=False) for side in (name, f"baseline_{name}")]
+        return pl.all_horizontal(sides) | (alone & pl.any_horizontal(sides))
+
+    kind = pl.when(known("step_ns")).then(pl.lit("step"))
+    pairs = pairs.with_columns(time=kind.when(known("epoch_ns")).then(pl.lit("epoch")))
+    return pairs.with_columns(
+        pl.when(pl.col("time") == "step").then(f"{side}step_ns")
+        .when(pl.col("time") == "epoch").then(f"{side}epoch_ns")
+        .alias(name)
+        for name, side in {"time_ns": "", "baseline_ns": "baseline_"}.items()
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""`tracekit study`, `scaling` and `overhead`: tables over many runs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.cli._options import (
+    RunsArgument,
+    SkipOption,
+    StoreOption,
+    WhereOption,
+    figure_option,
+    listing,
+    parse_count,
+    parse_labels,
+)
+from tracekit.cli._output import Listing
+from tracekit.errors import MissingDataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    import tracekit
+
+
+class Mode(StrEnum):
+    """What stays the same as GPUs are added: the data set, or its part for each GPU."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
+class Scope(StrEnum):
+    """Whose images a batch counts."""
+
+    GPU = "gpu"
+    GLOBAL = "global"
+
+
+class Time(StrEnum):
+    """What is compared."""
+
+    STEP = "step"
+    EPOCH = "epoch"
+
+
+class Value(StrEnum):
+    """What a scaling figure shows."""
+
+    SPEEDUP = "speedup"
+    EFFICIENCY = "efficiency"
+
+
+TableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--table",
+        metavar="FILE",
+        help="Times that were measured elsewhere, instead of runs: CSV with columns network, "
+        "batch, gpus, method, and step_s or epoch_s.",
+    ),
+]
+ScopeOption = Annotated[
+    Scope, typer.Option("--batch-scope", help="Whether a batch counts images of each GPU, or all.")
+]
+
+
+def _study(
+    runs: list[str] | None,
+    where: list[str] | None,
+    table: Path | None,
+    skip: int,
+    scope: Scope,
+    store: Path | None,
+) -> "pl.DataFrame":
+    import tracekit
+
+    return tracekit.study(
+        runs or (), where=parse_labels(where or []), table=table, skip=skip,
+        batch_scope=scope.value, store=store,
+    )  # fmt: skip
+
+
+@listing
+def study(
+    runs: RunsArgument = None,
+    *,
+    where: WhereOption = None,
+    table: TableOption = None,
+    skip: SkipOption = 0,
+    scope: ScopeOption = Scope.GPU,
+    figure: Annotated[
+        Path | None, figure_option("--figure", "Draw what a step of each run is made of")
+    ] = None,
+    store: StoreOption = None,
+) -> Listing:
+    """List runs as a study: configuration, step time and its stages, traffic, images per second.
+
+    A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
+    """
+    from tracekit import present
+    from tracekit.analysis import study_stages
+
+    rows = _study(runs, where, table, skip, scope, store)
+    if figure is not None:
+        drawn = present.stage_bars_figure(
+            study_stages(rows), title="What a step is made of", subtitle=_of_runs(rows)
+        )
+        present.save_figure(drawn, figure)
+    meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value}
+    return Listing("study", None, rows, meta, "study", "no runs")
+
+
+@listing
+def scaling(
+    runs: RunsArgument = None,
+    *,
+    where: WhereOption = None,
+    table: TableOption = None,
+    mode: Annotated[Mode, typer.Option("--mode", help="Strong or weak scaling.")] = Mode.STRONG,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            metavar="COUNT",
+            help="Images of the data set, such as 256000; weak: of a GPU.",
+        ),
+    ] = None,
+    time: Annotated[
+        Time | None, typer.Option("--time", help="Compare times of steps or of epochs.")
+    ] = None,
+    scope: ScopeOption = Scope.GPU,
+    skip: SkipOption = 0,
+    figure: Annotated[Path | None, figure_option("--figure", "Draw the scaling curves")] = None,
+    value: Annotated[Value, typer.Option("--value", help="What the figure shows.")] = Value.SPEEDUP,
+    store: StoreOption = None,
+) -> Listing:
+    """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
+    from tracekit import present
+    from tracekit.analysis import scaling as scale
+    from tracekit.analysis import scaling_meta
+
+    found = _study(runs, where, table, skip, scope, store)
+    options: dict[str, Any] = {
+        "mode": mode.value,
+        "images": None if images is None else parse_count(images),
+        "batch_scope": scope.value,
+        "time": None if time is None else time.value,
+    }
+    rows = scale(found, **options)
+    if figure is not None:
+        drawn = present.scaling_figure(
+            rows, value=value.value, title=f"{mode.capitalize()} scaling", subtitle=_of_runs(found)
+        )
+        present.save_figure(drawn, figure)
+    title = f"{mode} scaling"
+    return Listing("scaling", None, rows, scaling_meta(found, **options), title, "no timed runs")
+
+
+@listing
+def overhead(
+    runs: RunsArgument = None,
+    *,
+    where: WhereOption = None,
+    table: TableOption = None,
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="METHOD", help="The method to hold others against.")
+    ] = "p2p",
+    heat: Annotated[
+        Path | None, figure_option("--heat-map", "Draw the overheads as a map, network by batch")
+    ] = None,
+    as_matrix: Annotated[
+        bool, typer.Option("--as-matrix", help="Lay it out as a column per batch.")
+    ] = False,
+    api: Annotated[
+        bool, typer.Option("--api", help="List calls of the CUDA API by run and method instead.")
+    ] = False,
+    profiler: Annotated[
+        bool, typer.Option("--profiler", help="List what the profiler itself took instead.")
+    ] = False,
+    skip: SkipOption = 0,
+    figure: Annotated[Path | None, figure_option("--figure", "Draw the overheads")] = None,
+    store: StoreOption = None,
+) -> Listing:
+    """List what a way to communicate costs beside another, at equal network, batch and GPUs."""
+    from tracekit import analysis, present
+
+    if api or profiler:
+        chosen = _chosen(runs, where, store)
+        return _api(chosen) if api else _profiler(chosen)
+    found = _study(runs, where, table, skip, Scope.GPU, store)
+    rows = analysis.overhead(found, baseline=baseline)
+    meta = analysis.overhead_meta(found, baseline=baseline)
+    if figure is not None:
+        title = f"Time over that of {baseline}"
+        drawn = present.overhead_figure(rows, title=title, subtitle=_of_runs(found))
+        present.save_figure(drawn, figure)
+    if heat is not None:
+        drawn = present.heat_figure(
+            _cells(rows), "configuration", "batch", "overhead_percent", "%",
+            title=f"Time over that of {baseline}", subtitle=_of_runs(found),
+        )  # fmt: skip
+        present.save_figure(drawn, heat)
+    shown = analysis.overhead_matrix(rows) if as_matrix else rows
+    return Listing(
+        "overhead", None, shown, meta, f"overhead against {baseline}", "nothing to compare"
+    )
+
+
+def _chosen(
+    runs: list[str] | None, where: list[str] | None, store: Path | None
+) -> "list[tracekit.Run]":
+    import tracekit
+
+    return tracekit.select_runs(runs or (), where=parse_labels(where or []), store=store)
+
+
+def _api(chosen: "list[tracekit.Run]") -> Listing:
+    from tracekit.analysis import api_by_run, api_calls
+
+    tables: dict[str, pl.DataFrame | None] = {}
+    for run in chosen:
+        try:
+            tables[run.name] = api_calls(run.trace)
+        except MissingDataError:
+            tables[run.name] = None
+    methods = {run.name: run.labels.get("method") for run in chosen}
+    return Listing("overhead", None, api_by_run(tables, methods), {}, "CUDA API calls by run")
+
+
+def _profiler(chosen: "list[tracekit.Run]") -> Listing:
+    import polars as pl
+
+    from tracekit.analysis import profiler_overhead
+
+    rows = pl.concat(
+        profiler_overhead(run.trace).select(pl.lit(run.name).alias("run"), pl.all())
+        for run in chosen
+    )
+    return Listing("overhead", None, rows, {}, "time of the profiler", "none was recorded")
+
+
+def _cells(overheads: "pl.DataFrame") -> "pl.DataFrame":
+    """Return overheads with what a row of the map is of: network, method and number of GPUs."""
+    import polars as pl
+
+    parts = ("network", "method", pl.format("{} GPUs", "gpus"), "scaling")
+    text = pl.concat_str(parts, separator=", ", ignore_nulls=True)
+    return overheads.drop_nulls("overhead_percent").with_columns(configuration=text)
+
+
+def _of_runs(study: "pl.DataFrame") -> str:
+    return f"{study.height:,} runs"

@@ -1,0 +1,537 @@
+"""Two runs beside each other as figures: both breakdowns, what the change consists of, and groups.
+
+A is the run that is compared against, B the one that is compared; a change is B - A.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.errors import UsageError
+from tracekit.present._figures import (
+    GRID,
+    INK,
+    MINUS,
+    MUTED,
+    PLAIN_AXIS,
+    TIME_UNITS,
+    decimals_of,
+    empty_figure,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+    signed,
+    text_width,
+    unit_of,
+)
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+VERDICT_COLOURS = {
+    "faster": "#009E73",
+    "slower": "#D55E00",
+    "no difference shown": "#999999",
+    "not enough iterations": "#E4E8EC",
+}
+"""Colour of what a comparison found."""
+
+_NO_TIME = "no time in any stage"
+_NO_CHANGES = "nothing to compare"
+_COLOURS = {**STAGE_COLOURS, "FP+BP": STAGE_COLOURS["FP"], "idle": IDLE_COLOUR, "between": GRID}
+_ORDER = ("FP+BP", *STAGE_COLOURS)
+_LAST = ("idle", "between")
+_TOTAL_COLOUR = MUTED
+_LEAST_SHARE = 0.06
+_WIDEST_RUN = 30
+_WIDEST_NAME = 46
+_MOST_GROUPS = 25
+_WIDTH = 1080
+_MS = (10**6, "ms")
+_LEAST_MS, _MOST_MS = 10**5, 10**10
+
+
+class _Part(NamedTuple):
+    """What one stage takes of the step of each run, and what it contributes to the change."""
+
+    stage: str
+    a: float | None
+    b: float | None
+    delta: float | None
+
+
+def stage_order(stages: Sequence[str]) -> list[str]:
+    """Return stages as figures stack them, each once; last is the time of no stage."""
+    names = (*_ORDER, None, *_LAST)
+    rank = {stage: place for place, stage in enumerate(names)}
+    return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
+
+
+def stage_colour(stage: str) -> str:
+    """Return the colour of a stage, of FP+BP (that of FP), or of idle time."""
+    return _COLOURS.get(stage, ACCENT)
+
+
+def step_unit(largest: float) -> tuple[int, str]:
+    """Return the divisor and the name of the unit of step times: ms, where that reads at all."""
+    return _MS if _LEAST_MS <= largest < _MOST_MS else unit_of(largest, TIME_UNITS)
+
+
+def comparison_figure(
+    contributions: pl.DataFrame, *, names: tuple[str, str], title: str, subtitle: str
+) -> go.Figure:
+    """Return the step of two runs by stage, and below it the way from one step time to the other.
+
+    Above, each run is a bar: exposed time by stage, and idle time. Below, each stage takes the step
+    time from that of A a part of the way to that of B; the labels say how much that is, and how
+    much of A's step.
+
+    Parameters
+    ----------
+    contributions
+        One row per stage, ``idle``, or ``between`` iterations: ``stage``, ``a_ns``, ``b_ns``
+        (exposed time per iteration, ns) and ``delta_ns``; null where unknown, drawn as ``?``.
+    names
+        Plain names of the runs A and B.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    from plotly.subplots import make_subplots
+
+    parts = _parts(contributions)
+    if not parts:
+        return empty_figure(title, subtitle, _NO_TIME)
+    unit = step_unit(max(_total(parts, "a"), _total(parts, "b")))
+    levels = _levels(parts)
+    first = _first_shown(levels)
+    labels = [f"A  {shorten(printable(names[0]), _WIDEST_RUN)}"]
+    labels.append(f"B  {shorten(printable(names[1]), _WIDEST_RUN)}")
+    left = max(text_width(labels, 13) + 24, 88)
+    layout = figure_layout(
+        title,
+        subtitle,
+        height=620,
+        margin={"l": left, "r": 96, "t": 118, "b": 48},
+        notes=_comparison_notes(parts, first),
+    )
+    figure = make_subplots(rows=2, cols=1, row_heights=[0.27, 0.73], vertical_spacing=0.17)
+    figure.update_layout({**layout, "barmode": "stack", "legend": legend_above(layout)})
+    figure.add_traces(_stacks(parts, unit), rows=1, cols=1)
+    figure.add_traces(_steps(parts, levels, unit), rows=2, cols=1)
+    _stack_axes(figure, parts, labels, unit)
+    _step_axes(figure, parts, levels, first, unit)
+    return figure
+
+
+def _parts(contributions: pl.DataFrame) -> list[_Part]:
+    """Return the stages in which either run spent time, or may have, in their order."""
+    import polars as pl
+
+    times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
+    rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
+    parts = {row[0]: _Part(*row) for row in rows}
+    return [
+        parts[stage] for stage in stage_order(list(parts)) if any(v != 0 for v in parts[stage][1:])
+    ]
+
+
+def _total(parts: Sequence[_Part], run: str) -> float:
+    return sum(getattr(part, run) or 0 for part in parts)
+
+
+def _total_text(parts: Sequence[_Part], run: str, unit: tuple[int, str]) -> str:
+    """Return the step time of a run; it is more than what is known of it if a stage is unknown."""
+    more = "≥ " if any(getattr(part, run) is None for part in parts) else ""
+    return f"<b>{more}{_total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
+
+
+def _stacks(parts: Sequence[_Part], unit: tuple[int, str]) -> list[go.Bar]:
+    """Return one bar per stage, of both runs; parts that have the room for it say their length."""
+    import plotly.graph_objects as go
+
+    widest = max(_total(parts, "a"), _total(parts, "b"))
+    bars = []
+    for part in parts:
+        texts = [_time_text(value, unit) for value in (part.a, part.b)]
+        bars.append(
+            go.Bar(
+                x=[value and value / unit[0] for value in (part.a, part.b)],
+                y=[0, 1],
+                width=0.62,
+                orientation="h",
+                name=figure_text(part.stage),
+                marker={"color": stage_colour(part.stage), "line": {"color": "white", "width": 1}},
+                text=[
+                    text.removesuffix(f" {unit[1]}") if (value or 0) > _LEAST_SHARE * widest else ""
+                    for text, value in zip(texts, (part.a, part.b), strict=True)
+                ],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                hoverinfo="text",
+                hovertext=[
+                    f"<b>{figure_text(part.stage)}</b> in {run}<br>{text}"
+                    for run, text in zip("AB", texts, strict=True)
+                ],
+            )
+        )
+    return bars
+
+
+def _time_text(value: float | None, unit: tuple[int, str]) -> str:
+    if value is None:
+        return "unknown"
+    number = value / unit[0]
+    return f"{number:,.{decimals_of(number)}f} {unit[1]}"
+
+
+def _stack_axes(
+    figure: go.Figure, parts: Sequence[_Part], labels: Sequence[str], unit: tuple[int, str]
+) -> None:
+    names = [figure_text(label) for label in labels]
+    look = {**PLAIN_AXIS, "tickvals": [0, 1], "ticktext": names, "tickfont_size": 13}
+    figure.update_yaxes(**look, range=[1.5, -0.5], row=1, col=1)
+    widest = max(_total(parts, "a"), _total(parts, "b")) / unit[0]
+    figure.update_xaxes(
+        title_text=f"exposed time per iteration ({unit[1]})", range=[0, widest], row=1, col=1
+    )
+    for place, run in enumerate("ab"):
+        figure.add_annotation(
+            text=_total_text(parts, run, unit), showarrow=False, xanchor="left", xshift=6,
+            x=_total(parts, run) / unit[0], y=place, row=1, col=1,
+        )  # fmt: skip
+
+
+def _levels(parts: Sequence[_Part]) -> list[tuple[float, float]]:
+    """Return the step time before and after each part of the change, in ns."""
+    levels, level = [], _total(parts, "a")
+    for part in parts:
+        levels.append((level, level + (part.delta or 0)))
+        level = levels[-1][1]
+    return levels
+
+
+def _first_shown(levels: Sequence[tuple[float, float]]) -> float:
+    """Return where the axis of the change begins: not at 0 where the change would not be seen."""
+    low, high = min(map(min, levels)), max(map(max, levels))
+    # Changes that are very small do look small.
+    room = max(1.2 * (high - low), 0.05 * high)
+    return low - room if low > 2 * room else min(low, 0)
+
+
+def _steps(
+    parts: Sequence[_Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
+) -> list[go.Bar | go.Scatter]:
+    """Return the two step times, the parts of the change between them, and what joins them."""
+    import plotly.graph_objects as go
+
+    before, after = _total(parts, "a"), _total(parts, "b")
+    last = len(parts) + 1
+    bars = go.Bar(
+        x=list(range(last + 1)),
+        base=[0, *(min(level) / unit[0] for level in levels), 0],
+        y=[height / unit[0] for height in (before, *(abs(b - a) for a, b in levels), after)],
+        width=0.62,
+        marker={
+            "color": [_TOTAL_COLOUR, *(stage_colour(part.stage) for part in parts), _TOTAL_COLOUR],
+            "line": {"width": 0},
+        },
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    # A change of nothing is still seen as a line.
+    marks = go.Scatter(
+        x=[x for place in range(1, last) for x in (place - 0.31, place + 0.31, None)],
+        y=[y for _, end in levels for y in (end / unit[0], end / unit[0], None)],
+        mode="lines", line={"color": INK, "width": 1.5}, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+    ends = [before, *(end for _, end in levels)]
+    joints = go.Scatter(
+        x=[x for place in range(last) for x in (place + 0.31, place + 0.69, None)],
+        y=[y for end in ends for y in (end / unit[0], end / unit[0], None)],
+        mode="lines", line={"color": MUTED, "width": 1, "dash": "dot"}, hoverinfo="skip",
+        showlegend=False,
+    )  # fmt: skip
+    return [bars, joints, marks, _step_labels(parts, levels, unit)]
+
+
+def _step_labels(
+    parts: Sequence[_Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
+) -> go.Scatter:
+    """Return the labels on top of the bars: step times, and changes with their share of A's."""
+    import plotly.graph_objects as go
+
+    before, after = _total(parts, "a"), _total(parts, "b")
+    decimals = _decimals(parts, unit)
+    tops = [before, *(max(level) for level in levels), after]
+    return go.Scatter(
+        x=list(range(len(tops))),
+        y=[top / unit[0] for top in tops],
+        text=[
+            _total_text(parts, "a", unit),
+            *(_change_text(part.delta, before, unit, decimals) for part in parts),
+            _total_text(parts, "b", unit),
+        ],
+        mode="text",
+        textposition="top center",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _change_text(delta: float | None, before: float, unit: tuple[int, str], decimals: int) -> str:
+    """Return a change, and below it what it is in percent of what there was before."""
+    if delta is None:
+        return "?"
+    absolute = f"{signed(delta / unit[0], decimals)} {unit[1]}"
+    return absolute if before <= 0 else f"{absolute}<br>{signed(100 * delta / before, 1)} %"
+
+
+def _decimals(parts: Sequence[_Part], unit: tuple[int, str]) -> int:
+    """Return how many decimals step times and changes have: the same, so that they add up."""
+    largest = max(abs(part.delta or 0) for part in parts) / unit[0]
+    return min(decimals_of(largest), decimals_of(_total(parts, "a") / unit[0]) + 1)
+
+
+def _step_axes(
+    figure: go.Figure,
+    parts: Sequence[_Part],
+    levels: Sequence[tuple[float, float]],
+    first: float,
+    unit: tuple[int, str],
+) -> None:
+    names = ["<b>A</b>", *(figure_text(part.stage) for part in parts), "<b>B</b>"]
+    look = {**PLAIN_AXIS, "tickvals": list(range(len(names))), "ticktext": names}
+    figure.update_xaxes(**look, range=[-0.5, len(names) - 0.5], row=2, col=1)
+    high = max(_total(parts, "b"), *map(max, levels))
+    ends = [first / unit[0], (high + 0.22 * (high - first)) / unit[0]]
+    figure.update_yaxes(title_text=f"step time ({unit[1]})", range=ends, row=2, col=1)
+
+
+def _comparison_notes(parts: Sequence[_Part], first: float) -> list[str]:
+    notes = {
+        "percent: of the step time of A": True,
+        "between: after an iteration, before the next": any(p.stage == "between" for p in parts),
+        "the axis of step times does not begin at 0": first > 0,
+        "? unknown in one of the runs": any(None in part for part in parts),
+    }
+    return [note for note, applies in notes.items() if applies]
+
+
+def changes_figure(
+    table: pl.DataFrame,
+    *,
+    key: str | Sequence[str],
+    names: tuple[str, str],
+    title: str,
+    subtitle: str,
+    interval: str = "95 % interval",
+) -> go.Figure:
+    """Return the largest changes of groups, such as kernels, with their intervals.
+
+    One bar per group, the largest change on top, at most 25; a note says how many are not drawn.
+    On the right stands what the group took in A and in B.
+
+    Parameters
+    ----------
+    table
+        One row per group: the columns `key`, ``a_ns``, ``b_ns`` (time per iteration, ns),
+        ``delta_ns``, ``low_ns`` and ``high_ns`` (the interval of the change; null where there is
+        none), ``verdict``, one of `VERDICT_COLOURS`, or null, and optionally ``only_in``, ``A`` or
+        ``B`` of what the other run does not have.
+    key
+        The column that names the groups, or several.
+    names
+        Plain names of the runs A and B.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    interval
+        What the interval is, such as ``95 % interval``.
+
+    Raises
+    ------
+    UsageError
+        If the table has no times.
+    """
+    import plotly.graph_objects as go
+
+    if "delta_ns" not in table.columns:
+        raise UsageError("only changes of times can be drawn", "compare by another key")
+    if table.is_empty():
+        return empty_figure(title, subtitle, _NO_CHANGES)
+    groups = _largest(table, key)
+    unit = step_unit(_reach(groups))
+    bars = _change_bars(groups, unit)
+    labels = [shorten(printable(group["key"]), _WIDEST_NAME) for group in groups]
+    margin = {"l": max(text_width(labels) + 20, 160), "r": 148, "b": 62}
+    lines = legend_lines(
+        [bar.name for bar in bars] + [interval], _WIDTH - margin["l"] - margin["r"]
+    )
+    layout = figure_layout(
+        title,
+        subtitle,
+        width=_WIDTH,
+        height=max(26 * len(groups), 60) + 186 + 20 * lines,
+        margin={**margin, "t": 122 + 20 * lines},
+        notes=_changes_notes(names, groups, table.height - len(groups)),
+    )
+    legend = legend_above(layout, gap=34)
+    figure = go.Figure(layout={**layout, "barmode": "overlay", "legend": legend})
+    figure.add_traces(bars)
+    if any(_has_interval(group) for group in groups):
+        figure.add_trace(_intervals(groups, unit, interval))
+    _changes_axes(figure, groups, labels, unit)
+    return figure
+
+
+def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, Any]]:
+    """Return the groups that changed most; those whose change is not known by what they take."""
+    import polars as pl
+
+    times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
+    keys = [key] if isinstance(key, str) else key
+    known = table.select(
+        pl.concat_str(pl.col(keys).cast(pl.String).fill_null("unknown"), separator=", ").alias(
+            "key"
+        ),
+        pl.col("verdict").cast(pl.String),
+        *(pl.col(name).cast(pl.Float64).fill_nan(None) for name in times),
+        *([pl.col("only_in").cast(pl.String)] if "only_in" in table.columns else []),
+    )
+    if "only_in" in known.columns:
+        missing = {"a_ns": "B", "b_ns": "A"}
+        known = known.with_columns(
+            pl.when(pl.col("only_in").ne_missing(run)).then(name) for name, run in missing.items()
+        )
+    size = pl.coalesce(pl.col("delta_ns").abs(), pl.max_horizontal("a_ns", "b_ns"), pl.lit(0.0))
+    return known.sort(size, descending=True, maintain_order=True).head(_MOST_GROUPS).to_dicts()
+
+
+def _has_interval(group: dict[str, Any]) -> bool:
+    return group["low_ns"] is not None and group["high_ns"] is not None
+
+
+def _reach(groups: Sequence[dict[str, Any]]) -> float:
+    """Return the largest change, intervals included."""
+    changes = (group[name] for group in groups for name in ("delta_ns", "low_ns", "high_ns"))
+    return max((abs(change) for change in changes if change is not None), default=0)
+
+
+def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> list[go.Bar]:
+    """Return one trace per verdict."""
+    import plotly.graph_objects as go
+
+    found = {group["verdict"] for group in groups}
+    verdicts = [verdict for verdict in (*VERDICT_COLOURS, None) if verdict in found]
+    verdicts += sorted(found - set(verdicts))
+    bars = []
+    for verdict in verdicts:
+        own = [(y, group) for y, group in enumerate(groups) if group["verdict"] == verdict]
+        line = {"color": MUTED, "width": 1 if verdict not in list(VERDICT_COLOURS)[:3] else 0}
+        bars.append(
+            go.Bar(
+                x=[group["delta_ns"] and group["delta_ns"] / unit[0] for _, group in own],
+                y=[y for y, _ in own],
+                width=0.66,
+                orientation="h",
+                name=figure_text(verdict or "no verdict"),
+                marker={"color": VERDICT_COLOURS.get(verdict or "", GRID), "line": line},
+                hoverinfo="text",
+                hovertext=[_change_hover(group, unit) for _, group in own],
+                showlegend=True,
+            )
+        )
+    return bars
+
+
+def _change_hover(group: dict[str, Any], unit: tuple[int, str]) -> str:
+    decimals = decimals_of(_reach([group]) / unit[0])
+    delta, low, high = (
+        "unknown" if value is None else f"{signed(value / unit[0], decimals)} {unit[1]}"
+        for value in (group["delta_ns"], group["low_ns"], group["high_ns"])
+    )
+    interval = f" ({low} to {high})" if _has_interval(group) else ""
+    return "<br>".join(
+        [
+            f"<b>{figure_text(group['key'])}</b>",
+            f"A {_taken(group['a_ns'], unit)}, B {_taken(group['b_ns'], unit)} {unit[1]}",
+            f"change {delta}{interval}",
+            figure_text(group["verdict"] or "no verdict"),
+        ]
+    )
+
+
+def _taken(value: float | None, unit: tuple[int, str]) -> str:
+    """Return what a group takes in one run, which may not have it."""
+    return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
+
+
+def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str], name: str) -> go.Scatter:
+    """Return the intervals as whiskers."""
+    import plotly.graph_objects as go
+
+    known = [(y, group) for y, group in enumerate(groups) if _has_interval(group)]
+    ends = [(group["low_ns"] / unit[0], group["high_ns"] / unit[0], None) for _, group in known]
+    return go.Scatter(
+        x=[end for pair in ends for end in pair],
+        y=[place for y, _ in known for place in (y, y, None)],
+        mode="lines+markers",
+        line={"color": INK, "width": 1.3},
+        marker={"symbol": "line-ns", "size": 8, "line": {"color": INK, "width": 1.3}},
+        name=figure_text(name),
+        hoverinfo="skip",
+        showlegend=True,
+    )
+
+
+def _changes_axes(
+    figure: go.Figure,
+    groups: Sequence[dict[str, Any]],
+    labels: Sequence[str],
+    unit: tuple[int, str],
+) -> None:
+    changes = [group[name] or 0 for group in groups for name in ("delta_ns", "low_ns", "high_ns")]
+    low, high = min(0, *changes) / unit[0], max(0, *changes) / unit[0]
+    room = 0.06 * (high - low) or 1
+    figure.update_xaxes(
+        title_text=f"change per iteration, B {MINUS} A ({unit[1]})",
+        range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1,
+    )  # fmt: skip
+    figure.update_yaxes(
+        **PLAIN_AXIS, tickvals=list(range(len(groups))), range=[len(groups) - 0.5, -0.5],
+        ticktext=[figure_text(label) for label in labels],
+    )  # fmt: skip
+    _changes_column(figure, groups)
+
+
+def _changes_column(figure: go.Figure, groups: Sequence[dict[str, Any]]) -> None:
+    """Write on the right what each group takes in A and in B."""
+    largest = max((group[name] or 0 for group in groups for name in ("a_ns", "b_ns")), default=0)
+    unit = step_unit(largest)
+    place = {"xref": "paper", "x": 1, "xanchor": "right", "xshift": 132, "showarrow": False}
+    figure.add_annotation(
+        text=f"A → B ({unit[1]})", y=1, yref="paper", yanchor="bottom", yshift=2,
+        font={"size": 12, "color": MUTED}, **place,
+    )  # fmt: skip
+    for row, group in enumerate(groups):
+        text = f"{_taken(group['a_ns'], unit)} → {_taken(group['b_ns'], unit)}"
+        figure.add_annotation(text=text, y=row, yanchor="middle", font={"size": 12}, **place)
+
+
+def _changes_notes(
+    names: tuple[str, str], groups: Sequence[dict[str, Any]], hidden: int
+) -> list[str]:
+    a, b = (shorten(printable(name), 2 * _WIDEST_RUN) for name in names)
+    notes = {
+        f"A: {a}; B: {b}": True,
+        "- not in this run": any(group[f"{run}_ns"] is None for group in groups for run in "ab"),
+        f"not shown: {hidden:,} with smaller changes": hidden,
+    }
+    return [note for note, applies in notes.items() if applies]

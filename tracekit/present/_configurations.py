@@ -1,0 +1,120 @@
+"""Runs of a study in a figure: what tells them apart, what they have in common, and their rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.present._figures import PLAIN_AXIS, figure_text
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+MOST_ROWS = 40
+"""How many configurations a figure with one row for each of them draws."""
+
+SELF_TOLD = {"batch", "gpus", "gpu", "device"}
+"""Columns whose name is in what a label says of them."""
+
+_WIDEST = 40
+_WORDS = {"batch": "batch ", "device": "GPU ", "gpu": "GPU "}
+_NAMES = {"device": "GPU", "gpu": "GPU", "gpus": "number of GPUs"}
+_HEADING = 1.0
+_GAP = 0.3
+
+
+def described(key: str, value: object) -> str:
+    """Return what a label of a run says, such as ``4 GPUs``, as plain text that is not too long."""
+    if value is None:
+        return f"{_NAMES.get(key, key)} unknown"
+    if key == "gpus":
+        return f"{value} GPU{'' if value == 1 else 's'}"
+    return shorten(f"{_WORDS.get(key, '')}{printable(str(value))}", _WIDEST)
+
+
+def label_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return what tells a row apart, by some of its columns."""
+    return ", ".join(described(key, row[key]) for key in keys)
+
+
+def varying(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return those of some columns that the table has and that tell its rows apart."""
+    return [key for key in keys if key in table.columns and table[key].n_unique() > 1]
+
+
+def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return a note of what all rows are known to have in common in some columns, or none."""
+    there = [key for key in keys if key in table.columns]
+    shared = [key for key in there if table[key].n_unique() == 1 and not table[key].has_nulls()]
+    return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
+
+
+def distinct(table: pl.DataFrame, key: str) -> list[Any]:
+    """Return the values of a column: numbers in their order, others as the table has them."""
+    values = table[key].unique(maintain_order=True)
+    return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
+
+
+class Row(NamedTuple):
+    """Where a row of a figure is, and what it is called."""
+
+    place: float
+    label: str
+
+
+class Rows(NamedTuple):
+    """The rows of a figure from the top down, under headings where several have one."""
+
+    rows: list[Row]
+    headings: list[Row]
+    end: float
+
+
+def rows_of(table: pl.DataFrame, above: Sequence[str], beside: Sequence[str]) -> Rows:
+    """Return one row per row of a table.
+
+    Parameters
+    ----------
+    table
+        One row per configuration; those under one heading are next to each other.
+    above
+        Columns that a heading names, where there are several headings of several rows.
+    beside
+        Columns that a row names.
+    """
+    above, beside = varying(table, above), varying(table, beside)
+    records = table.to_dicts()
+    titles = [label_of(record, above) for record in records]
+    if not (above and beside and len(set(titles)) < len(titles)):
+        keys = [*above, *beside]
+        rows = [Row(place, label_of(record, keys)) for place, record in enumerate(records)]
+        return Rows(rows, [], len(rows) - 0.5)
+    placed: list[Row] = []
+    headings: list[Row] = []
+    place, title = 0.0, None
+    for record, heading in zip(records, titles, strict=True):
+        if heading != title:
+            place += _GAP if headings else 0
+            headings.append(Row(place, heading))
+            title, place = heading, place + _HEADING
+        placed.append(Row(place, label_of(record, beside)))
+        place += 1
+    return Rows(placed, headings, place - 0.5)
+
+
+def show_rows(figure: go.Figure, rows: Rows) -> None:
+    """Give the axis upwards of a figure its rows, and write their headings into the plot."""
+    figure.update_yaxes(
+        **PLAIN_AXIS, range=[rows.end, -0.5],
+        tickvals=[row.place for row in rows.rows],
+        ticktext=[figure_text(row.label) for row in rows.rows],
+    )  # fmt: skip
+    for heading in rows.headings:
+        figure.add_annotation(
+            text=f"<b>{figure_text(heading.label)}</b>", showarrow=False, xref="paper", x=0,
+            xanchor="left", y=heading.place + 0.15, yanchor="middle", font_size=12,
+            bgcolor="white", borderpad=1,
+        )  # fmt: skip

@@ -1,0 +1,316 @@
+"""Collectives and messages by size as figures: how long they took, and how many there were."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log2, log10
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError
+from tracekit.present._columns import duration
+from tracekit.present._configurations import common_note, label_of, varying
+from tracekit.present._figures import (
+    SERIES_COLOURS,
+    TIME_UNITS,
+    empty_figure,
+    faint,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+    text_width,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+NO_MESSAGES = "no messages of a known size"
+"""What a figure says that has none to show."""
+
+_KEYS = ("run", "library", "operation")
+_BANDS = (
+    ("p5_ns", "p95_ns", "band: 5th to 95th percentile"),
+    ("min_ns", "p95_ns", "band: shortest to 95th percentile"),
+    ("min_ns", "max_ns", "band: shortest to longest"),
+)
+_BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_MOST_SERIES = 12
+_MOST_TICKS = 12
+_FEW = 100
+_MOST_BANDS = 4
+_WIDEST_BAR = 90
+_FEW_MESSAGES = 8
+_WIDTH = 960
+_SIDES = {"l": 84, "r": 40}
+_MARKERS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+    "x",
+    "triangle-down",
+    "star",
+    "hexagon",
+)
+
+
+def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return how long collectives took by the size of their messages.
+
+    One line per run, library and collective, at most 12, through the medians, in a band from the
+    5th to the 95th percentile, or from the shortest where there is no 5th, if there are at most 4
+    lines. Both axes are logarithmic.
+
+    Parameters
+    ----------
+    table
+        One row per series and size: of ``run``, ``library`` and ``operation`` those that there
+        are; ``size_bytes`` (the size, or the lower end of its bucket), ``p50_ns``, and ``p5_ns``
+        and ``p95_ns``, else ``min_ns`` and ``p95_ns`` or ``max_ns``, or neither. What is null or
+        not above zero cannot be drawn; a note counts it.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+
+    Raises
+    ------
+    UsageError
+        If the table has no sizes, but classes of them.
+    """
+    import polars as pl
+
+    if "size_bytes" not in table.columns:
+        raise UsageError("classes of sizes are no curve", "choose buckets of a size")
+    drawn = table.filter(pl.col("size_bytes") > 0, pl.col("p50_ns") > 0)
+    if drawn.is_empty():
+        return empty_figure(title, subtitle, NO_MESSAGES)
+    series, names, hidden = _series(drawn)
+    low, high, band = _band(drawn) if len(series) <= _MOST_BANDS else (None, None, None)
+    hollow = table.height - drawn.height
+    figure = _plot(
+        names,
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *common_note(drawn, _KEYS),
+            *([band] if band else []),
+            *([f"not drawn: {hollow:,} with a size or a time of 0 or unknown"] if hollow else []),
+            *hidden,
+        ],
+    )
+    shown = pl.concat(series)
+    if low and high:
+        figure.add_traces([_spread(rows, place, low, high) for place, rows in enumerate(series)])
+    figure.add_traces([_medians(rows, names, place) for place, rows in enumerate(series)])
+    figure.update_xaxes(title_text="message size", **_size_axis(shown["size_bytes"].to_list()))
+    times = [shown[name].drop_nulls().to_list() for name in ("p50_ns", low, high) if name]
+    figure.update_yaxes(
+        title_text="median latency", **_time_axis([each for row in times for each in row])
+    )
+    return figure
+
+
+def _series(drawn: pl.DataFrame) -> tuple[list[pl.DataFrame], list[str], list[str]]:
+    """Return the rows of each series that is drawn, what to call them, and a note of the others."""
+    keys = varying(drawn, _KEYS)
+    if not keys:
+        return [drawn.sort("size_bytes")], [], []
+    series = [each.sort("size_bytes") for each in drawn.partition_by(keys, maintain_order=True)]
+    names = [label_of(each.row(0, named=True), keys) for each in series[:_MOST_SERIES]]
+    hidden = len(series) - len(names)
+    return series[:_MOST_SERIES], names, [f"not shown: {hidden:,} more"] if hidden else []
+
+
+def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]:
+    """Return the columns of the band around the lines, and what it is."""
+    for low, high, text in _BANDS:
+        if {low, high} <= {*drawn.columns} and not drawn.drop_nulls([low, high]).is_empty():
+            return low, high, text
+    return None, None, None
+
+
+def _plot(names: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]) -> go.Figure:
+    """Return an empty figure with room for a legend of some plain names, if there are any."""
+    import plotly.graph_objects as go
+
+    lines = legend_lines(names, _WIDTH - _SIDES["l"] - _SIDES["r"]) if names else 0
+    margin = {**_SIDES, "t": 92 + 20 * lines}
+    height = 480 + 20 * lines
+    layout = figure_layout(title, subtitle, width=_WIDTH, height=height, margin=margin, notes=notes)
+    return go.Figure(layout={**layout, "showlegend": bool(names), "legend": legend_above(layout)})
+
+
+def _look(names: Sequence[str], place: int) -> dict[str, Any]:
+    """Return the name of a series, which its entry in the legend toggles with its band."""
+    name = figure_text(names[place]) if names else "median"
+    return {"name": name, "legendgroup": str(place)}
+
+
+def _colour(place: int) -> str:
+    return SERIES_COLOURS[place % len(SERIES_COLOURS)]
+
+
+def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter:
+    """Return the line of one series."""
+    import plotly.graph_objects as go
+
+    look, colour = _look(names, place), _colour(place)
+    return go.Scatter(
+        x=rows["size_bytes"].to_list(),
+        y=rows["p50_ns"].to_list(),
+        mode="lines+markers",
+        line={"color": colour, "width": 2},
+        marker={"symbol": _MARKERS[place % len(_MARKERS)], "size": 7, "color": colour},
+        hoverinfo="text",
+        hovertext=[
+            f"<b>{look['name']}</b><br>{binary_size(size)}<br>median {duration(time)}"
+            for size, time in rows.select("size_bytes", "p50_ns").iter_rows()
+        ],
+        **look,
+    )
+
+
+def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
+    """Return the band around the line of one series; that of a single size is a line."""
+    import plotly.graph_objects as go
+
+    known = rows.filter((rows[low] > 0) & (rows[high] > 0))
+    sizes, single = known["size_bytes"].to_list(), known.height == 1
+    return go.Scatter(
+        x=sizes + sizes[::-1],
+        y=[*known[high], *known[low].reverse()],
+        mode="lines",
+        fill="none" if single else "toself",
+        fillcolor=faint(_colour(place)),
+        line={"width": 2 if single else 0, "color": _colour(place)},
+        legendgroup=str(place),
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def binary_size(size: int) -> str:
+    """Return a size in binary units, in which messages are usually a whole number."""
+    name, unit = next((each for each in _BINARY if size >= each[1]), _BINARY[-1])
+    return f"{size / unit:.4g} {name}"
+
+
+def _size_axis(sizes: Sequence[int]) -> dict[str, Any]:
+    """Return a logarithmic axis of sizes, with a label at powers of two, but not at too many."""
+    first, last = floor(log2(min(sizes))), ceil(log2(max(sizes)))
+    step = ceil((last - first + 1) / _MOST_TICKS)
+    ticks = [2**power for power in range(first, last + 1, step)]
+    room = 0.03 * (last - first) * log10(2) or 0.1
+    return {
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [binary_size(tick) for tick in ticks],
+        "range": [first * log10(2) - room, log10(max(sizes)) + room],
+    }
+
+
+def _time_axis(times: Sequence[float]) -> dict[str, Any]:
+    """Return a logarithmic axis of times, each label with its unit."""
+    known = [time for time in times if time > 0]
+    low, high = min(known), max(known)
+    few = high / low <= _FEW
+    steps = (1, 2, 5) if few else (1,)
+    powers = range(floor(log10(low)) - 1, ceil(log10(high)) + 2)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    first = max(tick for tick in ticks if tick < low)
+    last = min(tick for tick in ticks if tick > high)
+    room = 0.05 * (log10(high) - log10(low))
+    ends = (first, last) if few else (low / 10**room, high * 10**room)
+    return {
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [_round_time(tick) for tick in ticks],
+        "range": [log10(end) for end in ends],
+    }
+
+
+def _round_time(time: float) -> str:
+    divisor, unit = unit_of(time, TIME_UNITS)
+    return f"{time / divisor:g} {unit}"
+
+
+def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return how many messages there were of each size, in buckets from 2^k to below 2^(k+1).
+
+    Parameters
+    ----------
+    histogram
+        One row per series and bucket: of ``run``, ``library`` and ``operation`` those that there
+        are; ``size_bytes`` (the lower end of the bucket, 0 for empty messages; null for messages
+        of an unknown size, which a note counts) and ``count``. At most 12 series are drawn.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    import polars as pl
+
+    drawn = histogram.filter(pl.col("size_bytes") >= 0, pl.col("count") > 0)
+    if drawn.is_empty():
+        return empty_figure(title, subtitle, NO_MESSAGES)
+    series, names, hidden = _series(drawn)
+    unknown = histogram.filter(pl.col("size_bytes").is_null())["count"].sum()
+    figure = _plot(
+        names,
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *common_note(drawn, _KEYS),
+            *([f"not drawn: {unknown:,} messages of an unknown size"] if unknown else []),
+            *hidden,
+        ],
+    )
+    shown = pl.concat(series)["size_bytes"].to_list()
+    first, last = min(map(_bucket, shown)), max(map(_bucket, shown))
+    each = (_WIDTH - _SIDES["l"] - _SIDES["r"]) / (last - first + 1)
+    gap = max(0.15, 1 - _WIDEST_BAR * len(series) / each)
+    figure.update_layout(barmode="group", bargap=gap, bargroupgap=0.04)
+    wide = each * (1 - gap) / len(series)
+    for place, rows in enumerate(series):
+        figure.add_trace(_counts(rows, names, place, wide))
+    step = ceil((last - first + 1) / _MOST_TICKS)
+    ticks = list(range(first, last + 1, step))
+    figure.update_xaxes(
+        title_text="message size, from", tickvals=ticks, showgrid=False,
+        ticktext=[binary_size(2**tick if tick >= 0 else 0) for tick in ticks],
+        range=[first - 0.5, last + 0.5],
+    )  # fmt: skip
+    whole = {"dtick": 1} if max(drawn["count"].to_list()) <= _FEW_MESSAGES else {}
+    figure.update_yaxes(title_text="messages", rangemode="tozero", **whole)
+    return figure
+
+
+def _bucket(size: int) -> int:
+    """Return the k of the bucket from 2^k on; empty messages are in one of their own below 0."""
+    return size.bit_length() - 1
+
+
+def _counts(rows: pl.DataFrame, names: Sequence[str], place: int, wide: float) -> go.Bar:
+    """Return the bars of one series, so many pixels wide."""
+    import plotly.graph_objects as go
+
+    counts, sizes = rows["count"].to_list(), rows["size_bytes"].to_list()
+    texts = [f"{count:,}" for count in counts]
+    look = _look(names, place)
+    return go.Bar(
+        x=[_bucket(size) for size in sizes],
+        y=counts,
+        text=texts if text_width(texts, 11) <= wide else None,
+        textposition="outside",
+        textfont_size=11,
+        constraintext="none",
+        cliponaxis=False,
+        marker={"color": _colour(place), "line": {"width": 0}},
+        hoverinfo="text",
+        hovertext=[
+            f"{binary_size(size)} to below {binary_size(2 * size or 1)}<br>{text} messages"
+            for size, text in zip(sizes, texts, strict=True)
+        ],
+        **look,
+    )

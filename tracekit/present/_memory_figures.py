@@ -1,0 +1,393 @@
+"""Memory of GPUs as figures: what each uses, and how that grows with the batch size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracekit.present._configurations import (
+    MOST_ROWS,
+    Rows,
+    common_note,
+    label_of,
+    rows_of,
+    show_rows,
+    varying,
+)
+from tracekit.present._figures import (
+    BYTE_UNITS,
+    INK,
+    MUTED,
+    SCALE,
+    SERIES_COLOURS,
+    empty_figure,
+    faint,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+    text_width,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+NO_MEMORY = "no use of memory"
+"""What a figure says that has none to show."""
+
+_USES = {"pre_bytes": ("before training", SCALE[1]), "training_bytes": ("training", SCALE[5])}
+_ABOVE, _BESIDE = ("network", "batch", "gpus", "method"), ("gpu", "device", "source")
+_BAR = 0.4
+_FAR = 8
+_LONG = 100
+_LINE = {"color": INK, "width": 1.5, "dash": "5px,4px"}
+_LINE_KEYS = ("network", "method", "source")
+_MOST_LINES = 8
+_STRETCH = 4
+_SIDES = {"l": 76, "r": 112}
+_WIDTH = 960
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
+
+
+def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return the memory that each GPU uses before and in training, and what it has.
+
+    One pair of bars per row of the table, at most 40, under the names of the configurations. A
+    capacity of more than eight times what is used is said and not drawn.
+
+    Parameters
+    ----------
+    table
+        One row per configuration and GPU: ``gpu`` or ``device``, ``pre_bytes`` and
+        ``training_bytes`` (null where unknown, which is drawn as ``?``), optionally
+        ``memory_bytes`` (the capacity; null where unknown), and of ``run``, ``network``, ``batch``,
+        ``gpus``, ``method`` and ``source`` those that there are. Runs are named only where nothing
+        else tells them apart.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    import plotly.graph_objects as go
+
+    table, above, beside = _known_uses(table)
+    if table.is_empty():
+        return empty_figure(title, subtitle, NO_MEMORY)
+    shown = table.head(MOST_ROWS)
+    rows = rows_of(shown, above, beside)
+    used = max(value or 0 for name in _USES for value in shown[name])
+    most = max((each for each in shown["memory_bytes"] if each is not None), default=0)
+    far = most > _FAR * used
+    largest = used if far else max(used, most)
+    unit = unit_of(largest, BYTE_UNITS)
+    layout = figure_layout(
+        title,
+        subtitle,
+        height=round(36 * (rows.end + 0.5)) + 176,
+        margin={"l": max(text_width(row.label for row in rows.rows) + 28, 72), "r": 60, "t": 116},
+        notes=[*common_note(shown, (*above, *beside)), *_use_notes(table, most, unit, far=far)],
+    )
+    figure = go.Figure(layout={**layout, "barmode": "overlay", "legend": legend_above(layout)})
+    for place, name in enumerate(_USES):
+        figure.add_trace(_use_bars(shown[name], name, rows, unit, offset=(place - 1) * _BAR))
+    if most and not far:
+        figure.add_trace(_capacity_marks(shown["memory_bytes"].to_list(), rows, unit))
+    show_rows(figure, rows)
+    ends = [0, 1.08 * largest / unit[0] or 1]
+    figure.update_xaxes(title_text=f"memory in use ({unit[1]})", range=ends)
+    return figure
+
+
+def _known_uses(table: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """Return the rows of which a use is known, by configuration, and what names them."""
+    import polars as pl
+
+    if "memory_bytes" not in table.columns:
+        table = table.with_columns(pl.lit(None, pl.Int64).alias("memory_bytes"))
+    amounts = [pl.col(name).cast(pl.Int64) for name in (*_USES, "memory_bytes")]
+    table = table.with_columns(*amounts).filter(pl.any_horizontal(pl.col(*_USES).is_not_null()))
+    above = [key for key in _ABOVE if key in table.columns]
+    beside = [key for key in _BESIDE if key in table.columns]
+    if "gpu" in beside and "device" in beside:
+        beside.remove("device")
+    named = [*above, *beside]
+    if "run" in table.columns and (not named or table.select(named).is_duplicated().any()):
+        above = ["run", *above]
+    if above and not table.is_empty():
+        table = pl.concat(table.partition_by(above, maintain_order=True))
+    return table, above, beside
+
+
+def _use_notes(table: pl.DataFrame, most: int, unit: tuple[int, str], *, far: bool) -> list[str]:
+    shown, hidden = table.head(MOST_ROWS), table.height - MOST_ROWS
+    notes = {
+        "the capacity of the GPUs is unknown": not most,
+        f"capacity, beyond the axis: up to {_amount(most, unit)} {unit[1]}": far,
+        "? unknown": any(shown[name].has_nulls() for name in _USES),
+        f"not shown: {hidden:,} more": hidden > 0,
+    }
+    return [note for note, applies in notes.items() if applies]
+
+
+def _amount(value: float, unit: tuple[int, str]) -> str:
+    number = value / unit[0]
+    return f"{number:,.{0 if unit[0] == 1 else 2 if number < _LONG else 1}f}"
+
+
+def _use_bars(
+    values: pl.Series, name: str, rows: Rows, unit: tuple[int, str], *, offset: float
+) -> go.Bar:
+    """Return the bars of one use of memory; what is not known is a mark and no bar."""
+    import plotly.graph_objects as go
+
+    label, colour = _USES[name]
+    texts = ["?" if value is None else _amount(value, unit) for value in values]
+    return go.Bar(
+        x=[(value or 0) / unit[0] for value in values],
+        y=[row.place for row in rows.rows],
+        offset=offset,
+        width=_BAR - 0.03,
+        orientation="h",
+        name=label,
+        marker={"color": colour, "line": {"width": 0}},
+        text=texts,
+        textposition="outside",
+        textfont_size=11,
+        constraintext="none",
+        cliponaxis=False,
+        hoverinfo="text",
+        hovertext=[
+            f"<b>{figure_text(row.label)}</b><br>{label}: {text} {unit[1]}"
+            for row, text in zip(rows.rows, texts, strict=True)
+        ],
+    )
+
+
+def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, str]) -> go.Scatter:
+    """Return a line across each row at what its GPU has."""
+    import plotly.graph_objects as go
+
+    known = [
+        (row.place, value / unit[0])
+        for row, value in zip(rows.rows, capacities, strict=True)
+        if value is not None
+    ]
+    return go.Scatter(
+        x=[x for _, value in known for x in (value, value, None)],
+        y=[y for place, _ in known for y in (place - 0.5, place + 0.5, None)],
+        mode="lines", name="capacity", line=_LINE, hoverinfo="skip",
+    )  # fmt: skip
+
+
+class _Line(NamedTuple):
+    """What was measured over the batch, and the line that was fitted to it."""
+
+    name: str
+    points: pl.DataFrame
+    fit: dict[str, Any]
+    """A row of the fit; empty without one."""
+    curve: pl.DataFrame | None
+
+    @property
+    def last(self) -> float:
+        """The batch at which the line ends."""
+        measured: float = max(self.points["batch"].to_list())
+        return min(max(self.fit.get("largest_batch") or 0, measured), _STRETCH * measured)
+
+    def at(self, batch: float) -> float | None:
+        """Return what the line says of a batch, in bytes, if there is a line."""
+        slope, intercept = self.fit.get("slope_bytes"), self.fit.get("intercept_bytes")
+        return None if slope is None or intercept is None else float(intercept + slope * batch)
+
+
+def memory_fit_figure(
+    points: pl.DataFrame,
+    fit: pl.DataFrame,
+    *,
+    title: str,
+    subtitle: str,
+    curve: pl.DataFrame | None = None,
+    capacity_bytes: int | None = None,
+    interval: str = "95 % prediction interval",
+) -> go.Figure:
+    """Return the memory in training over the batch size, the lines fitted to it, and the limit.
+
+    One colour per line, at most 8; each ends at the largest batch that is estimated to fit, or at
+    four times the largest that was measured. A whisker there, or a band along the line if `curve`
+    is given, is its interval.
+
+    Parameters
+    ----------
+    points
+        What was measured: ``batch``, ``training_bytes`` and the columns that tell lines apart;
+        rows in which one of the first two is null are not drawn.
+    fit
+        One row per line: of ``network``, ``method`` and ``source`` those that tell lines apart;
+        ``slope_bytes`` and ``intercept_bytes`` (null where no line could be fitted),
+        ``usable_bytes``, ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    curve
+        The lines at more batches: the columns that tell them apart, ``batch``, ``low_bytes`` and
+        ``high_bytes``.
+    capacity_bytes
+        What the GPU has; ``usable_bytes`` is that less a margin.
+    interval
+        What the interval is.
+    """
+    points = points.drop_nulls(["batch", "training_bytes"])
+    if points.is_empty():
+        return empty_figure(title, subtitle, NO_MEMORY)
+    lines = _lines(points, fit, curve)
+    shown = lines[:_MOST_LINES]
+    limits = {"usable": max((each for each in fit["usable_bytes"] if each), default=None)}
+    limits["capacity"] = capacity_bytes
+    known = {name: limit for name, limit in limits.items() if limit is not None}
+    heights = [
+        *points["training_bytes"],
+        *known.values(),
+        *(line.at(line.last) or 0 for line in shown),
+    ]
+    # An interval far wider than all the rest may run out of the plot.
+    ends = [line.fit["high_bytes"] for line in shown if _ends_inside(line)]
+    heights.append(min(max(ends, default=0), 2 * max(heights)))
+    banded = [line for line in shown if _has_band(line)]
+    mark = "band" if banded else "whisker"
+    unit = unit_of(max(heights), BYTE_UNITS)
+    figure = _fit_plot(
+        [line.name for line in shown],
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *(["no line could be fitted"] if not any(line.at(0) for line in shown) else []),
+            *([f"{mark}: {interval}"] if banded or ends else []),
+            *([f"not shown: {len(lines) - len(shown):,} more"] if len(lines) > len(shown) else []),
+        ],
+    )
+    for place, line in enumerate(shown):
+        figure.add_traces(_line_traces(line, place, unit))
+    figure.update_xaxes(title_text="batch size", range=[0, 1.06 * max(line.last for line in shown)])
+    figure.update_yaxes(
+        title_text=f"memory in training ({unit[1]})", range=[0, 1.08 * max(heights) / unit[0]]
+    )
+    _draw_limits(figure, known, unit)
+    return figure
+
+
+def _lines(points: pl.DataFrame, fit: pl.DataFrame, curve: pl.DataFrame | None) -> list[_Line]:
+    """Return the lines in the order in which their first points were measured."""
+    keys = [key for key in _LINE_KEYS if key in fit.columns and key in points.columns]
+    fits = {tuple(row[key] for key in keys): row for row in fit.iter_rows(named=True)}
+    groups = points.partition_by(keys, maintain_order=True) if keys else [points]
+    named = varying(points, keys)
+    lines = []
+    for group in groups:
+        first = group.row(0, named=True)
+        own = tuple(first[key] for key in keys)
+        row = fits.get(own, {})
+        largest = row.get("largest_batch")
+        name = label_of(first, named) or "measured"
+        name += "" if largest is None else f": largest batch {largest:,}"
+        lines.append(_Line(name, group, row, None if curve is None else _of(curve, keys, own)))
+    return lines
+
+
+def _of(curve: pl.DataFrame, keys: Sequence[str], own: Sequence[Any]) -> pl.DataFrame:
+    for key, value in zip(keys, own, strict=True):
+        curve = curve.filter(curve[key].eq_missing(value))
+    return curve.drop_nulls(["batch", "low_bytes", "high_bytes"]).sort("batch")
+
+
+def _ends_inside(line: _Line) -> bool:
+    """Tell whether a line ends at its largest batch, of which the interval is known."""
+    batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
+    return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
+
+
+def _has_band(line: _Line) -> bool:
+    return line.curve is not None and line.curve.height > 1
+
+
+def _fit_plot(
+    names: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
+) -> go.Figure:
+    import plotly.graph_objects as go
+
+    rows = legend_lines(names, _WIDTH - _SIDES["l"] - _SIDES["r"])
+    margin = {**_SIDES, "t": 96 + 20 * rows}
+    layout = figure_layout(
+        title, subtitle, width=_WIDTH, height=500 + 20 * rows, margin=margin, notes=notes
+    )
+    return go.Figure(layout={**layout, "showlegend": True, "legend": legend_above(layout)})
+
+
+def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
+    """Return what was measured, the line through it, and the interval, as a band or a whisker."""
+    import plotly.graph_objects as go
+
+    colour, name = SERIES_COLOURS[place % len(SERIES_COLOURS)], figure_text(line.name)
+    quiet: dict[str, Any] = {"legendgroup": str(place), "showlegend": False, "hoverinfo": "skip"}
+    traces = [
+        go.Scatter(
+            x=line.points["batch"].to_list(),
+            y=(line.points["training_bytes"] / unit[0]).to_list(),
+            mode="markers",
+            name=name,
+            legendgroup=str(place),
+            marker={"symbol": _MARKERS[place % len(_MARKERS)], "color": colour, "size": 9},
+            hoverinfo="text",
+            hovertext=[
+                f"<b>{name}</b><br>batch {batch:,}<br>{_amount(value, unit)} {unit[1]}"
+                for batch, value in line.points.select("batch", "training_bytes").iter_rows()
+            ],
+        )
+    ]
+    ends = [line.at(0), line.at(line.last)]
+    if None not in ends:
+        heights = [end / unit[0] for end in ends if end is not None]
+        look = {"color": colour, "width": 2}
+        traces.append(go.Scatter(x=[0, line.last], y=heights, mode="lines", line=look, **quiet))
+    if line.curve is not None and _has_band(line):
+        traces.append(_interval_band(line.curve, colour, unit, quiet))
+    elif _ends_inside(line):
+        traces.append(_whisker(line.fit, colour, unit, quiet))
+    return traces
+
+
+def _interval_band(
+    curve: pl.DataFrame, colour: str, unit: tuple[int, str], quiet: dict[str, Any]
+) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    batches = curve["batch"].to_list()
+    there, back = curve["high_bytes"] / unit[0], (curve["low_bytes"] / unit[0]).reverse()
+    return go.Scatter(
+        x=batches + batches[::-1], y=[*there, *back], mode="lines", line={"width": 0},
+        fill="toself", fillcolor=faint(colour), **quiet,
+    )  # fmt: skip
+
+
+def _whisker(
+    fit: dict[str, Any], colour: str, unit: tuple[int, str], quiet: dict[str, Any]
+) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    ends = [fit["low_bytes"] / unit[0], fit["high_bytes"] / unit[0]]
+    return go.Scatter(
+        x=[fit["largest_batch"]] * 2, y=ends, mode="lines+markers",
+        line={"color": colour, "width": 1.5},
+        marker={"symbol": "line-ew", "size": 10, "line": {"color": colour, "width": 1.5}}, **quiet,
+    )  # fmt: skip
+
+
+def _draw_limits(figure: go.Figure, limits: dict[str, int], unit: tuple[int, str]) -> None:
+    """Draw what a GPU has, and what of it may be used, as lines across the plot."""
+    for name, limit in limits.items():
+        look = _LINE if name == "capacity" else {**_LINE, "color": MUTED, "dash": "dot"}
+        figure.add_hline(y=limit / unit[0], line=look)
+        figure.add_annotation(
+            text=f"{name}<br>{_amount(limit, unit)} {unit[1]}", showarrow=False, align="left",
+            xref="paper", x=1, xanchor="left", xshift=6, y=limit / unit[0], font_size=12,
+            yanchor="bottom" if name == "capacity" else "top",
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Samples that ``nvidia-smi`` takes of GPUs, as the CSV that it writes."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.errors import InputError
+
+_RECORD_WITH = (
+    "record with `nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -lms 100`"
+)
+_RECOMMENDED = ("timestamp", "index", "uuid", "memory.used")
+_MIB = 1 << 20
+_NS_PER_US = 1000
+_LARGEST = 1 << 30
+"""Bytes beyond which a file is not read; so much is a day of eight GPUs every 100 ms."""
+_HEAD = 4096
+_ROWS = 1 << 18
+"""Lines that are taken apart at once."""
+
+_SCHEMA = {
+    "time": pl.Int64,
+    "gpu": pl.Int32,
+    "uuid": pl.String,
+    "memory_used": pl.Int64,
+    "memory_total": pl.Int64,
+    "utilisation_gpu": pl.Float64,
+}
+# Of ASCII digits: what else Unicode calls a digit is no number to polars.
+_TIME = r"^(2[01][0-9]{2}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?)$"
+_UUID = r"^(?:GPU-)?([0-9A-Za-z-]{1,64})$"
+_INDEX = "^([0-9]{1,4})$"
+_SIZE = "^([0-9]{1,9})(?: MiB)?$"
+_PERCENT = "^([0-9]{1,3})(?: %)?$"
+_HEADER = (
+    r"(?i)(?:^|,)\s*timestamp\s*(?:,|$)",
+    r"(?i)(?:^|,)\s*memory\.used\s*(?:\[[^\]]*\])?\s*(?:,|$)",
+)
+_ENDS = (" MiB", " %", "]")
+"""How a last line ends that has no line end but is not cut short either."""
+
+
+def read_smi(
+    path: Path,
+    *,
+    utc_offset: timedelta = timedelta(0),
+    columns: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """Return the samples in the output of ``nvidia-smi --query-gpu=... --format=csv -lms 100``.
+
+    Columns may be in any order, with or without units and further ones; headers may repeat. A
+    line that is cut short, and any other text, is left out.
+
+    Parameters
+    ----------
+    path
+        The file.
+    utc_offset
+        How far the clock that the times were taken from was ahead of UTC. ``nvidia-smi`` writes
+        local time and does not say in which time zone; by default it is taken for UTC.
+    columns
+        What was queried, in that order, as written after ``--query-gpu=``. It serves for what has
+        no header (``--format=csv,noheader``); by default that is taken for
+        ``timestamp,index,uuid,memory.used`` if it looks so.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per sample and GPU, in the order of time:
+
+        - ``time`` (Int64): ns since the Unix epoch
+        - ``gpu`` (Int32): index of the GPU as ``nvidia-smi`` counts, which follows PCI bus
+          locations and so may differ from CUDA ordinals; null if it was not queried
+        - ``uuid`` (String): without the prefix GPU-; null if it was not queried
+        - ``memory_used``, ``memory_total`` (Int64): bytes; null where unknown
+        - ``utilisation_gpu`` (Float64): per cent of the time since the last sample in which any
+          kernel ran; null where unknown
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds no such samples.
+    """
+    lines = _lines(path).to_frame("line").with_columns(
+        header=pl.when(_is_header()).then("line").forward_fill()
+    )  # fmt: skip
+    parts = [pl.DataFrame(schema=_SCHEMA)]
+    for (header,), part in lines.filter(~_is_header()).partition_by("header", as_dict=True).items():
+        queried = columns if header is None else str(header).split(",")
+        parts += (_samples(some["line"], queried) for some in part.iter_slices(_ROWS))
+    samples = pl.concat(parts)
+    if samples.is_empty():
+        raise _not_smi(path)
+    offset = utc_offset // timedelta(microseconds=1) * _NS_PER_US
+    return samples.with_columns(pl.col("time") - offset).sort("time", maintain_order=True)
+
+
+def _not_smi(path: Path) -> InputError:
+    return InputError(f"{path} is no CSV of nvidia-smi", _RECORD_WITH)
+
+
+def _lines(path: Path) -> pl.Series:
+    """Return the lines that are there as a whole, without what surrounds them."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_HEAD)
+            wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
+            if b"\0" in data and not wide:
+                raise _not_smi(path)
+            data += file.read(_LARGEST)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})", "check the path") from error
+    if len(data) > _LARGEST:
+        raise InputError(f"{path} is larger than 1 GiB", "split it, or sample less often")
+    text = data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    lines = pl.Series("line", [text]).str.split("\n").explode().str.strip_chars()
+    is_whole = text.endswith("\n") or text.rstrip().endswith(_ENDS)
+    return lines if is_whole else lines.head(-1)
+
+
+def _is_header() -> pl.Expr:
+    return pl.all_horizontal(pl.col("line").str.contains(column) for column in _HEADER)
+
+
+def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
+    """Return the samples in lines of the same columns."""
+    names = [_name(field) for field in queried or _RECOMMENDED]
+    places = {name: names.index(name) for name in dict.fromkeys(names)}
+    if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):
+        return pl.DataFrame(schema=_SCHEMA)
+    fields = lines.str.split(",").to_frame("fields")
+    fields = fields.filter(pl.col("fields").list.len() == len(names))
+    samples = fields.select(
+        time=_field(places, "timestamp", _TIME)
+        .str.to_datetime("%Y/%m/%d %H:%M:%S%.f", time_unit="ns", strict=False)
+        .cast(pl.Int64),
+        gpu=_field(places, "index", _INDEX).cast(pl.Int32),
+        uuid=_field(places, "uuid", _UUID),
+        memory_used=_field(places, "memory.used", _SIZE).cast(pl.Int64) * _MIB,
+        memory_total=_field(places, "memory.total", _SIZE).cast(pl.Int64) * _MIB,
+        utilisation_gpu=_field(places, "utilization.gpu", _PERCENT).cast(pl.Float64),
+    )
+    told = ["time", "gpu" if "index" in places else "uuid"]
+    # Without a header nothing but its look says what a line is.
+    return samples.drop_nulls(told if queried else [*told, "uuid", "memory_used"])
+
+
+def _field(places: Mapping[str, int], name: str, pattern: str) -> pl.Expr:
+    """Return what a pattern finds in a field; null where it does not match, or was not queried."""
+    if name not in places:
+        return pl.lit(None, pl.String)
+    return pl.col("fields").list.get(places[name]).str.strip_chars().str.extract(pattern)
+
+
+def _name(field: str) -> str:
+    """Return the name of a column, as it may be queried or headed."""
+    name = re.sub(r"\[[^\]]*\]$", "", field.strip().lower()).strip()
+    return {"gpu_uuid": "uuid"}.get(name, name)

@@ -1,0 +1,181 @@
+"""GPU memory: what processes allocate and release on which GPU, and what that adds up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tracekit._spool import Workspace
+from tracekit.sources.nsys._ids import small
+from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._metadata import shifted
+from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._seen import Seen
+
+MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+
+# Kinds of memory that lie on the GPU they are recorded for: device, array, static. Managed memory
+# (4, 6) moves between GPUs and host as it is used, so an allocation of it occupies none yet.
+_ON_GPU = (2, 3, 5)
+_ALLOCATION, _RELEASE = 0, 1
+_LARGEST = 1 << 50
+"""More bytes than any GPU has; what says more is damaged."""
+
+_COLUMNS = (
+    "start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType",
+)  # fmt: skip
+_EVENT = {
+    "start": pl.Int64, "process_gid": pl.Int64, "ordinal": pl.Int64, "address": pl.Int64,
+    "bytes": pl.Int64,
+}  # fmt: skip
+_ADDRESS = ["process_gid", "address"]
+_GPU = ["process_gid", "ordinal"]
+
+
+class GpuMemory:
+    """Allocations and releases of GPU memory, as the program asked the driver for them.
+
+    A framework that keeps a pool of its own asks for large pieces and shows nothing of what it
+    does with them.
+
+    Parameters
+    ----------
+    export
+        The export.
+    workspace
+        Where the events wait until they are in the order of time.
+    """
+
+    def __init__(self, export: Export, workspace: Workspace) -> None:
+        self._export = export
+        self._unclear = 0
+        seen = Seen(self._events(workspace.rows), workspace, *_GPU)
+        self._rows = seen.rows
+        self.distinct = seen.distinct.drop_nulls()
+        """Who allocated on which GPU: ``process_gid, ordinal``."""
+
+    def _events(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the events, in which ``bytes`` is null for a release."""
+        file, metadata = self._export.file, self._export.metadata
+        for batch in file.batches(MEMORY_USAGE, dict.fromkeys(_COLUMNS, "int"), rows):
+            on_gpu = batch.filter(pl.col("memKind").is_in(_ON_GPU))
+            allocates = pl.col("memoryOperationType") == _ALLOCATION
+            placed = pl.all_horizontal(pl.col("start", "globalPid", "address").is_not_null())
+            releases = pl.col("memoryOperationType") == _RELEASE
+            has_gpu = small(pl.col("deviceId")).is_not_null()
+            sized = has_gpu & pl.col("bytes").is_between(0, _LARGEST)
+            clear = on_gpu.filter(placed & (releases | (allocates & sized)))
+            self._unclear += on_gpu.height - clear.height
+            yield shifted(clear, metadata, "start").select(
+                "start",
+                "address",
+                end="start",
+                process_gid="globalPid",
+                ordinal=pl.when(allocates).then("deviceId"),
+                bytes=pl.when(allocates).then("bytes"),
+            )
+
+    def _changes(self) -> Iterator[pl.DataFrame]:
+        """Return chunk by chunk what changes when.
+
+        An address is unique in a process, whatever GPU it is on, so any event at one ends what was
+        allocated there before, and an allocation begins.
+
+        Returns
+        -------
+        ``process_gid, ordinal, time, change, in_use, recorded``; `ordinal` and `change` are null
+        for the release of what was never allocated, and `recorded` is false for one that must have
+        happened before an allocation at the same address.
+        """
+        held = pl.DataFrame(schema=_EVENT)
+        totals = pl.DataFrame(schema=dict.fromkeys((*_GPU, "total"), pl.Int64))
+        for chunk in self._rows.chunks(_EVENT):
+            before = held.with_columns(start=pl.lit(None, pl.Int64))
+            events = pl.concat([before, chunk]).with_row_index("at")
+            events = events.with_columns(
+                pl.col("ordinal", "bytes").shift(1).over(_ADDRESS).name.prefix("last_")
+            ).filter(pl.col("start").is_not_null())
+            changes = (
+                pl.concat([_released(events), _allocated(events)])
+                .sort("at", "is_allocation")
+                .join(totals, on=_GPU, how="left", nulls_equal=True, maintain_order="left")
+                .with_columns(
+                    in_use=pl.col("change").cum_sum().over(_GPU) + pl.col("total").fill_null(0)
+                )
+            )
+            yield changes.select(*_GPU, "time", "change", "in_use", "recorded")
+            held = _still_held(held, chunk)
+            totals = _latest(totals, changes)
+
+    def batches(self, places: Places) -> Iterator[pl.DataFrame]:
+        """Return the canonical table ``memory``, in the order of time."""
+        for changes in self._changes():
+            yield _placed(changes, places).select(
+                pl.lit(0, pl.Int32).alias("report"), "process", "device", "time", "change", "in_use"
+            )
+
+    def losses(self, places: Places) -> tuple[str, ...]:
+        """Say what of the events was left out or is not known."""
+        unheld = unrecorded = unplaced = 0
+        for changes in self._changes():
+            known = changes.drop_nulls("change")
+            unheld += changes.height - known.height
+            unrecorded += int((~known["recorded"]).sum())
+            unplaced += known.height - _placed(known, places).height
+        losses = (
+            (self._unclear, "are incomplete and were left out"),
+            (unheld, "are releases of what was allocated before recording began"),
+            (unrecorded, "are releases that were not recorded, but must have happened"),
+            (unplaced, "are on a GPU that is not known, and were left out"),
+        )
+        return tuple(f"{count:,} GPU memory events {what}" for count, what in losses if count)
+
+
+def _released(events: pl.DataFrame) -> pl.DataFrame:
+    """Return what events end: what was allocated at the address before."""
+    is_release = pl.col("bytes").is_null()
+    return events.filter(is_release | pl.col("last_bytes").is_not_null()).select(
+        "at",
+        "process_gid",
+        pl.col("last_ordinal").alias("ordinal"),
+        pl.col("start").alias("time"),
+        change=-pl.col("last_bytes"),
+        is_allocation=pl.lit(value=False),
+        recorded=is_release,
+    )
+
+
+def _allocated(events: pl.DataFrame) -> pl.DataFrame:
+    return events.drop_nulls("bytes").select(
+        "at",
+        *_GPU,
+        pl.col("start").alias("time"),
+        change="bytes",
+        is_allocation=pl.lit(value=True),
+        recorded=pl.lit(value=True),
+    )
+
+
+def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Return the allocations that no later event ended."""
+    return (
+        pl.concat([held, events])
+        .unique(_ADDRESS, keep="last", maintain_order=True)
+        .drop_nulls("bytes")
+    )
+
+
+def _latest(totals: pl.DataFrame, changes: pl.DataFrame) -> pl.DataFrame:
+    """Return what is in use by each process on each GPU after some changes."""
+    now = changes.drop_nulls("change").select(*_GPU, total="in_use")
+    return pl.concat([totals, now]).unique(_GPU, keep="last", maintain_order=True)
+
+
+def _placed(changes: pl.DataFrame, places: Places) -> pl.DataFrame:
+    """Return the changes whose process and GPU are known, with their numbers."""
+    known = changes.drop_nulls("change")
+    return known.with_columns(
+        places.process(known["process_gid"]).alias("process"),
+        places.device("ordinal", known).alias("device"),
+    ).drop_nulls(["process", "device"])
