@@ -61,12 +61,15 @@ PUBLIC = {
         overhead_figure printable records save_figure scaling_figure stage_bars_figure terminal
         to_csv to_json to_markdown to_parquet utilisation_figure
     """,
-    "tracekit.sources": "Progress check_readable open_report read read_smi",
+    "tracekit.sources": "Progress check_readable content_files open_report read read_smi",
+    "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
-    "tracekit.sources.sqlite": "MAGIC SqlType SqliteFile",
+    "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
+    "tracekit.sources.columnar": "ColumnarExport table_files",
+    "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
         DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue file_digest
-        make_reports open_executor run_digest
+        file_size make_reports open_executor run_digest
     """,
 }
 

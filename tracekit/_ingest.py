@@ -22,6 +22,7 @@ from tracekit.store import (
     RunRecord,
     Store,
     file_digest,
+    file_size,
     make_reports,
     open_executor,
     run_digest,
@@ -39,6 +40,8 @@ OnError = str | Callable[[Path, InputError], None]
 
 _FORMAT = 3
 """Version of what a run's folder holds; runs of another one are made again."""
+_FOLDER_ENDING = re.compile("_(pqt|arw)dir$")
+"""What nsys adds to a report's name in naming the folder of an export."""
 _WORTH_A_PROCESS = 16 << 20
 """Bytes of traces that are read in the time that a process takes to start."""
 
@@ -59,6 +62,8 @@ class Request:
         What names mean.
     memory
         How much memory the work may use, bytes.
+    nsys
+        The nsys that exports reports; None for the one that is found.
     processes
         How many processes may work at once; None decides.
     dask
@@ -75,6 +80,7 @@ class Request:
     labels: Mapping[str, str]
     rules: Rules
     memory: int
+    nsys: str | None
     processes: int | None
     dask: str | None
     on_error: OnError
@@ -113,19 +119,20 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     digests = _digests(request, failures)
     _check_distinct(digests)
     share = [
-        (path, ReportOptions(request.rules, digest, request.memory))
+        (path, ReportOptions(request.rules, digest, request.memory, request.nsys))
         for path, digest in digests.items()
     ]
     tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
 
     def make(folder: Path) -> Made:
         made = make_reports(folder, share, executor, failures.add, tell)
+        _check_ranks(folder, made.files)
         return replace(made, left_out=tuple(failures.sentences))
 
     return store.add(
         digest=run_digest(list(digests.values())),
         options=options_text(request.rules),
-        files=[path.name for path in digests],
+        files=[path.absolute().name for path in digests],
         name=request.name,
         default_name=_default_name(request),
         labels=request.labels,
@@ -142,7 +149,7 @@ def options_text(rules: Rules) -> str:
 
 def content_digest(path: Path, progress: Progress) -> str:
     """Return the digest of a file, telling how much of it is read."""
-    size = path.stat().st_size
+    size = file_size(path)
     return file_digest(path, lambda done: progress("check content", done, size))
 
 
@@ -231,6 +238,21 @@ def _check_distinct(digests: Mapping[Path, str]) -> None:
             )
 
 
+def _check_ranks(folder: Path, files: Sequence[str]) -> None:
+    """Raise `UsageError` where two reports say that they are one rank: they are of two jobs."""
+    from tracekit.model import Trace
+
+    first: dict[int, int] = {}
+    for index, name in enumerate(files):
+        for rank in Trace.scan(folder / str(index)).read("reports")["rank"].drop_nulls():
+            other = first.setdefault(rank, index)
+            if other != index:
+                raise UsageError(
+                    f"{files[other]} and {name} are both rank {rank}",
+                    "a run has each rank once: leave out the report of another job",
+                )
+
+
 class _Overall:
     """Tells how far each report is, and how many of them are through."""
 
@@ -262,13 +284,15 @@ def _processes(request: Request) -> int:
 
 
 def _size(files: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in files if path.is_file())
+    return sum(map(file_size, files))
 
 
 def _default_name(request: Request) -> str:
     """Return the name of the file; of several, that of the folder in which the first one is."""
-    first = request.files[0]
-    return first.absolute().parent.name if request.is_many else first.stem
+    first = request.files[0].absolute()
+    if request.is_many:
+        return first.parent.name
+    return _FOLDER_ENDING.sub("", first.name) if first.is_dir() else first.stem
 
 
 def _natural(path: Path) -> list[str | int]:

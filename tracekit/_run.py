@@ -252,6 +252,7 @@ def ingest(
     progress: Progress | None = None,
     report_progress: ReportProgress | None = None,
     memory: int = DEFAULT_MEMORY,
+    nsys: StrPath | None = None,
     processes: int | None = None,
     dask: str | None = None,
     on_error: OnError = "stop",
@@ -261,8 +262,9 @@ def ingest(
     Parameters
     ----------
     path
-        The file; or files that are the reports of one run, such as those of its ranks. They are
-        put in order of their names, with ``rank10`` after ``rank2``.
+        The file, or the folder of a columnar export; or several that are the reports of one run,
+        such as those of its ranks. They are put in order of their names, with ``rank10`` after
+        ``rank2``.
     name
         Name of the run; the file's by default, or that of the folder of several.
     labels
@@ -280,6 +282,9 @@ def ingest(
         Of several files, told of each one: the file, and the same; at its end, an empty step.
     memory
         How much memory the work may use on a machine, bytes.
+    nsys
+        The nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default ``TRACEKIT_NSYS``, else
+        the one on the path.
     processes
         How many of several files are read at once, each in a process; by default as many as there
         are cores.
@@ -315,6 +320,7 @@ def ingest(
         labels=labels or {},
         rules=Rules.load(None if rules is None else Path(rules), iteration),
         memory=memory,
+        nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
         dask=dask,
         on_error=on_error,
@@ -371,4 +377,8 @@ def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
 def _looks_like_path(reference: StrPath) -> bool:
     """Tell whether someone who wrote this meant a file, even if there is none."""
     text = str(reference)
-    return not isinstance(reference, str) or os.sep in text or text.endswith((".sqlite", ".db"))
+    return (
+        not isinstance(reference, str)
+        or os.sep in text
+        or text.endswith((".sqlite", ".db", ".nsys-rep", ".qdrep"))
+    )

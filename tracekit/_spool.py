@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +46,13 @@ class Workspace:
         self._numbers = itertools.count()
         self.rows = min(max(memory // _BYTES_PER_ROW, _FEWEST_ROWS), _MOST_ROWS)
         """How many rows of a table to work on at once."""
+
+    def new_folder(self) -> Path:
+        """Return a new folder, for this user alone, which lasts as long as this and its folder."""
+        made = Path(tempfile.mkdtemp(dir=self._folder))
+        if self._folder is None:
+            weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+        return made
 
     def take(self, frame: pl.DataFrame) -> Path | None:
         """Return the file that `frame` has to go to, or None and reserve the memory it takes."""

@@ -495,12 +495,14 @@ def test_a_run_without_gpu_work() -> None:
 
 @pytest.mark.parametrize("by", ["", "stages", "stage,", "stage,stage", "Stage", [], ["stage", ""]])
 def test_wrong_keys(by: Any) -> None:
-    with pytest.raises(UsageError, match="stage, kind, kernel, range, device, stream, iteration"):
+    with pytest.raises(UsageError, match="device, stream, rank, node, iteration"):
         breakdown(_iterations(), by)
 
 
 def test_keys() -> None:
-    assert list(KEYS) == ["stage", "kind", "kernel", "range", "device", "stream", "iteration"]
+    assert list(KEYS) == [
+        "stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration"
+    ]  # fmt: skip
     assert parse_keys(" stage ,device") == ("stage", "device")
     assert parse_keys(["device", "stage"]) == ("device", "stage")
 

@@ -6,11 +6,10 @@ import random
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._matching import clocks, match
+from tracekit.analysis._matching import match, with_clocks
 from tracekit.model import REPORTS
 
 _SCHEMA = {
@@ -134,25 +133,18 @@ class TestByNumber:
 
 
 class TestClocks:
-    @pytest.mark.parametrize(
-        ("known", "expected"),
-        [
-            ([(None, "a"), (None, "a")], [("report 0", 0), ("report 1", 0)]),
-            ([(50, "a"), (70, "a")], [("a", 0), ("a", 20)]),
-            ([(50, "a"), (70, "b")], [("a", 0), ("b", 20)]),
-            ([(50, None), (70, None)], [("report 0", 0), ("report 1", 0)]),
-            ([(50, "a"), (50, "b")], [("session", 0), ("session", 0)]),
-            ([(50, "a"), (None, "a")], [("a", 0), ("report 1", 0)]),
-        ],
-    )
-    def test_what_can_be_compared(self, known: Any, expected: list[tuple[str, int]]) -> None:
-        assert clocks(reports(*known)).select("clock", "shift").rows() == expected
+    def test_reports_with_one_clock_can_be_compared(self) -> None:
+        known = reports((None, "a"), (None, "a"), (None, "b")).with_columns(
+            clock=pl.Series(["host a", "host a", None])
+        )
+        rows = pl.DataFrame({"report": [0, 1, 2]}, schema={"report": pl.Int32})
+        assert with_clocks(rows, known)["clock"].to_list() == ["host a", "host a", "report 2"]
 
-    def test_reports_of_a_host_are_matched_by_its_time(self) -> None:
-        rows = [row(0, 1000, 1100), row(1, 30, 101, report=1)]
-        assert matched(*rows, where=reports((5000, "a"), (6000, "a"))) == [0, 0]
-        assert matched(*rows, where=reports((5000, "a"), (6000, "b"))) == [None, None]
-        assert matched(*rows, where=reports((None, "a"), (None, "a"))) == [None, None]
+    def test_collectives_are_matched_on_one_clock_alone(self) -> None:
+        rows = [row(0, 1000, 1100), row(1, 1030, 1101, report=1)]
+        known = reports((None, "a"), (None, "a"))
+        assert matched(*rows, where=known.with_columns(clock=pl.lit("host a"))) == [0, 0]
+        assert matched(*rows, where=known) == [None, None]
 
 
 @st.composite

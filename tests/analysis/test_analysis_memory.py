@@ -338,8 +338,8 @@ class TestAllocator:
 
     def test_reports_of_one_host_have_one_clock(self) -> None:
         trace = run(
-            [event(10, 100, 100), event(10, 30, 30, process=2, report=1)],
-            reports=[report(), report(1, session_start=START + 500)],
+            [event(10, 100, 100), event(510, 30, 30, process=2, report=1)],
+            reports=[report(clock="host h"), report(1, clock="host h", clock_offset=500)],
         )
         row = memory_use(trace).row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"], row["peak_bytes"]) == (100, 130, 130)

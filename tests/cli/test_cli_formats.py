@@ -35,7 +35,7 @@ COMPARED = ["step", "stage", "kind", "kernel", "range", "device", "collective", 
 OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
 SIZED = ["--bytes", "all_reduce=25MB"]
-KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "iteration"]
+KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration"]
 
 LISTINGS = {
     "breakdown": [

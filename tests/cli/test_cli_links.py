@@ -74,7 +74,7 @@ def test_notes_say_what_the_numbers_stand_on(stored: Path) -> None:
     assert "2 (n - 1) S for n = 4 GPUs and gradients of S = 4 MB" in text
     text = tracekit("links").stdout
     assert "80 of 80 NCCL kernels are of unknown size" in text
-    assert "--include-blobs=true" in text
+    assert "--nccl-log or --bytes" in text
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from many_helpers import assert_same, damage, left_over, no_worker_left, write_ranks, write_report
+from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
 import tracekit
@@ -220,3 +221,16 @@ def test_default_names(ranks, tmp_path) -> None:
     write_ranks(folder, 2)
     run, _ = tracekit.ingest(sorted(folder.iterdir()))
     assert run.name == "my job"
+
+
+def test_two_reports_of_one_rank_are_of_two_jobs(tmp_path, store) -> None:
+    for number in range(2):
+        with NsysBuilder(tmp_path / f"{number}.sqlite", schema="3.11.1") as nsys:
+            nsys.launch(0, 10 + number, 20)
+            name, value = "PROCESS_0:ENVIRONMENT_VARIABLE", "OMPI_COMM_WORLD_RANK=3"
+            nsys.insert("META_DATA_CAPTURE", name=name, value=value)
+    files = sorted(tmp_path.glob("*.sqlite"))
+    with pytest.raises(UsageError, match=r"0\.sqlite and 1\.sqlite are both rank 3: a run has"):
+        tracekit.ingest(files)
+    run, _ = tracekit.ingest(files[:1])
+    assert run.table("reports").collect()["rank"].to_list() == [3]

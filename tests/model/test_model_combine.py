@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -195,11 +195,18 @@ def test_files_of_the_same_name_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("starts", "aligned"), [((5, 5), True), ((5, 6), False), ((5, None), False)]
-)
-def test_reports_of_one_session_share_its_clock(starts, aligned) -> None:
-    both = combine([report(n, session_start=start) for n, start in enumerate(starts)])
+    ("starts", "hosts", "aligned"),
+    [
+        ((5, 5), "ab", True), ((5, 6), "aa", True), ((5, 6), "ab", False), ((5, None), "aa", False),
+        ((None, None), "aa", False),
+    ],
+)  # fmt: skip
+def test_reports_of_one_host_or_session_share_a_clock(starts, hosts, aligned) -> None:
+    both = combine(
+        [report(n, session_start=start, host=hosts[n]) for n, start in enumerate(starts)]
+    )
     assert both.warnings == () if aligned else both.warnings[0].startswith(CLOCKS)
+    assert (both.read("reports")["clock"].n_unique() == 1) == aligned
 
 
 def test_what_was_combined_can_be_combined() -> None:
@@ -207,7 +214,8 @@ def test_what_was_combined_can_be_combined() -> None:
     one, two, three = (report(n, devices=[gpu(0, f"u{n}")]) for n in range(3))
     nested, flat = combine([combine([one, two]), three]), combine([one, two, three])
     for name in TABLES:
-        assert_frame_equal(nested.read(name), flat.read(name))
+        own = ["clock"] if name == "reports" else []  # which is told once, where all are at hand
+        assert_frame_equal(nested.read(name).drop(own), flat.read(name).drop(own))
 
 
 def test_reports_from_files_are_not_read(tmp_path) -> None:
@@ -242,10 +250,13 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
                     kind = other.get(key, key)
                     if kind in kinds and value is not None:
                         row[key] = value + heights[kind][index]
+                if name == "reports":
+                    row |= {"clock": f"report {index}", "clock_offset": 0, "clock_drift": 0.0}
                 rows[name].append(row)
     return rows
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4))
 def test_as_a_naive_combination_row_by_row(shapes) -> None:
     traces = [

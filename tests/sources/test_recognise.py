@@ -109,11 +109,6 @@ class TestOtherTraces:
     @pytest.mark.parametrize(
         ("content", "what", "hint"),
         [
-            (
-                b"NVIDIA Tegra Profiler Report 1..\n\x0b\x00",
-                "an Nsight Systems report",
-                "nsys export",
-            ),
             (b"PAR1\x15\x04\x15", "a Parquet file", "nsys export --type sqlite"),
             (b"ARROW1\x00\x00", "an Arrow file", "nsys export --type sqlite"),
             (b"\xff\xff\xff\xff\x98\x01\x00\x00", "an Arrow stream", "nsys export --type sqlite"),
@@ -121,8 +116,9 @@ class TestOtherTraces:
             (gzip.compress(b"SQLite format 3\x00"), "a gzip archive", "gunzip"),
             (b"\x28\xb5\x2f\xfd\x04", "a zstd archive", "unzstd"),
             (b"PK\x03\x04\x14", "a zip archive", "unzip"),
-            (b'{"traceEvents": []}', "JSON", "nsys export --type sqlite"),
-            (b"\n  [ {}, {}", "JSON", "nsys export --type sqlite"),
+            (b'<?xml version="1.0"?><session/>', "an XML file", "nvprof -o run.nvvp"),
+            (b'{"events": []}', "JSON, but no PyTorch trace", "nsys export --type sqlite"),
+            (b"\n  [ {}, {}", "JSON, but no PyTorch trace", "nsys export --type sqlite"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
@@ -137,17 +133,18 @@ class TestOtherTraces:
         path.write_bytes(b"\x1f\x8b")
         _refused(path, UnsupportedTraceError, "a gzip archive", f"gunzip {path}")
 
-    def test_an_nvprof_database(self, folder):
+    def test_an_nvprof_database_that_lacks_a_column(self, folder):
         execute(
             folder / "t.nvvp",
             "CREATE TABLE StringTable (_id_ INTEGER PRIMARY KEY, value TEXT)",
             "CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (start INT, end INT, name INT)",
         )
-        _refused(folder / "t.nvvp", UnsupportedTraceError, "is an nvprof database", "nsys export")
+        lacking = "CONCURRENT_KERNEL has no column deviceId, correlationId"
+        _refused(folder / "t.nvvp", MissingDataError, lacking, "nvprof -o run.nvvp")
 
-    def test_an_nsys_report_recorded_here(self, real_trace):
-        report = real_trace("ddp_unet_4xa100_rank0").with_suffix(".nsys-rep")
-        _refused(report, UnsupportedTraceError, "an Nsight Systems report", f"sqlite {report}")
+    def test_an_nvprof_database_of_nothing(self, folder):
+        execute(folder / "t.nvvp", "CREATE TABLE StringTable (_id_ INT, value TEXT)")
+        _refused(folder / "t.nvvp", MissingDataError, "no GPU work", "nvprof -o run.nvvp")
 
 
 class TestExportsWithNothingToAnalyse:

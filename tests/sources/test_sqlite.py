@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from source_helpers import execute
 
 from tracekit.errors import DamagedTraceError
+from tracekit.sources._tables import Where
 from tracekit.sources.sqlite import SqliteFile
 
 BATCH = 1024
@@ -73,13 +74,14 @@ class TestValues:
 
     def test_a_condition_selects_rows(self, make):
         file = make("a INTEGER, b TEXT", [(1, "x"), (2, "y"), (3, "x")])
-        assert file.read("t", {"a": "int"}, "b = 'x'").rows() == [(1,), (3,)]
+        assert file.read("t", {"a": "int"}, [Where("b", "is", ("x",))]).rows() == [(1,), (3,)]
 
     def test_rows_keep_their_order_even_where_an_index_covers_them(self, make):
         file = make("a INTEGER, b TEXT", [(3, "x" * 9000), (1, "y" * 9000), (2, "z" * 9000)])
         execute(file.path, "CREATE INDEX i ON t (a)")
         assert file.read("t", {"a": "int"})["a"].to_list() == [3, 1, 2]
-        assert file.read("t", {"a": "int"}, "a > 1")["a"].to_list() == [3, 2]
+        some = [Where("a", "is", ("2", "3"))]
+        assert file.read("t", {"a": "int"}, some)["a"].to_list() == [3, 2]
 
     def test_names_that_need_quotes_are_read(self, make):
         file = make('"a ""b"" \'c\'" INTEGER, "select" INTEGER', [(1, 2)])

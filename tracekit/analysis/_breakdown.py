@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis._keys import OF_WINDOWS, columns_of, dividing, is_by_stage, parse_keys
 from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._ranks import outlier_ranks, process_ranks
 from tracekit.analysis._tallies import CUT, WHOLE, Counting, GroupTally, StageTally
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, KIND, Trace
@@ -93,14 +94,18 @@ def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
 def breakdown_with_meta(
     trace: Trace, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be."""
+    """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be.
+
+    By rank alone there is also ``outlier_ranks``; see `outlier_ranks` in this package.
+    """
     keys = parse_keys(by)
     if "iteration" in keys:  # its windows are not those that the run is measured by
         table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
         return table, breakdown_meta(trace, skip=skip)
     found = _found(trace, keys, skip=skip, with_stages=True)
     table = _table(trace, keys, found, skip=skip, per_iteration=per_iteration)
-    return table, _meta(trace, found, skip)
+    outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
+    return table, {**_meta(trace, found, skip), **outliers}
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,9 @@ def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> Group
         for name, (table, number, value) in tables.items()
         if name in columns
     }
+    for name in ("rank", "node"):
+        if name in columns:
+            named[name] = ("process", process_ranks(trace)[name])
     return GroupTally(columns, counting, "kernel" in keys, named)
 
 

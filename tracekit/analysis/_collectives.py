@@ -339,6 +339,20 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
         return []
     of_all = rows.filter(pl.col("library") == "nccl").height
     what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+    return [f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes"]
+
+
+_UNSIZED = {
+    "PyTorch Kineto JSON": "this PyTorch did not record them, as later ones do",
+    "nvprof SQLite": "nvprof records no sizes",
+}
+
+
+def why_unsized(trace: Trace) -> str:
+    """Say why sizes of NCCL's messages are not known, and how they are recorded."""
+    formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
+    if len(formats) == 1 and formats[0] in _UNSIZED:
+        return _UNSIZED[formats[0]]
     calls, payloads = (
         trace["ranges"]
         .filter(pl.col("domain") == "NCCL")
@@ -347,15 +361,13 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
         .row(0)
     )
     if not calls:
-        why = "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
-    elif not payloads:
-        why = (
+        return "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
+    if not payloads:
+        return (
             "NCCL's ranges hold no payload; export with `nsys export --include-blobs=true` "
             "(NCCL 2.16 or later)"
         )
-    else:
-        why = "their calls or number of ranks are not known"
-    return [f"{what}: {why}, or give --nccl-log or --bytes"]
+    return "their calls or number of ranks are not known"
 
 
 def _missing_participants(rows: pl.DataFrame) -> list[str]:

@@ -25,6 +25,8 @@ _KEYS = {
     "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
     "device": _Key(("device",), "GPU", divides_time=True),
     "stream": _Key(("device", "pid", "stream"), "CUDA stream of a process on a GPU"),
+    "rank": _Key(("rank",), "rank of the process in its job"),
+    "node": _Key(("node",), "host that the process ran on"),
     "iteration": _Key(("iteration",), "training step", divides_time=True),
 }
 KEYS = {name: key.meaning for name, key in _KEYS.items()}

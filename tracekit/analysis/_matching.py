@@ -13,37 +13,14 @@ _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
 
 
-def clocks(reports: pl.DataFrame) -> pl.DataFrame:
-    """Return which reports' times can be compared, and what to add to them for that.
-
-    Reports of one host, or that began at the same time, have a common clock. Those of different
-    hosts have none: their clocks differ by more than most collectives take.
-
-    Returns
-    -------
-    ``report, clock, shift`` (ns)
-    """
-    start = pl.col("session_start")
-    if reports["session_start"].n_unique() == 1:
-        host = pl.when(start.is_not_null()).then(pl.lit("session"))
-    else:
-        host = pl.when(start.is_not_null()).then("host")
-    own = pl.format("report {}", "report")
-    return reports.select(
-        "report",
-        clock=pl.coalesce(host, own),
-        shift=pl.when(host.is_not_null()).then(start - start.min()).otherwise(0),
-    )
-
-
 def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Add ``clock``, and shift ``start`` and ``end`` to it."""
-    joined = rows.join(clocks(reports), on="report", how="left", maintain_order="left")
-    shift = pl.col("shift").fill_null(0)
-    own = pl.format("report {}", "report")
-    return joined.with_columns(
-        pl.col("start") + shift, pl.col("end") + shift, clock=pl.coalesce("clock", own)
-    ).drop("shift")
+    """Add ``clock``: rows with the same one have times that can be compared.
+
+    Reports of one run have been set to one clock where that is known; others are on their own.
+    """
+    known = reports.select("report", "clock")
+    joined = rows.join(known, on="report", how="left", maintain_order="left")
+    return joined.with_columns(clock=pl.coalesce("clock", pl.format("report {}", "report")))
 
 
 def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._matching import clocks
+from tracekit.analysis._matching import with_clocks
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Trace
 
@@ -133,22 +133,10 @@ def _training_begins(trace: Trace) -> pl.DataFrame:
         .collect()
     )
     return (
-        _on_clock(first, trace, "begins")
+        with_clocks(first, trace.read("reports"))
         .sort("device", "rank", "begins")
         .unique("device", keep="first", maintain_order=True)
         .select("device", "report", "clock", "begins")
-    )
-
-
-def _on_clock(rows: pl.DataFrame, trace: Trace, time: str) -> pl.DataFrame:
-    """Add ``clock``, and shift a time to it."""
-    return (
-        rows.join(clocks(trace.read("reports")), on="report", how="left", maintain_order="left")
-        .with_columns(
-            pl.col(time) + pl.col("shift").fill_null(0),
-            clock=pl.coalesce("clock", pl.format("report {}", "report")),
-        )
-        .drop("shift")
     )
 
 
@@ -179,7 +167,9 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
 
 def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
     """Return what all processes of the run together have allocated on each GPU."""
-    events = _on_clock(trace.read("memory"), trace, "time").sort("time", maintain_order=True)
+    events = with_clocks(trace.read("memory"), trace.read("reports")).sort(
+        "time", maintain_order=True
+    )
     # What a process has in use is known after each of its own events only.
     added = pl.col("in_use") - pl.col("in_use").shift(fill_value=0)
     apart = pl.col("clock").n_unique().over("device") > 1
@@ -251,17 +241,18 @@ def _of_samples(trace: Trace, placed: pl.DataFrame, begins: pl.DataFrame) -> pl.
 
 def _recorded(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
     """Return ``device, unix_begins, opened, closed``: Unix times of training and recording."""
-    reports = trace.read("reports").join(clocks(trace.read("reports")), on="report")
     ends = trace["ops"].group_by("report").agg(last=pl.col("end").max()).collect()
-    spans = reports.join(ends, on="report", how="left").select(
-        "report", "session_start", "shift",
-        closed=pl.col("session_start") + pl.coalesce("duration", "last"),
-    )  # fmt: skip
+    reports = trace.read("reports").join(ends, on="report", how="left")
+    # Time 0 may be the start of another report of the run, by which the times of this one are told.
+    began = pl.col("session_start") + pl.col("clock_offset").fill_null(0)
+    spans = reports.select(
+        "report",
+        "session_start",
+        opened=began,
+        closed=pl.coalesce(began + pl.col("duration"), pl.col("session_start") + pl.col("last")),
+    )
     return begins.join(spans, on="report", how="left").select(
-        "device",
-        unix_begins=pl.col("session_start") + pl.col("begins") - pl.col("shift"),
-        opened="session_start",
-        closed="closed",
+        "device", "opened", "closed", unix_begins=pl.col("session_start") + pl.col("begins")
     )
 
 

@@ -76,22 +76,22 @@ def nccl_calls(trace: Trace) -> pl.DataFrame:
 
 
 def communicators(trace: Trace) -> pl.DataFrame:
-    """Return the communicators that the processes of a run made while they were recorded.
+    """Return the communicators that processes made while recorded, or whose size calls tell.
 
     Returns
     -------
     ``communicator, report, process, rank, ranks, cuda_device``; null is what the call that made
     it does not say (the id: before NCCL 2.25; all of it: where payloads were not exported).
     """
-    makes = pl.col("name").str.contains(_MAKES_COMMUNICATOR)
-    ranges = _nccl_ranges(trace).filter(makes).sort("process", "start", "range")
+    ranks = _count("No. of ranks", "No. of devices", "nRanks")
+    tells = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
+    ranges = _nccl_ranges(trace).filter(tells).sort("process", "start", "range")
     made = ranges.select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         "report",
         "process",
         _count("Rank", "commRank", "rank").cast(pl.Int32, strict=False).alias("rank"),
-        _count("No. of ranks", "No. of devices", "nRanks").cast(pl.Int32, strict=False)
-        .alias("ranks"),
+        ranks.cast(pl.Int32, strict=False).alias("ranks"),
         _count("CUDA device", "cudaDev").cast(pl.Int32, strict=False).alias("cuda_device"),
     )  # fmt: skip
     return made.with_columns(hex_ids(made["communicator"])).unique(maintain_order=True)

@@ -15,7 +15,7 @@ from tracekit.analysis._collective_transfers import (
     modelled_transfers,
     rank_devices,
 )
-from tracekit.analysis._collectives import collective_calls
+from tracekit.analysis._collectives import collective_calls, why_unsized
 from tracekit.analysis._link_time import link_counters, link_timeline
 from tracekit.analysis._links import expected_traffic, links, placed_share, traffic_window
 from tracekit.analysis._nccl_calls import nccl_calls
@@ -136,7 +136,6 @@ class Traffic:
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
-                "export with `nsys export --include-blobs=true` (NCCL 2.16 or later), or give "
-                "--nccl-log or --bytes"
+                f"{why_unsized(self.trace)}, or give --nccl-log or --bytes"
             )
         return found

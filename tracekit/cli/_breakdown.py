@@ -18,7 +18,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import Listing
 
-KEYS = ("stage", "kind", "kernel", "range", "device", "stream", "iteration")
+KEYS = ("stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration")
 """What a breakdown can group by."""
 
 
@@ -36,7 +36,7 @@ def breakdown(
     iteration: IterationOption = None,
     store: StoreOption = None,
 ) -> Listing:
-    """Say where the GPUs' time goes: by stage, kind, kernel, range, device, stream or iteration.
+    """Say where the GPUs' time goes: by stage, kernel, device, rank and other keys.
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """

@@ -49,6 +49,14 @@ def ingest(
         str,
         typer.Option("--memory", metavar="SIZE", help="How much memory to use on a machine."),
     ] = "4GiB",
+    nsys: Annotated[
+        str | None,
+        typer.Option(
+            "--nsys",
+            metavar="PATH",
+            help="The nsys that exports .nsys-rep files. Default: TRACEKIT_NSYS, or the installed.",
+        ),
+    ] = None,
     store: StoreOption = None,
     run: Annotated[
         str | None,
@@ -98,6 +106,7 @@ def ingest(
         "iteration": iteration,
         "store": store,
         "memory": parse_size(memory),
+        "nsys": nsys,
     }
     given = {"--processes": processes, "--dask": dask, "--on-error": on_error}
     _check_names(files, name, run, [option for option, value in given.items() if value])

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.model._clocks import Clock, align, clock_warnings, with_clock
 from tracekit.model._tables import TABLES
 from tracekit.model._trace import Trace
 
@@ -52,13 +53,42 @@ def combine(traces: Sequence[Trace]) -> Trace:
              for trace in traces]  # fmt: skip
     firsts = _firsts(traces, small)
     devices, numbers = _combined_devices(small, firsts)
+    clocks = align(traces, [tables["reports"] for tables in small])
+    for tables, clock in zip(small, clocks, strict=True):
+        tables["reports"] = _told(tables["reports"], clock, small[0]["reports"])
     renumbered = [
-        _renumbered({**trace.tables, **{n: f.lazy() for n, f in tables.items()}}, first, mapping)
-        for trace, tables, first, mapping in zip(traces, small, firsts, numbers, strict=True)
-    ]
-    tables = {name: pl.concat([each[name] for each in renumbered]) for name in TABLES}
-    tables["devices"] = devices.lazy()
-    return Trace(tables, _warnings(traces, [tables["reports"] for tables in small]))
+        _renumbered(
+            with_clock({**trace.tables, **{n: f.lazy() for n, f in tables.items()}}, clock),
+            first, mapping,
+        )
+        for trace, tables, first, mapping, clock in zip(
+            traces, small, firsts, numbers, clocks, strict=True
+        )
+    ]  # fmt: skip
+    whole = {name: pl.concat([each[name] for each in renumbered]) for name in TABLES}
+    whole["devices"] = devices.lazy()
+    return Trace(whole, _warnings(traces, [tables["reports"] for tables in small], clocks))
+
+
+def _told(reports: pl.DataFrame, clock: Clock, first: pl.DataFrame) -> pl.DataFrame:
+    """Say in a table of reports which clock they are on."""
+    if reports.height != 1:
+        return reports.with_columns(clock=pl.lit(None, pl.String))
+    low, high = clock.residual or (None, None)
+    start = pl.col("session_start") - clock.offset
+    if clock.residual is not None:  # the hosts' own clocks are not what counts
+        start = pl.lit(first["session_start"][0], pl.Int64)
+    return TABLES["reports"].conform(
+        reports.with_columns(
+            start.alias("session_start"),
+            clock=pl.lit(clock.name),
+            clock_offset=pl.lit(clock.offset),
+            clock_drift=pl.lit(clock.drift),
+            clock_source=pl.lit(clock.source),
+            clock_p5=pl.lit(low),
+            clock_p95=pl.lit(high),
+        )
+    )
 
 
 def _firsts(
@@ -209,7 +239,9 @@ def _described(
     return {**row, "device": number, "report": min(reports)}
 
 
-def _warnings(traces: Sequence[Trace], reports: Sequence[pl.DataFrame]) -> tuple[str, ...]:
+def _warnings(
+    traces: Sequence[Trace], reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]
+) -> tuple[str, ...]:
     """Return the warnings of all reports, each with the name of its file."""
     files = [", ".join(frame["file"]) for frame in reports]
     named = [
@@ -221,12 +253,4 @@ def _warnings(traces: Sequence[Trace], reports: Sequence[pl.DataFrame]) -> tuple
         for name, trace in zip(named, traces, strict=True)
         for warning in trace.warnings
     ]
-    return (*warnings, *_about_clocks(reports))
-
-
-def _about_clocks(reports: Sequence[pl.DataFrame]) -> list[str]:
-    starts = pl.concat(reports)["session_start"]
-    if starts.null_count() == 0 and starts.n_unique() == 1:
-        return []
-    what = f"the clocks of {len(reports)} reports are not aligned"
-    return [f"{what}: each has times of its own, so compare none between reports"]
+    return (*warnings, *clock_warnings(clocks, named))

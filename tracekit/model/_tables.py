@@ -93,10 +93,22 @@ REPORTS = Table(
         Column("size", pl.Int64, "size of the file", "bytes", nullable=False),
         Column("digest", pl.String, "SHA-256 of the file's content, in hexadecimal"),
         Column("host", pl.String, "name of the host it was recorded on"),
+        Column("rank", pl.Int32, "rank of the recorded program in its job, as its environment or "
+               "the trace says"),
         _time("session_start", "Unix time of time 0 of the report", nullable=True),
         _time("duration", "length of the recording", nullable=True),
+        Column("clock", pl.String, "clock that its times are on in a run of several reports: those "
+               "of reports with the same can be compared"),
+        _time("clock_offset", "what was added to its times for that", nullable=True),
+        Column("clock_drift", pl.Float64, "by how much its own clock was stretched for that, as a "
+               "fraction"),
+        Column("clock_source", pl.String, "how that is known: `session_start` of reports of one "
+               "host, or `collectives` that end together on several"),
+        _time("clock_p5", "5th percentile of by how much ends of collectives still differ",
+              nullable=True),
+        _time("clock_p95", "95th percentile of that", nullable=True),
     ),
-)
+)  # fmt: skip
 
 CONTENTS = Table(
     "contents",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracekit.present._columns import duration, percent, text_of
@@ -39,22 +39,25 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
             lines += word(meta)
             worded |= keys
     for key, value in meta.items():
-        if key in worded:
-            continue
-        if key == "wu_residual_ns":
-            lines.append(f"WU as a residual (window minus FP and BP): {_time(value)}")
-        elif key == "coverage":
-            lines.append(f"stages known by: {_shares(value)} of busy time")
-        elif key == "launched":
-            share = "an unknown share" if value is None else percent(value)
-            lines.append(f"launching call known of {share} of ops")
-        elif key == "expected":
-            lines.append(_expected(value))
-        elif key == "warnings":
-            lines += [f"warning: {text_of(warning)}" for warning in value]
-        else:
-            lines.append(f"{text_of(key)}: {_value(key, value)}")
+        if key not in worded:
+            lines += _WORDED[key](value) if key in _WORDED else [_plain(key, value)]
     return lines
+
+
+def _plain(key: str, value: object) -> str:
+    return f"{text_of(key)}: {_value(key, value)}"
+
+
+def _launched(share: float | None) -> list[str]:
+    known = "an unknown share" if share is None else percent(share)
+    return [f"launching call known of {known} of ops"]
+
+
+def _outliers(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"rank {each['rank']} stands out: busy {each['ratio']:.3g} times as long as the median"
+        for each in found
+    ]
 
 
 def count(number: int, noun: str) -> str:
@@ -183,3 +186,14 @@ def _value(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{text_of(k)} {text_of(v)}" for k, v in value.items())
     return text_of(value)
+
+
+_WORDED: Mapping[str, Callable[[Any], list[str]]] = {
+    "wu_residual_ns": lambda value: [f"WU as a residual (window minus FP and BP): {_time(value)}"],
+    "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
+    "launched": _launched,
+    "outlier_ranks": _outliers,
+    "expected": lambda value: [_expected(value)],
+    "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
+}
+"""How single keys are worded."""

@@ -13,25 +13,28 @@ from tracekit.errors import (
     UnsupportedTraceError,
 )  # fmt: skip
 from tracekit.model import Recording, Trace
-from tracekit.sources import nsys
+from tracekit.sources import kineto, nsys, nvprof
+from tracekit.sources._nsys_tool import REPORT_MAGIC, is_report, read_report
+from tracekit.sources.columnar import ColumnarExport, table_files
 from tracekit.sources.sqlite import MAGIC, SqliteFile
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
-_EXPORT_IT = "export it where nsys is installed: nsys export --type sqlite {path}"
 _USE_SQLITE = "tracekit reads nsys SQLite exports: nsys export --type sqlite REPORT"
+_USE_FOLDER = "give the folder of an export, or an SQLite one: nsys export --type sqlite REPORT"
+_USE_NVPROF = "tracekit reads databases of nvprof: nvprof -o run.nvvp PROGRAM"
 
 # How other files begin that people have beside an export, and what to do with each.
 _OTHERS = (
-    (b"NVIDIA Tegra Profiler Report", "an Nsight Systems report, not an export of one", _EXPORT_IT),
-    (b"PAR1", "a Parquet file", _USE_SQLITE),
-    (b"ARROW1", "an Arrow file", _USE_SQLITE),
-    (b"\xff\xff\xff\xff", "an Arrow stream", _USE_SQLITE),
+    (b"PAR1", "a Parquet file", _USE_FOLDER),
+    (b"ARROW1", "an Arrow file", _USE_FOLDER),
+    (b"\xff\xff\xff\xff", "an Arrow stream", _USE_FOLDER),
     (b"\x89HDF", "an HDF5 file", _USE_SQLITE),
     (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip {path}"),
     (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first: unzstd {path}"),
     (b"PK\x03\x04", "a zip archive", "unpack it first: unzip {path}"),
+    (b"<?xml", "an XML file, as a session of the Visual Profiler is", _USE_NVPROF),
 )
 
 
@@ -40,19 +43,29 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
     return open_report(path, Workspace(), progress).trace()
 
 
+def content_files(path: Path) -> list[Path]:
+    """Return the files that a trace is made of: those of a columnar export, else `path` itself."""
+    return table_files(path) if path.is_dir() else [path]
+
+
 def open_report(
-    path: Path, workspace: Workspace, progress: Progress = lambda *_: None
+    path: Path,
+    workspace: Workspace,
+    progress: Progress = lambda *_: None,
+    nsys_tool: str | None = None,
 ) -> Recording:
     """Return the canonical tables of a trace file; nothing is attributed yet.
 
     Parameters
     ----------
     path
-        The file.
+        The file, or the folder of a columnar export.
     workspace
         Where its tables wait, which has to be there as long as they are read.
     progress
         Told what is being done.
+    nsys_tool
+        The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
 
     Raises
     ------
@@ -64,23 +77,38 @@ def open_report(
         If it is cut short or corrupt, or holds nothing to analyse.
     """
     check_readable(path)
+    if path.is_dir():
+        return _open_folder(path, workspace, progress)
+    if is_report(path):
+        return read_report(path, workspace, progress, nsys_tool)
+    if kineto.is_kineto(path):
+        return kineto.read(path, workspace, progress)
+    if nvprof.is_csv(path):
+        return nvprof.read_csv(path, workspace, progress)
     file = SqliteFile(path)
     if nsys.is_nsys(file):
         return nsys.read(file, workspace, progress)
-    if file.has("StringTable"):
-        raise UnsupportedTraceError(
-            f"{path} is an nvprof database", f"this version does not read these; {_USE_SQLITE}"
-        )
+    if nvprof.is_nvprof(file):
+        return nvprof.read(file, workspace, progress)
     raise NotATraceError(
-        f"{path} is an SQLite database, but no trace (no table StringIds)", _USE_SQLITE
+        f"{path} is an SQLite database, but no trace (no table StringIds or StringTable)",
+        _USE_SQLITE,
     )
+
+
+def _open_folder(path: Path, workspace: Workspace, progress: Progress) -> Recording:
+    export = ColumnarExport(path)
+    if nsys.is_nsys(export):
+        return nsys.read(export, workspace, progress)
+    raise NotATraceError(f"the strings in {path} are none of nsys", _USE_SQLITE)
 
 
 def check_readable(path: Path) -> None:
     """Raise an `InputError` that says why `path` is no file that a trace could be in."""
     try:
         if path.is_dir():
-            raise NotATraceError(f"{path} is a directory", "give the file of a trace")
+            table_files(path)
+            return
         if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
             raise NotATraceError(f"{path} is no regular file", "give the file of a trace")
         with path.open("rb") as file:
@@ -98,8 +126,9 @@ def check_readable(path: Path) -> None:
             f"{path} begins with zeros, as an export does that was interrupted",
             "export the report again",
         )
-    if not head.startswith(MAGIC):
-        raise _other(path, head)
+    if head.startswith((MAGIC, REPORT_MAGIC)) or kineto.is_kineto(path) or nvprof.is_csv(path):
+        return
+    raise _other(path, head)
 
 
 def _other(path: Path, head: bytes) -> InputError:
@@ -107,6 +136,6 @@ def _other(path: Path, head: bytes) -> InputError:
         if head.startswith(magic):
             return UnsupportedTraceError(f"{path} is {what}", hint.format(path=path))
     if head.lstrip()[:1] in (b"{", b"["):
-        what = "JSON; PyTorch traces are not read by this version"
+        what = "JSON, but no PyTorch trace"
         return UnsupportedTraceError(f"{path} is {what}", _USE_SQLITE)
     return NotATraceError(f"{path} is not a trace", _USE_SQLITE)

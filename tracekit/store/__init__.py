@@ -14,7 +14,7 @@ What no row names and no living ingest holds is left over, and the next ingest r
 """
 
 from tracekit._spool import DEFAULT_MEMORY
-from tracekit.store._digest import file_digest, run_digest
+from tracekit.store._digest import file_digest, file_size, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
 from tracekit.store._record import RunRecord, SummaryValue
@@ -24,5 +24,5 @@ from tracekit.store._store import Store
 
 __all__ = [
     "DEFAULT_MEMORY", "Executor", "Made", "ReportOptions", "RunRecord", "Store", "SummaryValue",
-    "file_digest", "make_reports", "open_executor", "run_digest",
+    "file_digest", "file_size", "make_reports", "open_executor", "run_digest",
 ]  # fmt: skip

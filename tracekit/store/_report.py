@@ -36,11 +36,14 @@ class ReportOptions:
         SHA-256 of the report's content, in hexadecimal.
     memory
         How much memory the work may use, bytes.
+    nsys
+        The nsys that exports reports; None for the one that is found.
     """
 
     rules: Rules
     digest: str
     memory: int = DEFAULT_MEMORY
+    nsys: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def make_report(
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)
         with TraceWriter(folder) as writer, Behind(writer.append) as write:
-            recording = open_report(path, workspace, progress)
+            recording = open_report(path, workspace, progress, options.nsys)
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
                 write(name, table.clone)

@@ -97,7 +97,7 @@ def make_reports(
     kept = [reports[outcome.number] for outcome in made]
     return Made(
         digest=run_digest([options.digest for _, options in kept]),
-        files=tuple(path.name for path, _ in kept),
+        files=tuple(path.absolute().name for path, _ in kept),
         warnings=tuple(outcome.made.warnings if outcome.made else () for outcome in made),
         labels=tuple(outcome.made.labels if outcome.made else {} for outcome in made),
     )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
 from tracekit.sources.nsys._host import NVTX, RUNTIME
 from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES
 from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
-from tracekit.sources.sqlite import SqliteFile
 
 PAYLOADS = "NVTX payloads"
 """The feature whose rows are a part of those of a table, and so counted by who reads it."""
@@ -88,7 +88,7 @@ _FEATURES = (
 )
 
 
-def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
+def read_contents(file: ExportFile, known: Mapping[str, int]) -> pl.DataFrame:
     """Return the canonical table ``contents``: one row per feature, present or not.
 
     Parameters
@@ -103,7 +103,7 @@ def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)
 
 
-def _row(file: SqliteFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
+def _row(file: ExportFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
     part = known.get(feature.name)
     present = [
         table for table in feature.tables if (file.holds_rows(table) if part is None else part)

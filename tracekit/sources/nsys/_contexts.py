@@ -7,8 +7,8 @@ from functools import cached_property
 
 import polars as pl
 
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import pid_of, small
-from tracekit.sources.sqlite import SqliteFile
 
 _DECLARING = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 _KEY = ["pid", "context"]
@@ -25,7 +25,7 @@ class Contexts:
         Its tables of GPU work, which show a context where no other table does.
     """
 
-    def __init__(self, file: SqliteFile, tables: Sequence[str]) -> None:
+    def __init__(self, file: ExportFile, tables: Sequence[str]) -> None:
         self._file = file
         self._tables = tables
 

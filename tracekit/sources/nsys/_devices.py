@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.model import DEVICES
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import pid_of, small
 from tracekit.sources.nsys._metadata import Metadata
-from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.sources.sqlite import SqlType
 
 Pair = tuple[int, int]
 """Global id of a process, and a CUDA ordinal in it."""
@@ -47,7 +48,7 @@ class DeviceMap:
 
 
 def map_devices(
-    file: SqliteFile, ops: pl.DataFrame, metadata: Metadata, memory: pl.DataFrame
+    file: ExportFile, ops: pl.DataFrame, metadata: Metadata, memory: pl.DataFrame
 ) -> DeviceMap:
     """Find the physical GPU of every ordinal that an op runs on or copies from or to.
 
@@ -91,11 +92,11 @@ def _pairs(ops: pl.DataFrame, ordinal: str) -> list[Pair]:
     return ops.select("process_gid", ordinal).drop_nulls().unique().rows()
 
 
-def _gpus(file: SqliteFile) -> Gpus:
+def _gpus(file: ExportFile) -> Gpus:
     return _described(file) or _described_in_2020(file) or _described_by_processes(file)
 
 
-def _described(file: SqliteFile) -> Gpus:
+def _described(file: ExportFile) -> Gpus:
     numbers = (
         "id", "cuDevice", "totalMemory", "memoryBandwidth", "smCount", "computeMajor",
         "computeMinor", "numaNodeId",
@@ -122,7 +123,7 @@ def _described(file: SqliteFile) -> Gpus:
     return _by_id(gpus)
 
 
-def _described_in_2020(file: SqliteFile) -> Gpus:
+def _described_in_2020(file: ExportFile) -> Gpus:
     gpus = _table_of_2020(file).select(
         "name",
         "gpu_id",
@@ -134,7 +135,7 @@ def _described_in_2020(file: SqliteFile) -> Gpus:
     return _by_id(gpus)
 
 
-def _described_by_processes(file: SqliteFile) -> Gpus:
+def _described_by_processes(file: ExportFile) -> Gpus:
     """Return the GPUs of exports that say no more than which ones each process uses."""
     columns: dict[str, SqlType] = {"gpuId": "int", "numMultiprocessors": "int", "uuid": "text"}
     gpus = file.read(_MAP_TABLE, columns).select(
@@ -147,7 +148,7 @@ def _described_by_processes(file: SqliteFile) -> Gpus:
     return _by_id(gpus)
 
 
-def _table_of_2020(file: SqliteFile) -> pl.DataFrame:
+def _table_of_2020(file: ExportFile) -> pl.DataFrame:
     """Return the GPUs of exports that list them for each process and its CUDA ordinals."""
     frame = file.read(
         _OLD_GPU_TABLE,
@@ -169,7 +170,7 @@ def _by_id(gpus: pl.DataFrame) -> Gpus:
 
 
 def _physical(
-    file: SqliteFile,
+    file: ExportFile,
     pairs: Sequence[Pair],
     active: Sequence[Pair],
     gpus: Gpus,
@@ -200,7 +201,7 @@ def _agree(active: Sequence[Pair], gpus: int) -> bool:
     return len(set(ordinals)) == len(ordinals) or all(n == gpus - 1 for n in last.values())
 
 
-def _by_device_table(file: SqliteFile, pairs: Sequence[Pair]) -> dict[Pair, object]:
+def _by_device_table(file: ExportFile, pairs: Sequence[Pair]) -> dict[Pair, object]:
     table = file.read(_MAP_TABLE, {"gpuId": "int", "cudaId": "int", "pid": "int"})
     if table.is_empty():
         table = _table_of_2020(file).select("gpu_id", "deviceId", "pid")

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
@@ -25,11 +26,9 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._seen import Seen
-from tracekit.sources.sqlite import SqliteFile
 
 Progress = Callable[[str, int, int], None]
 
-FORMAT = "nsys SQLite"
 _REQUIRED = {
     **dict.fromkeys(GPU_TABLES, ("start", "end", "deviceId", "globalPid")),
     RUNTIME: ("start", "end", "globalTid", "correlationId"),
@@ -40,13 +39,30 @@ _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process_gid": pl.Int64
 _OP_IDENTITIES = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 
 
-def is_nsys(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is an export of Nsight Systems, whole or trimmed."""
+def is_nsys(file: ExportFile) -> bool:
+    """Tell whether a file or folder is an export of Nsight Systems, whole or trimmed."""
     return file.has("StringIds", "id", "value")
 
 
-def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+def read(
+    file: ExportFile,
+    workspace: Workspace,
+    progress: Progress = lambda *_: None,
+    *,
+    is_ours: bool = False,
+) -> Recording:
     """Return the canonical tables of an export; stages and launches are not attributed yet.
+
+    Parameters
+    ----------
+    file
+        The export.
+    workspace
+        Where its tables wait.
+    progress
+        Told what is being done.
+    is_ours
+        Whether this program had it made, so that all that it lacks was not recorded.
 
     Raises
     ------
@@ -103,7 +119,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "metrics": lambda: metrics.batches(rows),
         },
         warnings=(
-            *metadata.warnings,
+            *(() if is_ours else metadata.warnings),
             *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
             *work.losses,
             *nvtx.losses,
@@ -130,7 +146,7 @@ def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> lis
     return seen
 
 
-def _check_content(file: SqliteFile, metadata: Metadata) -> None:
+def _check_content(file: ExportFile, metadata: Metadata) -> None:
     if not any(table in file.tables for table in (*GPU_TABLES, NVTX, *MPI_TABLES)):
         raise _nothing_recorded(file, metadata)
     for table, columns in _REQUIRED.items():
@@ -142,7 +158,7 @@ def _check_content(file: SqliteFile, metadata: Metadata) -> None:
             )
 
 
-def _nothing_recorded(file: SqliteFile, metadata: Metadata) -> MissingDataError:
+def _nothing_recorded(file: ExportFile, metadata: Metadata) -> MissingDataError:
     return MissingDataError(
         f"no GPU work and no NVTX ranges in {file.path} ({_schema(metadata)})",
         "record with `nsys profile -t cuda,nvtx`",
@@ -154,7 +170,7 @@ def _schema(metadata: Metadata) -> str:
 
 
 def _processes(
-    file: SqliteFile, ops: Seen, memory: GpuMemory, threads: pl.DataFrame
+    file: ExportFile, ops: Seen, memory: GpuMemory, threads: pl.DataFrame
 ) -> pl.DataFrame:
     seen = [
         ops.distinct.select("process_gid"),
@@ -206,7 +222,7 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tup
     return tuple(f"{absence}: {hint}" for there, absence in absences if not there)
 
 
-def _coercions(file: SqliteFile) -> tuple[str, ...]:
+def _coercions(file: ExportFile) -> tuple[str, ...]:
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()
@@ -237,17 +253,18 @@ def _graph_launches(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _report(file: SqliteFile, metadata: Metadata) -> pl.DataFrame:
+def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "report": [0],
             # A file's name may be any bytes; those that are no text are replaced.
-            "file": [os.fsencode(file.path.name).decode("utf-8", "replace")],
-            "format": [FORMAT],
+            "file": [os.fsencode(file.path.absolute().name).decode("utf-8", "replace")],
+            "format": [f"nsys {file.kind}"],
             "product": [metadata.product],
             "schema_version": [metadata.schema_version],
-            "size": [file.path.stat().st_size],
+            "size": [file.size],
             "host": [metadata.host],
+            "rank": [metadata.rank],
             "session_start": [metadata.session_start],
             "duration": [metadata.duration],
         }

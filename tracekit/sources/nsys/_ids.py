@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources._tables import ExportFile
 
 _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
@@ -53,7 +53,7 @@ class Strings:
     column refers to are ever looked up.
     """
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: ExportFile) -> None:
         frame = file.read("StringIds", {"id": "int", "value": "text"}).drop_nulls("id")
         self._table = frame.unique("id", keep="first", maintain_order=True).sort("id")
 

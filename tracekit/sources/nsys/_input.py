@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import Strings
 from tracekit.sources.nsys._metadata import Metadata, read_metadata
-from tracekit.sources.sqlite import SqliteFile
 
 
 @dataclass(frozen=True)
 class Export:
     """A file, what it says about itself, and its strings."""
 
-    file: SqliteFile
+    file: ExportFile
     metadata: Metadata
     strings: Strings
 
     @classmethod
-    def of(cls, file: SqliteFile) -> Self:
+    def of(cls, file: ExportFile) -> Self:
         """Read what the other tables need of `file`."""
         return cls(file, read_metadata(file), Strings(file))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tracekit.sources.sqlite import SqliteFile
+from tracekit.sources._tables import ExportFile, Where
 
 _EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _CAPTURE_TABLE = "META_DATA_CAPTURE"
@@ -20,6 +20,8 @@ _EXPORT_KEYS = (
     "EXPORT_PARAM_TIMES_TO_EXPORT",
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES="
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+"""Variables in which launchers tell a process its rank, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Metadata:
     duration: int | None = None
     host: str | None = None
     visible_devices: tuple[str, ...] | None = None
+    rank: int | None = None
+    """Rank of the recorded command in its job, as its environment said."""
     warnings: tuple[str, ...] = field(default=())
 
 
-def read_metadata(file: SqliteFile) -> Metadata:
-    """Read the metadata tables; of the environment only ``CUDA_VISIBLE_DEVICES`` is looked at."""
+def read_metadata(file: ExportFile) -> Metadata:
+    """Read the metadata tables; of the environment only GPUs and the rank are looked at."""
     export = _export_values(file)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
     return Metadata(
@@ -50,16 +54,17 @@ def read_metadata(file: SqliteFile) -> Metadata:
         duration=_first(file, "ANALYSIS_DETAILS", "duration"),
         host=_host(file),
         visible_devices=_visible_devices(file),
+        rank=_rank(file),
         warnings=_filter_warnings(export),
     )
 
 
-def _export_values(file: SqliteFile) -> dict[str, str]:
+def _export_values(file: ExportFile) -> dict[str, str]:
     table = next((name for name in _EXPORT_TABLES if file.has(name, "name", "value")), None)
     if table is None:
         return {}
-    keys = ", ".join(f"'{key}'" for key in _EXPORT_KEYS)
-    frame = file.read(table, {"name": "text", "value": "text"}, f"name IN ({keys})")
+    wanted = Where("name", "is", _EXPORT_KEYS)
+    frame = file.read(table, {"name": "text", "value": "text"}, [wanted])
     return {name: value for name, value in frame.rows() if value}
 
 
@@ -68,30 +73,43 @@ def _time_shift(value: str) -> int:
     return number if abs(number) < 1 << 63 else 0
 
 
-def _first(file: SqliteFile, table: str, column: str) -> int | None:
+def _first(file: ExportFile, table: str, column: str) -> int | None:
     values = file.read(table, {column: "int"})[column].drop_nulls()
     return None if values.is_empty() else int(values[0])
 
 
-def _host(file: SqliteFile) -> str | None:
+def _host(file: ExportFile) -> str | None:
     if not file.has("TARGET_INFO_SYSTEM_ENV", "name", "value"):
         return None
-    columns = file.read("TARGET_INFO_SYSTEM_ENV", {"value": "text"}, "name = 'Hostname'")
+    wanted = Where("name", "is", ("Hostname",))
+    columns = file.read("TARGET_INFO_SYSTEM_ENV", {"value": "text"}, [wanted])
     return columns["value"][0] if columns.height else None
 
 
-def _visible_devices(file: SqliteFile) -> tuple[str, ...] | None:
+def _visible_devices(file: ExportFile) -> tuple[str, ...] | None:
     """Return the entries of CUDA_VISIBLE_DEVICES; None where it is not set, or set in two ways."""
+    value = _variable(file, _VISIBLE)
+    return None if value is None else tuple(part.strip() for part in value.split(","))
+
+
+def _rank(file: ExportFile) -> int | None:
+    found = (_variable(file, f"{name}=") for name in _RANKS)
+    return next((int(text) for text in found if text and re.fullmatch("[0-9]{1,9}", text)), None)
+
+
+def _variable(file: ExportFile, start: str) -> str | None:
+    """Return what follows `start` in an environment variable; None if it is set in no or two ways.
+
+    Other variables may hold secrets, so they do not even leave the file.
+    """
     if not file.has(_CAPTURE_TABLE, "name", "value"):
         return None
-    # Other environment variables may hold secrets, so they do not even leave the file.
     wanted = (
-        f"name LIKE '%:ENVIRONMENT_VARIABLE' AND substr(value, 1, {len(_VISIBLE)}) = '{_VISIBLE}'"
+        Where("name", "ends", (":ENVIRONMENT_VARIABLE",)),
+        Where("value", "starts", (start,)),
     )
     values = file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].unique()
-    if len(values) != 1:
-        return None
-    return tuple(part.strip() for part in values[0].removeprefix(_VISIBLE).split(","))
+    return str(values[0]).removeprefix(start) if len(values) == 1 else None
 
 
 def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import polars as pl
 
 from tracekit.model import METRIC
+from tracekit.sources._tables import ExportFile, Where
 from tracekit.sources.nsys._metadata import Metadata, shifted
-from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.sources.sqlite import SqlType
 
 GPU_METRICS = "GPU_METRICS"
 GENERIC_EVENTS = "GENERIC_EVENTS"
@@ -40,7 +41,7 @@ _PLAIN_NAME = re.compile(r"[\w %/().,:\[\]+-]+")
 """Names that can stand in a JSON path as they are."""
 
 _GPU_MASK = 0xFF  # the bits of a type's number that are the GPU's
-_FIRST_OF_TYPE = f"rowid IN (SELECT min(rowid) FROM {GENERIC_EVENTS} GROUP BY typeId)"  # noqa: S608
+_FIRST_OF_TYPE = Where("typeId", "first")
 _WANTED: dict[str, pl.DataType | type[pl.DataType]] = {
     "typeId": pl.Int64, "metricId": pl.Int64, "device": pl.Int32, "metric": METRIC,
     "recorded_name": pl.Categorical(),
@@ -58,7 +59,7 @@ class Metrics:
         Device numbers by the ids that the export gives to GPUs.
     """
 
-    def __init__(self, file: SqliteFile, metadata: Metadata, gpus: Mapping[int, int]) -> None:
+    def __init__(self, file: ExportFile, metadata: Metadata, gpus: Mapping[int, int]) -> None:
         self._file = file
         self._metadata = metadata
         self._in_json = not file.holds_rows(GPU_METRICS)
@@ -130,7 +131,7 @@ def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
     return given.select(pl.lit(0, pl.Int32).alias("report"), *present)
 
 
-def _named(file: SqliteFile) -> dict[int, dict[str, int | None]]:
+def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
     """Return the numbers of all metrics by type and name."""
     columns: dict[str, SqlType] = {"typeId": "int", "metricId": "int", "metricName": "text"}
     rows = file.read("TARGET_INFO_GPU_METRICS", columns).drop_nulls()
@@ -141,11 +142,13 @@ def _named(file: SqliteFile) -> dict[int, dict[str, int | None]]:
     return named
 
 
-def _named_in_json(file: SqliteFile) -> dict[int, dict[str, int | None]]:
+def _named_in_json(file: ExportFile) -> dict[int, dict[str, int | None]]:
     """Return the names of all metrics by type, as the first sample of each has them."""
     if not file.has(GENERIC_EVENTS, "typeId", "data"):
         return {}
-    rows = file.read(GENERIC_EVENTS, {"typeId": "int", "data": "text"}, _FIRST_OF_TYPE).drop_nulls()
+    rows = file.read(
+        GENERIC_EVENTS, {"typeId": "int", "data": "text"}, [_FIRST_OF_TYPE]
+    ).drop_nulls()
     return {
         type_id: dict.fromkeys(name for name in _keys(data) if _PLAIN_NAME.fullmatch(name))
         for type_id, data in rows.rows()
@@ -194,7 +197,7 @@ def _match(name: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
     return next((metric for metric, each in patterns.items() if each.search(short)), None)
 
 
-def _nic_counters(file: SqliteFile) -> pl.DataFrame:
+def _nic_counters(file: ExportFile) -> pl.DataFrame:
     """Return ``metricsListId, metricsIdx, metric, recorded_name, unit`` of what is known."""
     columns: dict[str, SqlType] = {
         **dict.fromkeys(("metricsListId", "metricsIdx"), "int"), "name": "text", "unit": "text"
@@ -211,7 +214,7 @@ def _nic_counters(file: SqliteFile) -> pl.DataFrame:
     )
 
 
-def _nic_names(file: SqliteFile) -> pl.DataFrame:
+def _nic_names(file: ExportFile) -> pl.DataFrame:
     """Return ``globalId, nic``."""
     ids = file.read("NIC_ID_MAP", {"nicId": "int", "globalId": "int"})
     names = file.read("TARGET_INFO_NIC_INFO", {"nicId": "int", "name": "text"})

@@ -13,7 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.sources._tables import ExportFile
+from tracekit.sources.sqlite import SqlType
 
 SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -106,7 +107,7 @@ class Layout:
         return pl.concat_str(*parts, pl.lit("}"))
 
 
-def read_layouts(file: SqliteFile) -> dict[Key, Layout | None]:
+def read_layouts(file: ExportFile) -> dict[Key, Layout | None]:
     """Return the layouts that an export declares; None for one that is declared in several ways.
 
     A layout is left out of which not a single field can be decoded.
@@ -123,7 +124,7 @@ def read_layouts(file: SqliteFile) -> dict[Key, Layout | None]:
     return layouts
 
 
-def _declared(file: SqliteFile, table: str, *columns: str) -> Declared:
+def _declared(file: ExportFile, table: str, *columns: str) -> Declared:
     """Return the distinct rows of a table by key, in the order of their index, if they have one.
 
     The exporter leaves out zeros, among them the number of the default domain.
@@ -145,7 +146,7 @@ def _is_mixed(members: Sequence[Mapping[str, Any]]) -> bool:
     return len({member["idx"] for member in members}) < len(members)
 
 
-def _enums(file: SqliteFile) -> Enums:
+def _enums(file: ExportFile) -> Enums:
     """Return how enumerations are stored and what their values are called, where that is clear."""
     enums = _declared(file, ENUMS, "numEntries", "size")
     members = _declared(file, ENUM_ENTRIES, "idx", "value")

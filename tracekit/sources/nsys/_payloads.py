@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._payload_layouts import BYTES, Layout, Type, read_layouts
-from tracekit.sources.sqlite import SqliteFile
 
 _HEADER_BYTES = 32
 
@@ -19,7 +19,7 @@ class Payloads:
         The export.
     """
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: ExportFile) -> None:
         self._layouts = read_layouts(file)
         self._keys = pl.DataFrame(
             list(self._layouts), schema={"domain": pl.Int64, "schema": pl.Int64}, orient="row"

@@ -1,6 +1,7 @@
 """Columns out of SQLite files, as fast as the pages of the file allow."""
 
-from tracekit.sources.sqlite._file import SqliteFile
+from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, regrouped
 from tracekit.sources.sqlite._layout import MAGIC, SqlType
+from tracekit.sources.sqlite._library import DTYPE, decoded
 
-__all__ = ["MAGIC", "SqlType", "SqliteFile"]
+__all__ = ["BATCH_ROWS", "DTYPE", "MAGIC", "SqlType", "SqliteFile", "decoded", "regrouped"]

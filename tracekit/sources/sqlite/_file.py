@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
+from tracekit.sources._tables import Where
 from tracekit.sources.sqlite._layout import HEADER_BYTES, SqlType, is_utf8, page_size, pages_counted
 from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
 from tracekit.sources.sqlite._spans import Table, spans
@@ -41,6 +42,8 @@ class SqliteFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.kind = "SQLite"
+        """How the export is stored."""
         self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self.coerced: dict[str, int] = {}
         """Values that were dropped because they had no place in their column, by table.column."""
@@ -67,6 +70,11 @@ class SqliteFile:
                     f"{self.path} is still being written ({side.name} lies beside it)",
                     "wait until the export has finished; if it was interrupted, export again",
                 )
+
+    @property
+    def size(self) -> int:
+        """Size of the file, bytes."""
+        return self.path.stat().st_size
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
@@ -108,7 +116,9 @@ class SqliteFile:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._library.damaged(error) from error
 
-    def read(self, table: str, columns: Mapping[str, SqlType], where: str = "") -> pl.DataFrame:
+    def read(
+        self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
+    ) -> pl.DataFrame:
         """Return `columns` of `table` in rowid order; absent tables and columns give nulls.
 
         Parameters
@@ -116,7 +126,7 @@ class SqliteFile:
         table, columns
             Names as this program knows them (never as a file spells them), and the types to give.
         where
-            A constant SQL condition.
+            Conditions that all rows fulfil; their columns exist.
 
         Raises
         ------
@@ -129,7 +139,7 @@ class SqliteFile:
         present = self._present(table, columns)
         if not present:
             return empty
-        rows = self._library.read(table, present, where)
+        rows = self._library.read(table, present, _condition(table, where))
         self._note(table, rows.lost)
         return _completed(rows.frame, columns)
 
@@ -165,7 +175,7 @@ class SqliteFile:
 
         parts = spans(self._library, self._rows, Table(table, present), self.warnings)
         with closing(parts):
-            yield from _regrouped(map(noted, parts), rows)
+            yield from regrouped(map(noted, parts), rows)
 
     def _present(self, table: str, columns: Mapping[str, SqlType]) -> dict[str, SqlType]:
         return {name: kind for name, kind in columns.items() if self.has(table, name)}
@@ -174,13 +184,33 @@ class SqliteFile:
         self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
 
 
+def _condition(table: str, where: Sequence[Where]) -> str:
+    """Return conditions in SQL; all that is in them are constants of this program."""
+    return " AND ".join(_in_sql(table, each) for each in where)
+
+
+def _in_sql(table: str, where: Where) -> str:
+    column = quoted(where.column)
+    texts = ["'" + text.replace("'", "''") + "'" for text in where.texts]
+    match where.how:
+        case "is":
+            return f"{column} IN ({', '.join(texts)})"
+        case "starts":
+            return f"substr({column}, 1, {len(where.texts[0])}) = {texts[0]}"
+        case "ends":
+            return f"substr({column}, -{len(where.texts[0])}) = {texts[0]}"
+        case "first":
+            firsts = f"SELECT min(rowid) FROM {quoted(table)} GROUP BY {column}"  # noqa: S608
+            return f"rowid IN ({firsts})"
+
+
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
     """Return all `columns`; those that `frame` lacks are null."""
     absent = [pl.lit(None, DTYPE[columns[n]]).alias(n) for n in columns if n not in frame.columns]
     return frame.with_columns(absent).select(list(columns))
 
 
-def _regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
     """Yield the rows of `frames` in frames of `rows`, and what is left over; none is empty."""
     held: list[pl.DataFrame] = []
     for frame in frames:

@@ -1,0 +1,78 @@
+"""Ranks and nodes of processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import breakdown
+from tracekit.analysis._ranks import outlier_ranks, process_ranks
+from tracekit.model import HOST, Trace
+
+
+def traced(
+    file: str, processes: int = 1, mpi: dict[int, int] | None = None, rank: int | None = None
+) -> Trace:
+    builder = TraceBuilder()
+    for process in range(processes):
+        builder.op("gemm", 10 + process, thread=10 * process)
+    builder.rows["reports"].append(
+        {"report": 0, "file": file, "format": "x", "size": 1, "host": "node7", "rank": rank}
+    )
+    trace = builder.trace()
+    rows: list[dict[str, Any]] = [
+        {
+            "report": 0, "process": process, "thread": 10 * process, "start": 0, "end": 1,
+            "library": "mpi", "name": "MPI_Barrier", "group": "collective", "rank": rank,
+        }
+        for process, rank in (mpi or {}).items()
+    ]  # fmt: skip
+    return trace.with_tables({"host": pl.DataFrame(rows) if rows else HOST.empty()})
+
+
+@pytest.mark.parametrize(
+    ("file", "rank"),
+    [
+        ("rank3.sqlite", 3), ("run-rank_12.nsys-rep", 12), ("job.Rank.0.sqlite", 0),
+        ("worker5_step_4.json", 5),
+        ("crank3.sqlite", None), ("ranks.sqlite", None), ("rank.sqlite", None),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_file_tells_the_rank(file: str, rank: int | None) -> None:
+    [row] = process_ranks(traced(file)).rows()
+    assert row == (0, rank, None if rank is None else "file", "node7")
+
+
+def test_a_file_of_several_processes_does_not() -> None:
+    assert process_ranks(traced("rank3.sqlite", 2))["rank"].to_list() == [None, None]
+
+
+def test_mpi_knows_better() -> None:
+    found = process_ranks(traced("rank3.sqlite", 2, {0: 5, 1: 4}))
+    assert found.select("rank", "rank_source").rows() == [(5, "mpi"), (4, "mpi")]
+
+
+def test_time_by_rank_and_node() -> None:
+    trace = traced("job.sqlite", 2, {0: 1, 1: 0})
+    assert breakdown(trace, "rank").select("rank", "ops").rows() == [(0, 1), (1, 1)]
+    assert breakdown(trace, "node,kernel").select("node", "ops").rows() == [("node7", 2)]
+
+
+def test_what_the_environment_said_is_surer_than_a_name() -> None:
+    [row] = process_ranks(traced("rank3.sqlite", rank=2)).rows()
+    assert row == (0, 2, "report", "node7")
+
+
+def busy(*values: int) -> pl.DataFrame:
+    return pl.DataFrame({"rank": range(len(values)), "busy_ns": values})
+
+
+def test_a_rank_that_stands_out_is_named() -> None:
+    """The median is 100, the median deviation 1: beyond 5.2 a rank stands out."""
+    assert outlier_ranks(busy(99, 100, 101, 100, 150)) == [{"rank": 4, "ratio": 1.5}]
+    assert outlier_ranks(busy(99, 100, 101, 100, 95)) == []
+    assert outlier_ranks(busy(100, 100, 100, 100, 100)) == []
+    assert outlier_ranks(busy(1, 100, 100, 100)) == []  # too few to tell

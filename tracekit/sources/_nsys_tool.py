@@ -1,0 +1,222 @@
+"""Reports as nsys records them, which only nsys can read: they are exported by the one here."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import polars as pl
+
+from tracekit._spool import Workspace
+from tracekit.errors import InputError, UnsupportedTraceError
+from tracekit.model import Recording
+from tracekit.sources import nsys
+from tracekit.sources.sqlite import SqliteFile
+
+Progress = Callable[[str, int, int], None]
+
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
+"""How ``.nsys-rep`` and ``.qdrep`` files begin."""
+VARIABLE = "TRACEKIT_NSYS"
+"""Names the nsys to use, if it is not the one on the path."""
+
+TABLES = (
+    "StringIds", "ThreadNames", "PROCESSES", "ANALYSIS_DETAILS", "GENERIC_EVENT.*",
+    "CUPTI_ACTIVITY_.*", "CUDA_GPU_.*", "CUDA_GRAPH.*", "NVTX_.*", "MPI_.*", "GPU_METRICS.*",
+    "NET_.*", "NIC_.*", "OSRT_API", "PROFILER_OVERHEAD", "TARGET_INFO_.*", "META_DATA_.*",
+    "EXPORT_META_DATA",
+)  # fmt: skip
+"""Patterns of the tables that are exported: samples of what CPUs did are most of many reports."""
+_OPTIONS = ("--lazy=true", "--include-blobs=true", "--tables=" + ",".join(TABLES))
+"""What is asked of an nsys that knows the option."""
+
+_SILENCE = 1800.0
+"""Seconds after which an nsys is given up that neither says nor writes anything."""
+_LOOK = 0.5
+_HELP_SECONDS = 60
+_LONGEST = 300
+"""Characters of what nsys says that are repeated."""
+_PERCENT = re.compile(rb"([0-9]{1,3})%")
+
+
+def is_report(path: Path) -> bool:
+    """Tell whether a file is a report."""
+    with path.open("rb") as file:
+        return file.read(len(REPORT_MAGIC)) == REPORT_MAGIC
+
+
+def read_report(
+    path: Path, workspace: Workspace, progress: Progress, tool: str | None = None
+) -> Recording:
+    """Return the canonical tables of a report, as `tracekit.sources.nsys.read` does of an export.
+
+    Parameters
+    ----------
+    path
+        The report.
+    workspace
+        Where it is exported to.
+    progress
+        Told what is being done.
+    tool
+        The nsys to use; by default ``TRACEKIT_NSYS``, else the one on the path.
+
+    Raises
+    ------
+    UnsupportedTraceError
+        If there is no nsys.
+    InputError
+        If nsys cannot export the report, or what it exports cannot be read.
+    """
+    exported = export_report(path, workspace.new_folder(), tool, progress)
+    try:
+        recording = nsys.read(SqliteFile(exported), workspace, progress, is_ours=True)
+    except InputError as error:
+        raise type(error)(error.what.replace(str(exported), str(path)), error.hint) from error
+    reports = recording.tables["reports"].with_columns(
+        file=pl.lit(os.fsencode(path.name).decode("utf-8", "replace")),
+        format=pl.lit("nsys report"),
+        size=pl.lit(path.stat().st_size),
+    )
+    return replace(
+        recording,
+        tables={**recording.tables, "reports": reports},
+        warnings=tuple(each.replace(str(exported), str(path)) for each in recording.warnings),
+    )
+
+
+def export_report(
+    path: Path, folder: Path, tool: str | None = None, progress: Progress = lambda *_: None
+) -> Path:
+    """Export the tables of a report that are read, into an SQLite file in `folder`, and return it.
+
+    Raises
+    ------
+    UnsupportedTraceError
+        If there is no nsys.
+    InputError
+        If nsys cannot export it.
+    """
+    program = _find(path, tool)
+    exported = folder / "report.sqlite"
+    command = [
+        program, "export", "--type=sqlite", f"--output={exported.absolute()}",
+        *_known(path, program), str(path.absolute()),
+    ]  # fmt: skip
+    progress("export with nsys", 0, 100)
+    with (folder / "said").open("w+b") as said, _running(path, command, said) as process:
+        _follow(path, process, exported, progress)
+        said.seek(0)
+        if process.returncode or not exported.is_file():
+            why = _last_of(said.read()) or f"nsys gave up with code {process.returncode}"
+            raise _failed(path, why)
+    progress("export with nsys", 100, 100)
+    return exported
+
+
+def _find(path: Path, tool: str | None) -> str:
+    name = tool or os.environ.get(VARIABLE) or "nsys"
+    found = shutil.which(name)
+    if found is None:
+        raise UnsupportedTraceError(
+            f"{path} is an Nsight Systems report, and there is no {name} here that exports it",
+            f"name an nsys with --nsys or {VARIABLE}, or export it where nsys is installed:"
+            f" {_by_hand(path)}",
+        )
+    return found
+
+
+def _by_hand(path: Path) -> str:
+    return f"nsys export --type sqlite {shlex.quote(str(path))}"
+
+
+def _failed(path: Path, why: str) -> InputError:
+    return InputError(
+        f"nsys cannot export {path} ({why})",
+        f"export it where the nsys is installed that recorded it, or a newer one: {_by_hand(path)}",
+    )
+
+
+def _known(path: Path, program: str) -> list[str]:
+    """Return those of the options that this nsys has."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that the user chose
+            [program, "export", "--help"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_HELP_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(path, f"{program} does not run: {error}") from error
+    text = (done.stdout + done.stderr).decode("utf-8", "replace")
+    return [option for option in _OPTIONS if option.partition("=")[0] in text]
+
+
+@contextmanager
+def _running(
+    path: Path, command: Sequence[str], said: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that runs `command`, and end it with all that it has started."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a list, and no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _failed(path, f"{command[0]} does not run: {error.strerror}") from error
+    with process:
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _follow(
+    path: Path, process: subprocess.Popen[bytes], exported: Path, progress: Progress
+) -> None:
+    """Tell how far nsys is until it has ended."""
+    assert process.stdout is not None  # noqa: S101 - it was asked for
+    number, rest, size, alive = process.stdout.fileno(), b"", 0, time.monotonic()
+    while True:
+        if select.select([number], [], [], _LOOK)[0]:
+            more = os.read(number, 1 << 16)
+            if not more:
+                break
+            rest = (rest + more)[-(1 << 10) :]
+            percents = [int(each) for each in _PERCENT.findall(rest)]
+            progress("export with nsys", min(percents[-1], 100) if percents else 0, 100)
+            alive = time.monotonic()
+        elif (grown := _size(exported)) != size:
+            size, alive = grown, time.monotonic()
+        elif time.monotonic() - alive > _SILENCE:
+            raise _failed(path, f"it did nothing for {_SILENCE:.0f} seconds")
+    try:
+        process.wait(_SILENCE)
+    except subprocess.TimeoutExpired as error:
+        raise _failed(path, f"it did not end within {_SILENCE:.0f} seconds") from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _last_of(said: bytes) -> str:
+    """Return the end of what nsys said, on one line."""
+    return " ".join(said.decode("utf-8", "replace").split())[-_LONGEST:]

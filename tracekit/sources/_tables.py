@@ -1,0 +1,77 @@
+"""What an export is to those who make canonical tables of it, however it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.sources.sqlite import SqlType
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition on a column of texts, or that a row is the first of its value in a column.
+
+    Parameters
+    ----------
+    column
+        Name of the column, which the table has.
+    how
+        Whether its text is one of `texts`, starts or ends with the only one of them, or the row is
+        the ``first`` in the table of those with the same value.
+    texts
+        Constants of this program.
+    """
+
+    column: str
+    how: Literal["is", "starts", "ends", "first"]
+    texts: tuple[str, ...] = ()
+
+
+class ExportFile(Protocol):
+    """Tables of an export, by the names that nsys gives them in SQLite."""
+
+    path: Path
+    coerced: dict[str, int]
+    """Values that were dropped because they had no place in their column, by table.column."""
+    warnings: list[str]
+    """What a user should know of how the export was read."""
+
+    @property
+    def kind(self) -> str:
+        """How it is stored: ``SQLite``, ``parquetdir`` or ``arrowdir``."""
+
+    @property
+    def size(self) -> int:
+        """Size of all of it, bytes."""
+
+    @property
+    def tables(self) -> Container[str]:
+        """Names of the tables that it has."""
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether `table` exists and has all `columns`."""
+
+    def holds_rows(self, table: str) -> bool:
+        """Tell whether `table` exists and is not empty."""
+
+    def holds_values(self, table: str, column: str) -> bool:
+        """Tell whether `table` has `column`, and any value in it."""
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of `table`, which exists."""
+
+    def read(
+        self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
+    ) -> pl.DataFrame:
+        """Return `columns` of the rows of `table` that fulfil all of `where`, in their order."""
+
+    def batches(
+        self, table: str, columns: Mapping[str, SqlType], rows: int = ...
+    ) -> Iterator[pl.DataFrame]:
+        """Yield `columns` of `table` in the order of its rows, at most `rows` at a time."""

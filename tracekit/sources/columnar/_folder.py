@@ -1,0 +1,236 @@
+"""The tables of a columnar export."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError, InputError, NotATraceError
+from tracekit.sources._tables import Where
+from tracekit.sources.columnar._parquet import ParquetTable
+from tracekit.sources.columnar._types import typed
+from tracekit.sources.sqlite import BATCH_ROWS, regrouped
+
+if TYPE_CHECKING:
+    from tracekit.sources.columnar._arrow import ArrowTable
+    from tracekit.sources.sqlite import SqlType
+
+_KINDS = {".parquet": "parquetdir", ".arrow": "arrowdir"}
+"""What folders are called by the ending of the files in them; the first that is there is read."""
+_STRINGS = "StringIds"
+"""The table that every export has."""
+
+
+class _TableFile(Protocol):
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    def count(self) -> int: ...
+
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]: ...
+
+
+def _arrow_table(file: Path) -> ArrowTable:
+    # What reads Arrow takes a while to load, and most traces are no Arrow.
+    from tracekit.sources.columnar._arrow import ArrowTable  # noqa: PLC0415
+
+    return ArrowTable(file)
+
+
+def table_files(folder: Path) -> list[Path]:
+    """Return the files of an export's tables, in the order of their names.
+
+    Raises
+    ------
+    NotATraceError
+        If `folder` is none.
+    InputError
+        If it may not be read.
+    """
+    try:
+        suffix = next((s for s in _KINDS if (folder / (_STRINGS + s)).is_file()), None)
+        files = [file for file in folder.iterdir() if file.suffix == suffix and file.is_file()]
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error.strerror})") from error
+    if suffix is None:
+        raise NotATraceError(
+            f"{folder} is a directory that holds no export of nsys (no file {_STRINGS}.parquet)",
+            "give the file of a trace, or a folder of nsys export --type parquetdir",
+        )
+    return sorted(files, key=lambda file: file.name)
+
+
+class ColumnarExport:
+    """A folder of the tables of an nsys export, read as an SQLite export is.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Raises
+    ------
+    NotATraceError
+        If it holds no export.
+    InputError
+        If it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.coerced: dict[str, int] = {}
+        """Values that were dropped because they had no place in their column, by table.column."""
+        self.warnings: list[str] = []
+        """What a user should know of how the export was read."""
+        self._files = {file.stem: file for file in table_files(path)}
+        self.kind = _KINDS[self._files[_STRINGS].suffix]
+        """How it is stored."""
+        self._opened: dict[str, _TableFile] = {}
+
+    @cached_property
+    def size(self) -> int:
+        """Size of all tables, bytes."""
+        return sum(file.stat().st_size for file in self._files.values())
+
+    @property
+    def tables(self) -> Mapping[str, Path]:
+        """The files of the tables by the tables' names."""
+        return self._files
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether `table` exists and has all `columns`."""
+        return table in self._files and set(columns) <= set(self._columns(table))
+
+    def holds_rows(self, table: str) -> bool:
+        """Tell whether `table` exists and is not empty."""
+        return table in self._files and self.count(table) > 0
+
+    def holds_values(self, table: str, column: str) -> bool:
+        """Tell whether `table` has `column`, and any value in it."""
+        parts = self._parts(table, [column], BATCH_ROWS) if self.has(table, column) else ()
+        return any(part[column].count() for part in parts)
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of `table`, which exists."""
+        with self._damage(table):
+            return self._open(table).count()
+
+    def read(
+        self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
+    ) -> pl.DataFrame:
+        """Return `columns` of the rows of `table` that fulfil all of `where`, in their order.
+
+        Absent tables and columns give nulls, as in `tracekit.sources.sqlite.SqliteFile.read`.
+
+        Raises
+        ------
+        DamagedTraceError
+            If the table cannot be read.
+        """
+        asked: dict[str, SqlType] = {
+            each.column: "int" if each.how == "first" else "text" for each in where
+        }
+        both = {**asked, **columns}
+        found = typed(pl.DataFrame(), both)[0].clear()
+        for part in self.batches(table, both):
+            found = _chosen(pl.concat([found, _fulfilling(part, where)]), where)
+        return found.select(list(columns))
+
+    def batches(
+        self, table: str, columns: Mapping[str, SqlType], rows: int = BATCH_ROWS
+    ) -> Iterator[pl.DataFrame]:
+        """Yield `columns` of `table` in the order of its rows, at most `rows` at a time.
+
+        An absent table yields nothing, and absent columns are null.
+
+        Raises
+        ------
+        DamagedTraceError
+            If the table cannot be read.
+        """
+        present = [name for name in columns if self.has(table, name)]
+        lost: Counter[str] = Counter()
+
+        def noted(part: pl.DataFrame) -> pl.DataFrame:
+            frame, fell = typed(part, columns)
+            lost.update(fell)
+            self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
+            return frame
+
+        if present:
+            yield from regrouped(map(noted, self._parts(table, present, rows)), rows)
+
+    def _parts(self, table: str, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+        with self._damage(table):
+            yield from self._open(table).batches(columns, rows)
+
+    def _columns(self, table: str) -> tuple[str, ...]:
+        with self._damage(table):
+            return self._open(table).columns
+
+    def _open(self, table: str) -> _TableFile:
+        file = self._files[table]
+        is_parquet = file.suffix == ".parquet"
+        opened = ParquetTable(file) if is_parquet else _arrow_table(file)
+        return self._opened.setdefault(table, opened)
+
+    @contextmanager
+    def _damage(self, table: str) -> Iterator[None]:
+        """Say of what goes wrong in reading `table` that its file is damaged."""
+        try:
+            yield
+        except PermissionError as error:
+            raise InputError(
+                f"{self._files[table]} may not be read", "check its permissions: ls -l"
+            ) from error
+        except _FAULTS as error:
+            text = " ".join(str(error).split())[:_LONGEST]
+            raise DamagedTraceError(
+                f"{self._files[table]} cannot be read ({text})",
+                "copy it again, or export the report again",
+            ) from error
+
+
+_LONGEST = 200
+"""Characters of what a library says of a damaged file."""
+_FAULTS = (
+    OSError,
+    ValueError,
+    OverflowError,
+    struct.error,
+    RuntimeError,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+"""What libraries raise for damaged files."""
+
+
+def _fulfilling(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
+    tests = [test for each in where if (test := _test(each)) is not None]
+    return frame.filter(tests) if tests else frame
+
+
+def _test(where: Where) -> pl.Expr | None:
+    column = pl.col(where.column)
+    match where.how:
+        case "is":
+            return column.is_in(where.texts)
+        case "starts":
+            return column.str.starts_with(where.texts[0])
+        case "ends":
+            return column.str.ends_with(where.texts[0])
+        case "first":
+            return None
+
+
+def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
+    """Return the first rows of each value, where those are asked for."""
+    firsts = [each.column for each in where if each.how == "first"]
+    return frame.unique(firsts, keep="first", maintain_order=True) if firsts else frame

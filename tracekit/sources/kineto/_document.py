@@ -1,0 +1,310 @@
+"""The text of a trace, cut between its events, and what stands around them.
+
+Brackets tell where an event ends, if they are in no string. They are found over whole blocks of
+bytes at once; only then is the text parsed, by whole events.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.errors import DamagedTraceError, NotATraceError
+
+GZIP = b"\x1f\x8b"
+
+_BLOCK = 1 << 22
+"""Bytes that are read at once."""
+_HEAD = 1 << 16
+_MOST_AROUND = 1 << 27
+"""Bytes that may stand before or after the events; real ones are some kilobytes."""
+_MOST_EVENT = 1 << 28
+_QUOTE, _BACKSLASH, _COMMA, _NEWLINE, _BLANK = b'"\\,\n '
+_OPENING, _CLOSING = b"{[", b"}]"
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*$')
+_AGAIN = "copy or record it again: the profiler, or the copy, did not finish"
+
+
+def _among(characters: bytes) -> NDArray[np.bool_]:
+    table = np.zeros(256, np.bool_)
+    table[list(characters)] = True
+    return table
+
+
+_MARKS = _among(bytes([_QUOTE, _BACKSLASH]) + _OPENING + _CLOSING).tobytes()
+_IS_OPENING, _IS_BRACKET = _among(_OPENING), _among(_OPENING + _CLOSING)
+_ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some whole events.
+
+    Parameters
+    ----------
+    offset
+        Where it begins in the (unpacked) text, bytes.
+    text
+        As many bytes as in the file, but one event per line.
+    """
+
+    offset: int
+    text: bytes
+
+
+class Document:
+    """A trace's text.
+
+    Parameters
+    ----------
+    path
+        The file.
+    block
+        How many bytes to read at once.
+    """
+
+    def __init__(self, path: Path, block: int = _BLOCK) -> None:
+        self.path = path
+        self._block = block
+        self._file = path.open("rb")
+        packed = self._file.read(len(GZIP)) == GZIP
+        self._file.seek(0)
+        self._text = gzip.GzipFile(fileobj=self._file) if packed else self._file
+        self._around = b""
+        self._rest: tuple[int, bytes] | None = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._text.close()
+        self._file.close()
+
+    @property
+    def done(self) -> int:
+        """How many bytes of the file have been read."""
+        return self._file.tell()
+
+    def before(self) -> dict[str, Any]:
+        """Return what stands before the events, whatever stands behind them.
+
+        Raises
+        ------
+        NotATraceError, DamagedTraceError
+            As for `pieces`.
+        """
+        self._rest = self._opened()
+        return self._parsed(self._around + b"]}")
+
+    @property
+    def around(self) -> dict[str, Any]:
+        """What stands beside the events; known when all pieces have been read."""
+        return self._parsed(self._around)
+
+    def _parsed(self, text: bytes) -> dict[str, Any]:
+        try:
+            # Of invalid text no more than a name is lost.
+            found = json.loads(text.decode("utf-8-sig", "replace"), strict=False)
+        except (ValueError, RecursionError) as error:
+            raise DamagedTraceError(
+                f"{self.path} is cut short or corrupt around its events ({error})", _AGAIN
+            ) from error
+        return cast("dict[str, Any]", found)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Return the events, some at a time.
+
+        Raises
+        ------
+        NotATraceError
+            If the text has no array of events.
+        DamagedTraceError
+            If it ends within them, or holds something else among them.
+        """
+        offset, text = self._rest or self._opened()
+        self._rest = None
+        size = self._block
+        while True:
+            more = self._read(size)
+            text += more
+            found = _Cut.of(text)
+            if found.end:
+                yield Piece(offset, self._lines(text, found, offset))
+            if found.closed is not None:
+                self._finish(text[found.closed :])
+                return
+            if not more:
+                raise self._cut_short(offset + len(text))
+            offset, text = offset + found.end, text[found.end :]
+            # An event that is larger than a block is looked at again with twice as much.
+            size = max(self._block, len(text))
+            if size > _MOST_EVENT:
+                raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
+
+    def _opened(self) -> tuple[int, bytes]:
+        """Read up to the events; return where they begin, and what was read of them."""
+        text = b""
+        while len(text) <= _MOST_AROUND:
+            more = self._read(max(min(_HEAD, self._block), len(text)))
+            text += more
+            start = _start_of_events(text)
+            if start is not None:
+                self._around = text[:start]
+                return start, text[start:]
+            if not more:
+                break
+        raise self._without_events(text)
+
+    def _without_events(self, text: bytes) -> DamagedTraceError | NotATraceError:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return self._cut_short(len(text))
+        return NotATraceError(f"{self.path} is JSON, but no PyTorch trace (no traceEvents)")
+
+    def _finish(self, rest: bytes) -> None:
+        while more := self._read(self._block):
+            rest += more
+            if len(rest) > _MOST_AROUND:
+                raise DamagedTraceError(f"{self.path} goes on too long after its events")
+        self._around += rest
+
+    def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
+        """Return whole events, one per line."""
+        # Line ends stand between tokens, for in strings they are escaped.
+        one_line = text[: found.end].translate(_ON_ONE_LINE)
+        chars = np.frombuffer(one_line, np.uint8).copy()
+        gaps = np.append(0, found.ends[:-1]), found.starts
+        between = _ranges(*gaps)
+        commas = chars[between] == _COMMA
+        faulty = ~(commas | (chars[between] == _BLANK))
+        per_gap = np.diff(
+            np.append(0, np.cumsum(commas))[np.cumsum(np.append(0, gaps[1] - gaps[0]))]
+        )
+        if faulty.any() or (per_gap[1:] != 1).any() or per_gap[0] > 1:
+            at = int(between[faulty][0]) if faulty.any() else int(gaps[0][per_gap != 1][-1])
+            raise DamagedTraceError(
+                f"{self.path} holds something else than an event at byte {offset + at:,}", _AGAIN
+            )
+        chars[between] = _BLANK
+        chars[found.ends[:-1]] = _NEWLINE
+        return chars.tobytes()
+
+    def _cut_short(self, at: int) -> DamagedTraceError:
+        return DamagedTraceError(f"{self.path} is cut short: it ends at byte {at:,}", _AGAIN)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._text.read(size)
+        except EOFError as error:
+            raise DamagedTraceError(
+                f"{self.path} is cut short: its gzip stream ends at byte {self._file.tell():,}",
+                _AGAIN,
+            ) from error
+        except (OSError, zlib.error) as error:
+            raise DamagedTraceError(f"{self.path} cannot be read ({error})", _AGAIN) from error
+
+
+def head_of(path: Path) -> bytes:
+    """Return how the text of a file begins, unpacked; nothing if it cannot be unpacked."""
+    with path.open("rb") as file:
+        if file.read(len(GZIP)) != GZIP:
+            file.seek(0)
+            return file.read(_HEAD)
+    try:
+        with gzip.open(path) as packed:
+            return cast("IO[bytes]", packed).read(_HEAD)
+    except (OSError, EOFError, zlib.error):
+        return _head_of_cut(path)
+
+
+def _head_of_cut(path: Path) -> bytes:
+    """Return what can be unpacked of a file that is shorter than its head should be."""
+    with path.open("rb") as file:
+        try:
+            return zlib.decompressobj(wbits=31).decompress(file.read(_HEAD), _HEAD)
+        except zlib.error:
+            return b""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where events are in a text that begins between two of them.
+
+    Parameters
+    ----------
+    starts, ends
+        Where whole ones begin, and just after their ends.
+    closed
+        Where the bracket is that ends all events, if it is there.
+    """
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    closed: int | None
+
+    @property
+    def end(self) -> int:
+        """Where the last whole event ends; 0 if there is none."""
+        return int(self.ends[-1]) if self.ends.size else 0
+
+    @classmethod
+    def of(cls, text: bytes) -> _Cut:
+        at, steps = _brackets(text)
+        depth = np.cumsum(steps)
+        over = np.flatnonzero(depth < 0)
+        closed = int(at[over[0]]) if over.size else None
+        if closed is not None:
+            at, steps, depth = at[: over[0]], steps[: over[0]], depth[: over[0]]
+        ends = at[(depth == 0) & (steps < 0)] + 1
+        starts = at[(depth == 1) & (steps > 0)][: ends.size]
+        return cls(starts, ends, closed)
+
+
+def _start_of_events(text: bytes) -> int | None:
+    """Return where the events begin, just after their bracket."""
+    at, steps = _brackets(text)
+    depth = np.cumsum(steps)
+    for start in at[(depth == 2) & (steps > 0)].tolist():  # noqa: PLR2004
+        # Only so far back, that many arrays before the events cost no more than one.
+        if text[start : start + 1] == b"[" and _EVENTS.search(text, max(0, start - 64), start):
+            return int(start) + 1
+    return None
+
+
+def _brackets(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """Return where the brackets are that are in no string, and 1 if they open, -1 if they close."""
+    marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
+    kinds = np.frombuffer(text, np.uint8)[marks]
+    quotes = kinds == _QUOTE
+    if b"\\" in text:
+        quotes &= ~_escaped(marks, kinds)
+    outside = np.cumsum(quotes) % 2 == 0
+    brackets = outside & _IS_BRACKET[kinds]
+    steps = np.where(_IS_OPENING[kinds[brackets]], 1, -1).astype(np.int8)
+    return marks[brackets], steps
+
+
+def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Tell of each mark whether an odd number of backslashes stands before it."""
+    after = np.zeros(marks.size, np.bool_)
+    after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
+    index = np.arange(marks.size)
+    run = np.maximum.accumulate(np.where(after, 0, index))
+    odd: NDArray[np.bool_] = (index - run) % 2 == 1
+    return odd
+
+
+def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers from each start to before its end, one range after the other."""
+    sizes = ends - starts
+    first = np.cumsum(sizes) - sizes
+    numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)
+    return numbers

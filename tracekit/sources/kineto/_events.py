@@ -1,0 +1,126 @@
+"""Events as a frame of texts, and exact times made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+from tracekit.sources.kineto._document import Piece
+
+_FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+ARGUMENTS = {
+    "name": "label",
+    "device": "device", "context": "context", "stream": "stream", "correlation": "correlation",
+    "bytes": "bytes", "graph node id": "graph_node",
+    "fromDevice": "from_device", "inDevice": "in_device", "toDevice": "to_device",
+    "inContext": "in_context",
+    "Sequence number": "sequence_number",
+    "Collective name": "collective", "In msg nelems": "elements_in",
+    "Out msg nelems": "elements_out", "dtype": "dtype", "Group size": "group_size",
+    "Process Group Name": "group_name", "Process Group Ranks": "group_ranks",
+    "In split size": "split_in", "Out split size": "split_out", "Seq": "sequence",
+    "Src Rank": "source_rank", "Dst Rank": "destination_rank",
+}  # fmt: skip
+"""What is read of an event's arguments, and what it is called here."""
+
+_SCHEMA = {
+    **dict.fromkeys(_FIELDS, pl.String()),
+    "args": pl.Struct(dict.fromkeys(ARGUMENTS, pl.String())),
+}
+_TIME = r'([^\\])"(ts|dur)" *: *(-?[0-9][0-9.eE+-]*)'
+"""A time as the parser would round it; other fields are whole numbers, which it does not."""
+_NO_NUMBER = re.compile(r"(?<=[:\[,])(\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
+_PLAIN = r"^-?\d{1,15}(\.\d*)?$"
+_MOST = (1 << 61) - 1
+
+
+def read_events(piece: Piece, path: Path) -> pl.DataFrame:
+    """Return the events of a piece: `_FIELDS`, and what `ARGUMENTS` calls their arguments, as text.
+
+    Raises
+    ------
+    DamagedTraceError
+        If one is no JSON.
+    """
+    try:
+        text = pl.Series([piece.text.decode()]).str.replace_all(_TIME, '${1}"${2}":"${3}"')
+        events = pl.read_ndjson(text.item().encode(), schema=_SCHEMA)
+    except (pl.exceptions.PolarsError, UnicodeDecodeError):
+        events = pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA)
+    arguments = events["args"].struct.unnest().rename(ARGUMENTS)
+    return events.drop("args").hstack(arguments)
+
+
+def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
+    """Read what a strict parser refuses: numbers that are none, control characters, bad text."""
+    events, at = [], piece.offset
+    for line in piece.text.split(b"\n"):
+        events.append(_read(line.decode("utf-8", "replace"), at, path))
+        at += len(line) + 1
+    return events
+
+
+def _read(line: str, at: int, path: Path) -> dict[str, Any]:
+    try:
+        event = _parsed(line)
+    except ValueError:
+        try:
+            event = _parsed(_NO_NUMBER.sub(r"\1null", line))
+        except ValueError as error:
+            raise DamagedTraceError(
+                f"{path} is corrupt: the event at byte {at:,} is no JSON ({error})",
+                "copy or record it again",
+            ) from error
+    given = event.get("args")
+    arguments = given if isinstance(given, dict) else {}
+    return {
+        **{name: _text(event.get(name)) for name in _FIELDS},
+        "args": {name: _text(arguments.get(name)) for name in ARGUMENTS},
+    }
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line, strict=False, parse_float=str, parse_constant=lambda _: None)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def nanoseconds(text: pl.Series) -> pl.Series:
+    """Return microseconds, written as decimals, in whole nanoseconds; null where they are none."""
+    plain = text.str.contains(_PLAIN)
+    parts = text.zip_with(plain, pl.Series([None], dtype=pl.String)).str.splitn(".", 2)
+    whole, fraction = parts.struct.unnest()
+    digits = fraction.fill_null("").str.pad_end(4, "0").str.slice(0, 4).cast(pl.Int64)
+    thousands = whole.cast(pl.Int64) * 1000
+    part = (digits + 5) // 10  # further digits are none of a clock's
+    negative = whole.str.starts_with("-")
+    times = pl.select(pl.when(negative).then(thousands - part).otherwise(thousands + part))
+    if plain.all(ignore_nulls=True):
+        return times.to_series().alias(text.name)
+    odd = text.filter(~plain).unique()
+    found = odd.map_elements(_odd, return_dtype=pl.Int64)
+    others = text.replace_strict(odd, found, default=None, return_dtype=pl.Int64)
+    return pl.select(pl.coalesce(times.to_series(), others)).to_series().alias(text.name)
+
+
+def _odd(text: str) -> int | None:
+    """Return the same of one text that is written in another way, such as with an exponent."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not value.is_finite() or value.adjusted() > 18:  # noqa: PLR2004
+        return None
+    nanoseconds = int((value * 1000).to_integral_value())
+    return nanoseconds if abs(nanoseconds) <= _MOST else None

@@ -1,0 +1,171 @@
+"""The events of a trace, sorted into GPU work, calls and ranges as they come in."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from tracekit._spool import Workspace
+from tracekit.sources._ordering import Ordered
+from tracekit.sources.kineto._events import nanoseconds
+from tracekit.sources.kineto._host import OPEN, HostRanges, cuda_calls
+from tracekit.sources.kineto._names import ShortNames
+from tracekit.sources.kineto._work import gpu_work
+
+_GROUPS = {
+    "kernel": ("kernel", "concurrent_kernel"),
+    "copy": ("memcpy", "gpu_memcpy"),
+    "memset": ("memset", "gpu_memset"),
+    "call": ("runtime", "driver", "cuda_runtime", "cuda_driver"),
+    "operator": ("operator", "cpu_op"),
+    "annotation": ("user_annotation",),
+    "python": ("python_function",),
+    "span": ("trace",),
+}
+"""Kinds of events by the categories that they have had, in lower case."""
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+_GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
+_KEPT = (*_GPU, *_RANGES, "call", "span")
+_INT32 = (1 << 31) - 1
+_STREAM = r"^stream \d+\s*$"
+_THREAD = r"^thread -?\d+ \((.*)\)\s*$"
+
+
+class Gathered:
+    """The rows of a trace, with times in ns of the trace's own clock, and what was noticed.
+
+    Parameters
+    ----------
+    workspace
+        Where rows wait.
+    rank
+        Rank of the process in the job, if known.
+    """
+
+    def __init__(self, workspace: Workspace, rank: int | None) -> None:
+        self.ops, self.calls, self.ranges = (Ordered(workspace) for _ in range(3))
+        self.counts: Counter[str] = Counter()
+        """How many events there are of each of `_GROUPS`, and of what was left out."""
+        self.first: int | None = None
+        """When the first event began, ns."""
+        self.last: int | None = None
+        """When the last one ended, ns."""
+        self.recorded: int | None = None
+        """When recording ended, ns, if the trace says so."""
+        self.devices: set[int] = set()
+        self.active: set[int] = set()
+        """CUDA ordinals that are met, and those that ran an op."""
+        self._callers: Counter[int] = Counter()
+        self.host = HostRanges(rank)
+        self._names = ShortNames()
+        self._threads: set[tuple[int, int]] = set()
+        self._labels: dict[tuple[str, str, str], str] = {}
+
+    def add(self, events: pl.DataFrame) -> None:
+        """Sort some events in."""
+        self._learn_names(events.filter(pl.col("ph") == "M"))
+        category = pl.col("cat").str.to_lowercase()
+        group = category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
+        whole = events.filter(pl.col("ph") == "X").with_columns(group=group)
+        self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
+        timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
+        self._add_work(timed.filter(pl.col("group").is_in(_GPU)))
+        host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
+        is_call = pl.col("group") == "call"
+        calls = cuda_calls(host.filter(is_call))
+        ranges = self.host.of(host.filter(~is_call))
+        self._callers.update(dict(calls["pid"].value_counts().iter_rows()))
+        for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
+            self._threads.update(frame.select("pid", "tid").unique().iter_rows())
+            rows.add(frame)
+        spans = timed.filter((pl.col("group") == "span") & (pl.col("end") != OPEN))
+        self.recorded = _most(self.recorded, spans["end"].max())
+
+    def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Add ``start`` and ``end``; what has no start is left out."""
+        start, length = nanoseconds(events["ts"]), nanoseconds(events["dur"])
+        timed = events.with_columns(start.alias("start"), length.alias("length"))
+        known = timed.filter(pl.col("start").is_not_null())
+        self.counts["untimed"] += timed.height - known.height
+        end = pl.col("start") + pl.max_horizontal("length", 0)
+        known = known.with_columns(
+            end=pl.when(pl.col("length").is_null()).then(OPEN).otherwise(end)
+        ).drop("length")
+        self.first = _least(self.first, known["start"].min())
+        closed = pl.when(pl.col("end") != OPEN).then("end")
+        self.last = _most(self.last, known.select(closed.max()).item(), known["start"].max())
+        return known
+
+    def _add_work(self, events: pl.DataFrame) -> None:
+        ended = events.filter(pl.col("end") != OPEN)
+        ops = gpu_work(ended, self._names)
+        placed = ops.filter(pl.col("device").is_not_null())
+        self.counts["untimed"] += events.height - ended.height
+        self.counts["unplaced"] += ops.height - placed.height
+        endless = pl.any_horizontal(pl.col("src_device", "dst_device").is_null())
+        self.counts["endless"] += placed.filter(endless, pl.col("kind") == "p2p").height
+        self.active.update(placed["device"].unique().to_list())
+        for name in ("device", "src_device", "dst_device"):
+            self.devices.update(placed[name].drop_nulls().unique().to_list())
+        self.ops.add(placed)
+
+    def _on_threads(self, events: pl.DataFrame) -> pl.DataFrame:
+        ids = events.with_columns(pl.col("pid", "tid").cast(pl.Int64, strict=False))
+        known = ids.filter(pl.all_horizontal(pl.col("pid", "tid").is_not_null()))
+        self.counts["threadless"] += ids.height - known.height
+        return known
+
+    def _learn_names(self, events: pl.DataFrame) -> None:
+        named = events.select("name", "pid", "tid", "label").drop_nulls("label")
+        for what, pid, tid, label in named.unique(maintain_order=True).iter_rows():
+            self._labels[what, pid, tid] = label
+
+    @property
+    def pid(self) -> int:
+        """The process that the GPU work is of: the one that made most calls."""
+        known = self._callers or Counter(pid for pid, _ in self._threads)
+        return max(sorted(known), key=known.__getitem__, default=0)
+
+    @property
+    def processes(self) -> pl.DataFrame:
+        """The processes: ``process, pid, name``."""
+        pids = sorted({self.pid, *(pid for pid, _ in self._threads)})
+        names = {
+            pid: label for (what, pid, _), label in self._labels.items() if what == "process_name"
+        }
+        rows = [(number, pid, names.get(str(pid))) for number, pid in enumerate(pids)]
+        schema = {"process": pl.Int32, "pid": pl.Int64, "name": pl.String}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @property
+    def threads(self) -> pl.DataFrame:
+        """The threads that made calls or ranges: ``thread, pid, tid, name``."""
+        named = pl.DataFrame(
+            [
+                (pid, tid, label)
+                for (what, pid, tid), label in self._labels.items()
+                if what == "thread_name"
+            ],
+            schema=dict.fromkeys(("pid", "tid", "name"), pl.String),
+            orient="row",
+        )
+        # Streams are shown as threads too.
+        names = named.filter(~pl.col("name").str.contains(_STREAM)).with_columns(
+            pl.col("pid", "tid").cast(pl.Int64, strict=False),
+            name=pl.coalesce(pl.col("name").str.extract(_THREAD), "name"),
+        )
+        names = names.unique(["pid", "tid"], keep="last", maintain_order=True)
+        threads = pl.DataFrame(
+            sorted(self._threads), schema={"pid": pl.Int64, "tid": pl.Int64}, orient="row"
+        )
+        joined = threads.join(names, on=["pid", "tid"], how="left", maintain_order="left")
+        return joined.with_row_index("thread").cast({"thread": pl.Int32})
+
+
+def _least(*times: object) -> int | None:
+    return min((time for time in times if isinstance(time, int)), default=None)
+
+
+def _most(*times: object) -> int | None:
+    return max((time for time in times if isinstance(time, int)), default=None)

@@ -1,0 +1,174 @@
+"""The host's side: CUDA calls, operators and annotations, and the collectives among them."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+from tracekit.model import RANGE_STYLE
+
+OPEN = (1 << 63) - 1
+"""Stands for the end of a range that was still open when recording ended."""
+
+_VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
+_COLLECTIVES = (
+    (r"^_?all_?reduce", "AllReduce", "in"),
+    (r"^_?all_?gather", "AllGather", "in"),
+    (r"^_?reduce_?scatter", "ReduceScatter", "out"),
+    (r"^_?all_?to_?all", "AllToAll", "peer"),
+    (r"^_?broadcast", "Broadcast", "in"),
+    (r"^_?reduce(_|$)", "Reduce", "in"),
+    (r"^gather", "Gather", "in"),
+    (r"^scatter", "Scatter", "out"),
+    (r"^send", "Send", "in"),
+    (r"^recv", "Recv", "out"),
+)
+"""PyTorch's names of collectives, NCCL's, and which of its counts is the one that NCCL is given."""
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+                     "float8_e5m2fnuz", "float8_e8m0fnu", "uint8", "int8"), 1),
+    **dict.fromkeys(("half", "bfloat16", "short", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float", "int", "float32", "int32", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("double", "long", "float64", "int64", "uint64", "complexfloat"), 8),
+    "complexdouble": 16,
+}  # fmt: skip
+_MOST = (1 << 62) // 16
+_RECORDING = "record_param_comms"
+
+
+def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the CUDA runtime and driver calls that have an end."""
+    return events.filter(pl.col("end") != OPEN).select(
+        "start", "end", "pid", "tid",
+        correlation=pl.col("correlation").cast(pl.Int64, strict=False),
+        name=pl.col("name").str.replace(_VERSION_SUFFIX, "").cast(pl.Categorical()),
+    )  # fmt: skip
+
+
+class HostRanges:
+    """Operators and annotations as ranges.
+
+    Parameters
+    ----------
+    rank
+        Rank of the process in the job, if the trace has said so before its events.
+    """
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self.sized = 0
+        """How many collectives say their size."""
+
+    def of(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Return the ranges of some events; names carry sequence numbers as in NVTX ranges."""
+        numbered = pl.format(
+            "{}, seq = {}", "name", pl.col("sequence_number").cast(pl.Int64, strict=False)
+        )
+        is_number = pl.col("sequence_number").cast(pl.Int64, strict=False) >= 0
+        name = pl.when((pl.col("group") == "operator") & is_number).then(numbered).otherwise("name")
+        ranges = events.with_columns(
+            name=name, domain=pl.lit(None, pl.String), payload=pl.lit(None, pl.String)
+        )
+        records = (ranges["name"] == _RECORDING) & ranges["collective"].is_not_null()
+        if records.any():
+            collectives = self._collectives(ranges.filter(records))
+            ranges = pl.concat([ranges.filter(~records.fill_null(value=False)), collectives])
+        return ranges.select(
+            "start", "end", "pid", "tid", "name", "domain", "payload",
+            style=pl.lit("push_pop", RANGE_STYLE),
+        )  # fmt: skip
+
+    def _collectives(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Make PyTorch's records of collectives what NCCL's own ranges are."""
+        told = records.with_columns(_function(), **self._group(records))
+        told = told.with_columns(_bytes().alias("Message size [bytes]"))
+        between = pl.col("function").is_in(("ncclSend", "ncclRecv"))
+        payload = pl.struct(
+            "Message size [bytes]", "NCCL communicator ID", "commRank",
+            _peer().alias("Peer rank"),
+            pl.col("group_size").cast(pl.Int64, strict=False).alias("No. of ranks"),
+            # Messages between two ranks are counted apart from what all ranks do.
+            pl.when(~between).then(pl.col("sequence").cast(pl.Int64, strict=False))
+            .alias("seqNumber"),
+        ).struct.json_encode()  # fmt: skip
+        known = pl.col("function").is_not_null()
+        self.sized += told["Message size [bytes]"].count()
+        return told.with_columns(
+            name=pl.coalesce("function", "name"),
+            domain=pl.when(known).then(pl.lit("NCCL")),
+            payload=pl.when(known).then(payload),
+        ).select(records.columns)
+
+    def _group(self, records: pl.DataFrame) -> dict[str, pl.Series]:
+        """Return the communicator of each record, and the rank of this process in it."""
+        texts = records.select(
+            # A name alone may be a number, which as an id of a communicator would be none.
+            pl.when(pl.col("group_name").is_not_null())
+            .then(pl.format("pg {}{}", "group_name",
+                            pl.format(" {}", "group_ranks").fill_null("")))
+            .alias("NCCL communicator ID"),
+            "group_ranks",
+        )  # fmt: skip
+        ranks = {text: _place(text, self._rank) for text in texts["group_ranks"].unique().to_list()}
+        return {
+            "NCCL communicator ID": texts["NCCL communicator ID"],
+            "commRank": texts["group_ranks"].replace_strict(
+                ranks, default=None, return_dtype=pl.Int64
+            ),
+        }
+
+
+def _place(ranks: str | None, rank: int | None) -> int | None:
+    """Return the place of a rank in a list of them, if the list names it."""
+    try:
+        listed = json.loads(ranks or "null")
+    except (ValueError, RecursionError):  # long ones are written in part
+        return None
+    if rank is None or not isinstance(listed, list):
+        return None
+    return listed.index(rank) if rank in listed else None
+
+
+def _function() -> pl.Expr:
+    named = pl.coalesce(
+        pl.when(pl.col("collective").str.contains(f"(?i){pattern}")).then(pl.lit(f"nccl{function}"))
+        for pattern, function, _ in _COLLECTIVES
+    )
+    return named.alias("function")
+
+
+def _bytes() -> pl.Expr:
+    """Return the size of a record's message as NCCL is given it: per rank or peer where it so is.
+
+    The parts of an uneven all_to_all have no one size.
+    """
+    peers = pl.col("group_size").cast(pl.Int64, strict=False)
+    inputs, outputs = (
+        pl.col(name).cast(pl.Int64, strict=False) for name in ("elements_in", "elements_out")
+    )
+    even = (pl.col("split_in").fill_null("[]") == "[]") & (
+        pl.col("split_out").fill_null("[]") == "[]"
+    )
+    count = {
+        "in": inputs,
+        "out": outputs,
+        "peer": pl.when(even & (peers > 0) & (inputs % peers == 0)).then(inputs // peers),
+    }
+    elements = pl.coalesce(
+        pl.when(pl.col("function") == f"nccl{function}").then(count[which])
+        for _, function, which in _COLLECTIVES
+    )
+    size = pl.col("dtype").str.to_lowercase().replace_strict(
+        _ELEMENT_BYTES, default=None, return_dtype=pl.Int64
+    )  # fmt: skip
+    return pl.when(elements.is_between(0, _MOST)).then(elements * size)
+
+
+def _peer() -> pl.Expr:
+    """Return the other rank of a message."""
+    return (
+        pl.when(pl.col("function") == "ncclSend").then("destination_rank")
+        .when(pl.col("function") == "ncclRecv").then("source_rank")
+        .cast(pl.Int64, strict=False)
+    )  # fmt: skip

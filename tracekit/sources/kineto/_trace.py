@@ -1,0 +1,302 @@
+"""From a trace's events to the canonical tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit._ahead import ahead
+from tracekit._spool import Workspace
+from tracekit.errors import MissingDataError
+from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
+from tracekit.sources.kineto._document import Document, Piece, head_of
+from tracekit.sources.kineto._events import read_events
+from tracekit.sources.kineto._gathered import Gathered
+from tracekit.sources.kineto._host import OPEN
+
+Progress = Callable[[str, int, int], None]
+
+FORMAT = "PyTorch Kineto JSON"
+_MOST_RANKS = 1 << 30
+_TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
+"""One of these is in the head of every trace of Kineto's."""
+_REPORT = pl.lit(0, pl.Int32).alias("report")
+_RECORD = (
+    "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+)
+_YEAR_2001, _YEAR_2096 = 10**18, 4 * 10**18
+"""Unix times, ns: what lies between them is one, and what does not is a clock of its own."""
+_WAITING = 1
+"""Pieces of text that wait for each thread: they are large."""
+
+_CONTENTS = (
+    ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", "ProfilerActivity.CUDA"),
+    ("copies", "gpu_memcpy", ("copy",), "input data and peer copies", "ProfilerActivity.CUDA"),
+    ("memsets", "gpu_memset", ("memset",), "GPU time of memsets", "ProfilerActivity.CUDA"),
+    ("CUDA calls", "cuda_runtime, cuda_driver", ("call",),
+     "which thread launched an op, and when", "ProfilerActivity.CUDA"),
+    ("operators", "cpu_op", ("operator",), "layers, and which forward op a backward op is of",
+     "ProfilerActivity.CPU"),
+    ("annotations", "user_annotation", ("annotation",), "stages and iterations",
+     "torch.profiler.record_function, and profiler.step() in each iteration"),
+    ("collective sizes", "record_param_comms", ("sized",),
+     "communicators and message sizes of NCCL calls", "PyTorch 2.2 or newer"),
+    ("Python functions", "python_function", ("python",), "nothing that is read yet",
+     "with_stack=True"),
+)  # fmt: skip
+
+
+def is_kineto(path: Path) -> bool:
+    """Tell whether a file is JSON such as Kineto writes, gzipped or not, by how it begins."""
+    head = head_of(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return head.startswith(b"{") and any(key in head for key in _TELLING)
+
+
+def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+    """Return the canonical tables of a trace; stages and launches are not attributed yet.
+
+    Times begin at the trace's first event. Operators and annotations become ranges, named as
+    PyTorch names them for NVTX (``aten::mm, seq = 7``); where the arguments of collectives were
+    recorded, their records become ranges of the domain NCCL with a payload, as NCCL makes them.
+
+    Raises
+    ------
+    MissingDataError
+        If the trace holds no GPU work and no operators or annotations.
+    DamagedTraceError
+        If it is cut short or corrupt.
+    NotATraceError
+        If it is other JSON.
+    """
+    with closing(Document(path)) as document:
+        gathered = Gathered(workspace, _rank(document.before()))
+        _gather(document, gathered, progress)
+        around = document.around
+    if not gathered.ops.height and not gathered.ranges.height:
+        raise MissingDataError(f"no GPU work and no operators in {path}", _RECORD)
+    return _recording(path, gathered, around)
+
+
+def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
+    size = document.path.stat().st_size
+    parse: Callable[[Piece], pl.DataFrame] = partial(read_events, path=document.path)
+    progress("read events", 0, size)
+    for events in ahead(parse, document.pieces(), _WAITING):
+        gathered.add(events)
+        progress("read events", min(document.done, size), size)
+    progress("read events", size, size)
+
+
+def _rank(around: Mapping[str, Any]) -> int | None:
+    told = around.get("distributedInfo")
+    rank = told.get("rank") if isinstance(told, dict) else None
+    is_one = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS
+    return rank if is_one else None
+
+
+def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Recording:
+    processes, threads = gathered.processes, gathered.threads
+    number_of = dict(processes.select("pid", "process").iter_rows())
+    owners = threads["pid"].replace_strict(number_of, return_dtype=pl.Int32)
+    origin = gathered.first or 0
+    columns = _Columns(threads, owners, origin, gathered.last or origin)
+    return Recording(
+        tables={
+            "processes": processes.with_columns(_REPORT, global_id="pid"),
+            "threads": threads.with_columns(_REPORT, process=owners, global_id="tid"),
+            "devices": _devices(gathered, around).with_columns(_REPORT),
+            "reports": _report(path, gathered, around),
+            "contents": _contents(gathered),
+        },
+        streams={
+            "ops": Stream("ops", "op", gathered.ops, columns.ops(number_of[gathered.pid])),
+            "calls": Stream("calls", "call", gathered.calls, columns.calls()),
+            "ranges": Stream("ranges", "range", gathered.ranges, columns.ranges()),
+        },
+        warnings=(*_absences(gathered), *_losses(gathered)),
+    )
+
+
+class _Columns:
+    """How columns of the large tables are made.
+
+    Parameters
+    ----------
+    threads
+        ``thread, pid, tid``.
+    owners
+        The process of each thread.
+    origin
+        Time 0 on the trace's clock, ns.
+    last
+        When a range ended that was still open, ns on the same clock.
+    """
+
+    def __init__(self, threads: pl.DataFrame, owners: pl.Series, origin: int, last: int) -> None:
+        self._threads = threads.select("pid", "tid", "thread")
+        self._owners = owners
+        self._origin, self._last = origin, last
+
+    def ops(self, process: int) -> dict[str, Maker]:
+        return {
+            **self._times(),
+            "process": _constant(process, pl.Int32()),
+            "stage": _constant("OTHER", STAGE),
+            "stage_source": _constant("none", STAGE_SOURCE),
+        }
+
+    def calls(self) -> dict[str, Maker]:
+        ids = ("pid", "tid")
+        return {
+            **self._times(),
+            "thread": Maker(ids, self._thread),
+            "process": Maker(ids, lambda rows: self._owners.gather(self._thread(rows))),
+        }
+
+    def ranges(self) -> dict[str, Maker]:
+        closed = pl.max_horizontal(pl.lit(self._last), "start")
+        end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
+        return {
+            **self.calls(),
+            "end": Maker(("start", "end"), lambda _: end),
+            "open": Maker(("end",), lambda rows: rows["end"] == OPEN),
+        }
+
+    def _times(self) -> dict[str, Maker]:
+        return {
+            "report": _constant(0, REPORTS.schema["report"]),
+            "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
+            "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
+        }
+
+    def _thread(self, rows: pl.DataFrame) -> pl.Series:
+        ids = rows.select("pid", "tid")
+        return ids.join(self._threads, on=["pid", "tid"], how="left", maintain_order="left")[
+            "thread"
+        ]
+
+
+def _constant(value: int | str, dtype: PolarsType) -> Maker:
+    # The time of a row is there to say how many rows there are.
+    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
+
+
+def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart."""
+    given = around.get("deviceProperties")
+    described = {
+        each["id"]: each
+        for each in (given if isinstance(given, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("id"), int)
+    }
+    rows = [
+        {
+            "device": device,
+            "active": device in gathered.active,
+            "identity": "ordinal" if device in described else "unknown",
+            **_described(described.get(device, {})),
+        }
+        for device in sorted(gathered.devices)
+    ]
+    columns = {
+        "device": pl.Int32, "name": pl.String, "memory_bytes": pl.Int64, "sm_count": pl.Int32,
+        "compute_capability": pl.String, "active": pl.Boolean, "identity": pl.String,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=columns)
+
+
+def _described(given: Mapping[str, Any]) -> dict[str, object]:
+    name = given.get("name")
+    capability = [_whole(given.get(key)) for key in ("computeMajor", "computeMinor")]
+    return {
+        "name": name if isinstance(name, str) else None,
+        "memory_bytes": _whole(given.get("totalGlobalMem"), (1 << 63) - 1),
+        "sm_count": _whole(given.get("numSms")),
+        "compute_capability": None if None in capability else "{}.{}".format(*capability),
+    }
+
+
+def _whole(value: object, most: int = (1 << 31) - 1) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= most else None
+
+
+def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
+    version = around.get("schemaVersion")
+    origin = gathered.first or 0
+    end = gathered.recorded
+    whole = end is not None and end >= (gathered.last or 0)
+    return pl.DataFrame(
+        {
+            "report": [0],
+            # A file's name may be any bytes; those that are no text are replaced.
+            "file": [os.fsencode(path.name).decode("utf-8", "replace")],
+            "format": [FORMAT],
+            "product": ["PyTorch"],
+            "schema_version": [str(version) if isinstance(version, int | float | str) else None],
+            "size": [path.stat().st_size],
+            "session_start": [_session_start(origin, around.get("baseTimeNanoseconds"))],
+            "rank": [_rank(around)],
+            "duration": [end - origin if end is not None and whole else None],
+        }
+    )
+
+
+def _session_start(origin: int, base: object) -> int | None:
+    """Return the Unix time of the first event, if the trace's clock is one or says what it began.
+
+    Times of old traces are Unix times; newer ones count from a time that they give.
+    """
+    begun = base if isinstance(base, int) else 0
+    candidates = (origin, origin + begun)
+    return next((time for time in candidates if _YEAR_2001 <= time <= _YEAR_2096), None)
+
+
+def _contents(gathered: Gathered) -> pl.DataFrame:
+    counts = {**gathered.counts, "sized": gathered.host.sized}
+    rows = [
+        {
+            "report": 0,
+            "feature": feature,
+            "source_table": source,
+            "rows": sum(counts.get(group, 0) for group in groups),
+            "tells": tells,
+            "record_with": record_with,
+        }
+        for feature, source, groups, tells, record_with in _CONTENTS
+    ]
+    return pl.DataFrame(rows).with_columns(present=pl.col("rows") > 0)
+
+
+def _absences(gathered: Gathered) -> tuple[str, ...]:
+    """Say what numbers must not be read as, where the trace lacks what they would need."""
+    if not gathered.ops.height:
+        return (f"no GPU work was recorded: {_RECORD}",)
+    absences = (
+        (gathered.counts["kernel"],
+         "no kernels were recorded, so GPU time is that of copies and memsets alone"),
+        (gathered.calls.height,
+         "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
+        (gathered.ranges.height,
+         "no operators or annotations were recorded, so stages are told by names of kernels alone"),
+    )  # fmt: skip
+    return tuple(f"{absence}: {_RECORD}" for there, absence in absences if not there)
+
+
+def _losses(gathered: Gathered) -> tuple[str, ...]:
+    losses = {
+        "untimed": "events have no valid times and were left out",
+        "unplaced": "GPU ops have no device and were left out",
+        "threadless": "calls and operators have no thread and were left out",
+        "endless": "copies between GPUs do not say between which",
+    }
+    return tuple(
+        f"{gathered.counts[what]:,} {words}"
+        for what, words in losses.items()
+        if gathered.counts[what]
+    )

@@ -1,0 +1,108 @@
+"""GPU work: kernels, copies and memsets."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.model import KIND
+from tracekit.sources.kineto._names import ShortNames
+
+_COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]+)\))?"
+_COPY_KINDS = {
+    "HtoD": "h2d", "DtoH": "d2h", "HtoA": "h2d", "AtoH": "d2h", "AtoA": "d2d", "AtoD": "d2d",
+    "DtoA": "d2d", "DtoD": "d2d", "HtoH": "h2h", "PtoP": "p2p",
+}  # fmt: skip
+_DEVICE_MEMORY = ("Device", "Array", "Device Static")
+_HOST_MEMORY = ("Pageable", "Pinned", "Host")
+_INT32 = (1 << 31) - 1
+_FIRST_NUMBER = r"(\d+)"
+
+
+def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
+    """Return what ran on GPUs, as ops whose devices are CUDA ordinals.
+
+    Parameters
+    ----------
+    events
+        Kernels, copies and memsets with ``group, start, end``.
+    names
+        Short names of kernels.
+    """
+    whole = {
+        name: pl.col(name).cast(pl.Int64, strict=False)
+        for name in ("device", "in_device", "from_device", "to_device", "context", "in_context",
+                     "stream", "correlation", "bytes", "graph_node")
+    }  # fmt: skip
+    ops = events.select("group", "name", "pid", "tid", "start", "end", **whole).with_columns(
+        # Old traces name the GPU and its stream as process and thread alone.
+        device=_number("device", "in_device", pl.col("pid").cast(pl.Int64, strict=False)),
+        context=_number("context", "in_context"),
+        stream=pl.coalesce(
+            "stream", pl.col("tid").str.extract(_FIRST_NUMBER).cast(pl.Int64, strict=False)
+        ),
+        graph_node=pl.when(pl.col("graph_node") != 0).then("graph_node"),
+    )
+    ops = ops.with_columns(pl.col("name").str.extract_groups(_COPY).struct.unnest())
+    ops = ops.with_columns(
+        pl.when(pl.col("group") == "copy").then(pl.col("copy_kind", "source", "target"))
+    )
+    ops = ops.with_columns(_copied()).with_columns(_ends())
+    return ops.with_columns(_named(ops, names)).select(
+        "start", "end", "device", "context", "stream", "correlation", "graph_node",
+        "name", "short_name", "kind", "copy_kind", "src_device", "dst_device",
+        bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
+    )  # fmt: skip
+
+
+def _number(*names: str | pl.Expr) -> pl.Expr:
+    number = pl.coalesce(*names)
+    return pl.when(number.is_between(0, _INT32)).then(number).cast(pl.Int32)
+
+
+def _copied() -> pl.Expr:
+    """Return the kind of an op; two halves of a copy through host memory are `staged`."""
+    halves = pl.col("copy_kind").is_in(("HtoD", "DtoH")) & pl.all_horizontal(
+        pl.col("source", "target").is_in(_DEVICE_MEMORY)
+    )
+    from_gpu, to_gpu = (pl.col(name).is_in(_DEVICE_MEMORY) for name in ("source", "target"))
+    from_host, to_host = (pl.col(name).is_in(_HOST_MEMORY) for name in ("source", "target"))
+    kind = pl.col("copy_kind").replace_strict(_COPY_KINDS, default=None, return_dtype=pl.String)
+    between = (kind == "d2d") & (pl.col("from_device") != pl.col("to_device"))
+    return (
+        pl.when(pl.col("group") == "kernel").then(pl.lit("compute"))
+        .when(pl.col("group") == "memset").then(pl.lit("memset"))
+        .when(halves).then(pl.lit("staged"))
+        .when(between).then(pl.lit("p2p"))
+        .when(kind.is_not_null()).then(kind)
+        .when(from_host & to_gpu).then(pl.lit("h2d"))
+        .when(from_gpu & to_host).then(pl.lit("d2h"))
+        .when(from_gpu & to_gpu).then(pl.lit("d2d"))
+        .otherwise(pl.lit("unknown"))
+        .cast(KIND).alias("kind")
+    )  # fmt: skip
+
+
+def _ends() -> list[pl.Expr]:
+    """Return the GPUs that a copy is from and to: the one that ran it, if it names none."""
+    kind, here = pl.col("kind").cast(pl.String), pl.col("device")
+    source, target = (_number(name) for name in ("from_device", "to_device"))
+    return [
+        pl.when(kind == "p2p").then(source)
+        .when(kind.is_in(("d2h", "d2d"))).then(pl.coalesce(source, here)).alias("src_device"),
+        pl.when(kind == "p2p").then(target)
+        .when(kind.is_in(("h2d", "d2d", "memset"))).then(pl.coalesce(target, here))
+        .alias("dst_device"),
+    ]  # fmt: skip
+
+
+def _named(ops: pl.DataFrame, names: ShortNames) -> list[pl.Expr]:
+    """Name copies and memsets as other sources do, and shorten the names of kernels."""
+    short = names.of(ops["name"].set(ops["group"] != "kernel", None))
+    group = pl.col("group")
+    copy = pl.format("[CUDA memcpy {}]", pl.col("copy_kind").fill_null("Unknown"))
+    other = pl.when(group == "copy").then(copy).otherwise(pl.lit("[CUDA memset]"))
+    is_kernel = group == "kernel"
+    return [
+        pl.when(is_kernel).then("name").otherwise(other).cast(pl.Categorical()).alias("name"),
+        pl.when(is_kernel).then(short).otherwise(other).cast(pl.Categorical()).alias("short_name"),
+    ]

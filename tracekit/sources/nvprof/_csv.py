@@ -1,0 +1,543 @@
+"""The CSV that ``nvprof --print-gpu-trace --csv`` prints, as which old results often survive.
+
+Lines ``==PID== ...`` say which process is meant; a header, a row of units and the rows follow. The
+columns, their order and the units are those of that header: nvprof chooses units by the values. A
+file has several such sections where several processes printed into it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+
+from tracekit._spool import Workspace
+from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
+from tracekit.model import KIND, Recording, Stream
+from tracekit.sources._copies import classified
+from tracekit.sources.nsys._seen import Seen
+from tracekit.sources.nvprof._input import PROCESS, small, thread_gid
+from tracekit.sources.nvprof._names import readable, short_name
+from tracekit.sources.nvprof._places import Places, processes, threads
+
+Progress = Callable[[str, int, int], None]
+
+FORMAT = "nvprof CSV"
+_RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"
+_TELLING = {"Start", "Duration", "Name"}
+_HEAD_BYTES, _HEAD_LINES = 1 << 16, 50
+_BLOCK_BYTES = 1 << 24
+_REPORT = pl.lit(0, pl.Int32).alias("report")
+_NO_PROCESS = 0
+
+_TIME_DIGITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
+_SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_DECIMAL = r"^\d{1,15}(\.\d*)?$"
+_MOST = 1 << 61
+# Directions and kinds of memory by the numbers that CUPTI gives them.
+_DIRECTIONS = {
+    "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8,
+    "HtoH": 9, "PtoP": 10,
+}  # fmt: skip
+_MEMORY = {
+    "Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5, "Device Static": 6,
+    "Managed Static": 7,
+}  # fmt: skip
+_HOST_MEMORY, _DEVICE_MEMORY = (1, 2), (3, 4, 6)
+
+_PROCESS_LINE = re.compile(r"^==(\d{1,9})==(?: NVPROF is profiling process \d+, command: (\S+))?")
+_COLUMNS = (
+    "Start", "Duration", "Size", "SrcMemType", "DstMemType", "Device", "Context", "Stream",
+    "Src Dev", "Dst Dev", "Name", "Correlation_ID",
+)  # fmt: skip
+_KEPT = (
+    "start", "end", "pid", "device", "context", "stream", "correlation", "name", "short_name",
+    "kind", "bytes", "copy_kind", "src_device", "dst_device",
+)  # fmt: skip
+_FEATURES = (
+    ("kernels", "GPU time by stage and kernel", _RECORD),
+    ("copies", "input data and peer copies", _RECORD),
+    ("memsets", "GPU time of memsets", _RECORD),
+    ("CUDA calls", "which thread launched an op, and when", "nvprof -o run.nvvp PROGRAM"),
+    (
+        "NVTX events",
+        "stages, layers and iterations",
+        "nvprof -o run.nvvp PROGRAM, with NVTX ranges in the program",
+    ),
+)
+
+
+def is_csv(path: Path) -> bool:
+    """Tell whether a file is what nvprof prints (not its database), by how it begins.
+
+    True for prints that are not read as well, such as summaries: `read_csv` says what to do.
+    """
+    return any(
+        (cells := _cells(line)) >= _TELLING or _is_summary(cells) or _is_banner(line)
+        for line in _head(path)
+    )
+
+
+def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+    """Return the canonical tables of a GPU trace; stages and launches are not attributed yet.
+
+    Times are as printed, exactly, and count from where nvprof began: the time of day is not
+    printed, so that ``session_start`` is null. nvprof prints sizes with few decimals in units of
+    1024 (a KB is 1024 bytes): the bytes here are ``round(value * unit)``, so above 1 MB they may be
+    off by a few. There are no CUDA calls and no NVTX ranges in such a file.
+
+    Raises
+    ------
+    UnsupportedTraceError
+        If it is another print of nvprof: an API trace, a summary, or one without ``--csv``; or if
+        its sections have different columns.
+    MissingDataError
+        If it holds no GPU work.
+    DamagedTraceError
+        If it is cut short, or no units follow a header.
+    """
+    _check_kind(path)
+    size = path.stat().st_size
+    progress("read GPU work", 0, size)
+    work = _Work(path)
+    ops = Seen(work.batches(), workspace, "pid", "device", "src_device", "dst_device")
+    progress("read GPU work", size, size)
+    if not len(ops):
+        raise MissingDataError(f"no GPU work in {path} (CSV of nvprof)", f"record with {_RECORD}")
+    nothing = Seen((), workspace, "thread_gid")
+    pids, gids = ops.distinct["pid"].unique().sort(), pl.Series("gid", [], pl.Int64)
+    names = work.names
+    places = Places(pids, gids, 0, ops.last or 0)
+    return Recording(
+        tables={
+            "processes": processes(pids, names).with_columns(_REPORT),
+            "threads": threads(gids, names).with_columns(
+                _REPORT, process=places.process_by_thread(gids)
+            ),
+            "devices": _devices(work.gpus, ops.distinct).with_columns(_REPORT),
+            "reports": _report(path),
+            "contents": _contents(work.counts),
+        },
+        streams={
+            "ops": Stream("ops", "op", ops.rows, places.ops()),
+            "calls": Stream("calls", "call", nothing.rows, places.calls()),
+            "ranges": Stream(
+                "ranges",
+                "range",
+                nothing.rows,
+                places.ranges(pl.DataFrame(schema={"id": pl.Int64, "payload": pl.String})),
+            ),
+        },
+        warnings=(*_absences(work.counts, pids), *work.remarks),
+    )
+
+
+def _head(path: Path) -> list[str]:
+    """Return the first lines of a file, none if it is no text."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return [] if b"\0" in head else head.decode("utf-8-sig", "replace").splitlines()[:_HEAD_LINES]
+
+
+def _cells(line: str) -> set[str]:
+    return set(_row(line))
+
+
+def _row(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _is_summary(cells: set[str]) -> bool:
+    return {"Time(%)", "Calls", "Name"} <= cells
+
+
+def _is_banner(line: str) -> bool:
+    found = _PROCESS_LINE.match(line)
+    return bool(found and found[2])
+
+
+def _check_kind(path: Path) -> None:
+    """Raise what says why a print of nvprof is not read."""
+    lines = _head(path)
+    header = next((cells for line in lines if (cells := _cells(line)) >= _TELLING), None)
+    if header is not None:
+        if "Device" not in header:
+            raise UnsupportedTraceError(
+                f"{path} is an API trace of nvprof, without GPU work", f"record with {_RECORD}"
+            )
+        return
+    if any(_is_summary(_cells(line)) for line in lines):
+        what = "a summary of nvprof, without the times of single ops"
+    elif any("No kernels were profiled" in line for line in lines):
+        raise MissingDataError(f"no GPU work in {path} (print of nvprof)", f"record with {_RECORD}")
+    else:
+        what = "a print of nvprof, but no CSV of a GPU trace"
+    raise UnsupportedTraceError(f"{path} is {what}", f"record with {_RECORD}")
+
+
+class _Work:
+    """The ops of a file, section by section.
+
+    Parameters
+    ----------
+    path
+        The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pid = self._section_pid = _NO_PROCESS
+        self._header: list[str] = []
+        self._units: dict[str, str] | None = None
+        self._sections = self._foreign = self._untimed = self._unplaced = self._others = 0
+        self._coarse = self._rounded = False
+        self._commands: dict[int, str] = {}
+        self.counts = dict.fromkeys(("kernels", "copies", "memsets"), 0)
+        """How many ops of each feature there are."""
+        self.gpus = pl.DataFrame(schema={"device": pl.Int32, "name": pl.String})
+        """The GPUs that cells name."""
+
+    @property
+    def names(self) -> pl.DataFrame:
+        """What processes are called, as `processes` takes it."""
+        known = pl.DataFrame(
+            {"pid": list(self._commands), "name": list(self._commands.values())},
+            schema={"pid": pl.Int64, "name": pl.String},
+        )
+        return known.select("name", kind=PROCESS, gid=thread_gid(pl.col("pid"), pl.lit(0)))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was left out, and what numbers must not be read as, in words."""
+        losses = (
+            (self._foreign, "lines are no rows of the trace and were left out"),
+            (self._untimed, "rows have no valid times and were left out"),
+            (self._unplaced, "rows name no GPU, as those of CUDA calls, and were left out"),
+            (self._others, "events of unified memory and the like were left out"),
+        )
+        notes = (
+            (self._rounded, "sizes of copies and memsets are rounded, as nvprof printed them"),
+            (self._coarse, "times in seconds are rounded, usually to microseconds, as printed"),
+            (self._sections > 1, (f"the file has {self._sections} sections, each of which may "
+             "count its times from its own start")),
+        )  # fmt: skip
+        return (
+            *(f"{count:,} {what}" for count, what in losses if count),
+            *(note for there, note in notes if there),
+        )
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Return the ops, as they come.
+
+        Raises
+        ------
+        DamagedTraceError, UnsupportedTraceError
+            As for `read_csv`.
+        """
+        for lines, whole in _blocks(self._path):
+            yield from self._split(lines)
+            if not whole and not self._ends_well(lines[-1]):
+                raise DamagedTraceError(
+                    f"{self._path} is cut short: its last line is no whole row",
+                    "copy or record it again",
+                )
+        if self._units is None:
+            raise self._no_units()
+
+    def _ends_well(self, line: str) -> bool:
+        return line.startswith("==") or bool(_whole_rows(pl.Series([line]), len(self._header))[0])
+
+    def _split(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
+        """Take up headers and what is said of processes, and read the rows in between."""
+        words = pl.lit(lines).str.contains("Start", literal=True) & pl.lit(lines).str.contains(
+            "Duration", literal=True
+        )
+        marks = pl.select(pl.lit(lines).str.starts_with("==") | words).to_series().arg_true()
+        begin = 0
+        for at in marks:
+            if said := _PROCESS_LINE.match(lines[at]):
+                self._pid = int(said[1])
+                if said[2]:
+                    self._commands[self._pid] = said[2]
+            elif set(header := _row(lines[at])) >= _TELLING:
+                yield from self._rows(lines[begin:at])
+                self._open(header)
+                begin = at + 1
+        yield from self._rows(lines[begin:])
+
+    def _open(self, header: list[str]) -> None:
+        if self._sections and self._units is None:
+            raise self._no_units()
+        if self._header not in ([], header):
+            raise UnsupportedTraceError(
+                f"{self._path} has sections with different columns",
+                "split it before each header, and read the part that is a GPU trace",
+            )
+        self._header, self._units = header, None
+        self._section_pid = self._pid
+        self._sections += 1
+
+    def _rows(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
+        """Read the lines of the open section; the first one gives the units."""
+        said = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
+        lines = lines.filter(~said)
+        if not self._header:
+            self._foreign += len(lines)
+            return
+        if self._units is None and len(lines):
+            self._units = self._read_units(lines[0])
+            lines = lines[1:]
+        rows = lines.filter(_whole_rows(lines, len(self._header)))
+        self._foreign += len(lines) - len(rows)
+        if len(rows):
+            yield self._ops(_table(rows, self._header, self._path))
+
+    def _read_units(self, line: str) -> dict[str, str]:
+        units = dict(zip(reversed(self._header), reversed(_row(line)), strict=False))
+        if any(units.get(name) not in _TIME_DIGITS for name in ("Start", "Duration")):
+            raise self._no_units()
+        self._coarse |= "s" in (units["Start"], units["Duration"])
+        return units
+
+    def _no_units(self) -> DamagedTraceError:
+        return DamagedTraceError(
+            f"{self._path} is damaged: no row of units of time (s, ms, us, ns) follows a header",
+            "copy or record it again",
+        )
+
+    def _ops(self, rows: pl.DataFrame) -> pl.DataFrame:
+        units = self._units or {}
+        ops = rows.select(
+            start=_nanoseconds("Start", _TIME_DIGITS[units["Start"]]),
+            duration=_nanoseconds("Duration", _TIME_DIGITS[units["Duration"]]),
+            bytes=_bytes(_SIZES.get(units.get("Size", ""))),
+            pid=pl.lit(self._section_pid, pl.Int64),
+            device=_gpu("Device"),
+            src_device=_gpu("Src Dev"),
+            dst_device=_gpu("Dst Dev"),
+            context=small(_whole("Context")).cast(pl.Int32),
+            stream=_whole("Stream"),
+            correlation=pl.coalesce(
+                _whole("Correlation_ID"), pl.col("Name").str.extract(_BRACKET).cast(pl.Int64)
+            ),
+            name=pl.col("Name").str.replace(_BRACKET, ""),
+            direction=pl.col("Name").str.extract(r"^\[CUDA memcpy (\w+)"),
+            srcKind=_by_word("SrcMemType", _MEMORY),
+            dstKind=_by_word("DstMemType", _MEMORY),
+        ).with_columns(end=pl.col("start") + pl.col("duration"))
+        kept = self._kept(ops)
+        self._know_gpus(rows)
+        made = [self._copies(kept), self._memsets(kept), self._kernels(kept)]
+        self._rounded |= units.get("Size") != "B" and any(
+            each["bytes"].count() for each in made[:2]
+        )
+        return pl.concat([each.select(_KEPT) for each in made])
+
+    def _kept(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Leave out, and count, rows that are no work of a GPU."""
+        timed = ops.drop_nulls("end")
+        placed = timed.drop_nulls(["device", "name"])
+        work = placed.filter(
+            ~pl.col("name").str.starts_with("[") | pl.col("name").str.starts_with("[CUDA mem")
+        )
+        self._untimed += ops.height - timed.height
+        self._unplaced += timed.height - placed.height
+        self._others += placed.height - work.height
+        return work
+
+    def _know_gpus(self, rows: pl.DataFrame) -> None:
+        cells = pl.concat([rows[name].alias("cell") for name in ("Device", "Src Dev", "Dst Dev")])
+        named = cells.unique().to_frame().select(
+            device=_gpu("cell"), name=pl.col("cell").str.extract(_GPU, 1)
+        )  # fmt: skip
+        known = pl.concat([self.gpus, named.drop_nulls().sort("device", "name")])
+        self.gpus = known.unique("device", keep="first", maintain_order=True)
+
+    def _copies(self, ops: pl.DataFrame) -> pl.DataFrame:
+        copies = ops.drop_nulls("direction").drop("name")
+        self.counts["copies"] += copies.height
+        return classified(
+            copies.with_columns(copyKind=_by_word("direction", _DIRECTIONS)),
+            host_memory=_HOST_MEMORY,
+            device_memory=_DEVICE_MEMORY,
+        )
+
+    def _memsets(self, ops: pl.DataFrame) -> pl.DataFrame:
+        memsets = ops.filter(pl.col("name").str.starts_with("[CUDA memset"))
+        self.counts["memsets"] += memsets.height
+        name = pl.lit("[CUDA memset]", pl.Categorical())
+        return memsets.with_columns(
+            kind=pl.lit("memset", KIND), name=name, short_name=name, dst_device="device",
+            copy_kind=pl.lit(None, pl.String),
+        )  # fmt: skip
+
+    def _kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
+        kernels = ops.filter(~pl.col("name").str.starts_with("["))
+        self.counts["kernels"] += kernels.height
+        printed = kernels["name"].unique().to_list()
+        names = [readable(text) or text for text in printed]
+        short = [short_name(name) for name in names]
+        none = pl.lit(None, pl.Int32)
+        return kernels.with_columns(
+            kind=pl.lit("compute", KIND),
+            name=_renamed(printed, names),
+            short_name=_renamed(printed, short),
+            bytes=pl.lit(None, pl.Int64),
+            copy_kind=pl.lit(None, pl.String),
+            src_device=none,
+            dst_device=none,
+        )
+
+
+def _renamed(old: list[str], new: list[str]) -> pl.Expr:
+    return pl.col("name").replace_strict(old, new, return_dtype=pl.String).cast(pl.Categorical())
+
+
+def _blocks(path: Path) -> Iterator[tuple[pl.Series, bool]]:
+    """Return the lines of a file some at a time, and whether the last of them has its end."""
+    encoding = "utf-8-sig"
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            text = (block + file.readline()).decode(encoding, "replace")
+            lines = pl.Series([text.removesuffix("\n")]).str.split("\n").explode()
+            yield lines.str.strip_chars_end("\r"), text.endswith("\n")
+            encoding = "utf-8"
+
+
+def _whole_rows(lines: pl.Series, columns: int) -> pl.Series:
+    """Tell which lines have as many cells as there are columns, all quotes closed."""
+    bare = lines.str.replace_all('"[^"]*"', "")
+    return (bare.str.count_matches(",", literal=True) == columns - 1) & ~bare.str.contains(
+        '"', literal=True
+    )
+
+
+def _table(lines: pl.Series, header: list[str], path: Path) -> pl.DataFrame:
+    """Return the cells of whole rows as texts; columns that are not there are null."""
+    places = {name: header.index(name) for name in _COLUMNS if name in header}
+    try:
+        cells = pl.read_csv(
+            io.BytesIO("\n".join(lines).encode()),
+            has_header=False,
+            schema={f"{place}": pl.String for place in range(len(header))},
+            truncate_ragged_lines=True,  # a quote inside a cell without quotes
+        )
+    except pl.exceptions.PolarsError as error:
+        raise DamagedTraceError(
+            f"{path} is damaged: its rows are no CSV ({error})", "copy or record it again"
+        ) from error
+    none = pl.lit(None, pl.String)
+    return cells.select(
+        (pl.col(f"{places[name]}") if name in places else none).alias(name) for name in _COLUMNS
+    )
+
+
+_BRACKET = r" \[(\d{1,18})\]$"
+_GPU = r"^(.*\S)? ?\((\d{1,9})\)$"
+
+
+def _gpu(column: str) -> pl.Expr:
+    """Return the number in a cell such as ``Tesla V100-SXM2-16GB (3)``."""
+    return pl.col(column).str.extract(_GPU, 2).cast(pl.Int32)
+
+
+def _whole(column: str) -> pl.Expr:
+    return pl.col(column).str.extract(r"^(\d{1,18})$").cast(pl.Int64)
+
+
+def _by_word(column: str, words: dict[str, int]) -> pl.Expr:
+    return pl.col(column).replace_strict(words, default=0, return_dtype=pl.Int64)
+
+
+def _nanoseconds(column: str, digits: int) -> pl.Expr:
+    """Return decimals, of which ``10**digits`` ns are one, in ns; null where they are none.
+
+    They are taken from the digits of the text, since floating point numbers would round them.
+    """
+    text = pl.col(column)
+    parts = pl.when(text.str.contains(_DECIMAL)).then(text).str.splitn(".", 2).struct
+    whole = parts.field("field_0").cast(pl.Int64)
+    shown = parts.field("field_1").fill_null("").str.pad_end(digits + 1, "0")
+    part = (shown.str.slice(0, digits + 1).cast(pl.Int64) + 5) // 10
+    scale = int(10**digits)
+    return pl.when(whole <= _MOST // scale).then(whole) * scale + part
+
+
+def _bytes(unit: int | None) -> pl.Expr:
+    """Return sizes in bytes, rounded: nvprof printed them so."""
+    text = pl.col("Size")
+    if unit is None:
+        return pl.lit(None, pl.Int64)
+    size = pl.when(text.str.contains(_DECIMAL)).then(text).cast(pl.Float64) * unit
+    return pl.when(size < _MOST).then(size).round().cast(pl.Int64)
+
+
+def _devices(known: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the canonical table of the GPUs that ops name, without ``report``."""
+    active = ops["device"].unique().cast(pl.Int32)
+    ends = (ops[name].cast(pl.Int32).alias("device") for name in ("src_device", "dst_device"))
+    every = pl.concat([active, *ends]).drop_nulls().unique().sort().to_frame()
+    # Processes may count their GPUs differently.
+    identity = "ordinal" if ops["pid"].n_unique() == 1 else "assumed"
+    return every.join(known, on="device", how="left", maintain_order="left").with_columns(
+        active=pl.col("device").is_in(active.implode()), identity=pl.lit(identity)
+    )
+
+
+def _contents(counts: dict[str, int]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "report": 0,
+            "feature": feature,
+            "source_table": "GPU trace",
+            "present": counts.get(feature, 0) > 0,
+            "rows": counts.get(feature, 0),
+            "tells": tells,
+            "record_with": record_with,
+        }
+        for feature, tells, record_with in _FEATURES
+    )
+
+
+def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
+    """Say what numbers must not be read as, since such a file does not hold what they need."""
+    kernels = (
+        "no kernels were recorded, so GPU time is that of copies and memsets alone: "
+        f"record with `{_RECORD}`"
+    )
+    return (
+        *(() if counts["kernels"] else (kernels,)),
+        (
+            "no CUDA calls were recorded, so no op's launch, range or iteration is known: "
+            "record with `nvprof -o run.nvvp`"
+        ),
+        (
+            "no NVTX ranges were recorded, so stages are told by names of kernels alone: "
+            "put NVTX ranges into the program and record with `nvprof -o run.nvvp`"
+        ),
+        *(
+            ("the process was not recorded; it stands as process id 0",)
+            if _NO_PROCESS in pids
+            else ()
+        ),
+    )
+
+
+def _report(path: Path) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "report": [0],
+            # A file's name may be any bytes; those that are no text are replaced.
+            "file": [os.fsencode(path.name).decode("utf-8", "replace")],
+            "format": [FORMAT],
+            "size": [path.stat().st_size],
+        }
+    )

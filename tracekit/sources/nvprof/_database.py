@@ -1,0 +1,218 @@
+"""From a database's tables to the canonical ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import polars as pl
+
+from tracekit._spool import Workspace
+from tracekit.errors import MissingDataError
+from tracekit.model import Recording, Stream
+from tracekit.sources.nsys._seen import Seen
+from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
+from tracekit.sources.nvprof._contents import RECORD, read_contents
+from tracekit.sources.nvprof._gpu import GPU_COLUMNS, GPU_TABLES, KERNEL_TABLES, GpuWork
+from tracekit.sources.nvprof._input import PROCESS, STRINGS, Strings, pid_of
+from tracekit.sources.nvprof._markers import MARKER, MARKER_COLUMNS, Markers
+from tracekit.sources.nvprof._places import Places, devices, object_names, processes, threads
+from tracekit.sources.sqlite import SqliteFile
+
+Progress = Callable[[str, int, int], None]
+
+FORMAT = "nvprof SQLite"
+_REQUIRED = {
+    **dict.fromkeys(GPU_TABLES, GPU_COLUMNS),
+    **dict.fromkeys(KERNEL_TABLES, (*GPU_COLUMNS, "name")),
+    **dict.fromkeys((RUNTIME, DRIVER), CALL_COLUMNS),
+    MARKER: MARKER_COLUMNS,
+}
+_REPORT = pl.lit(0, pl.Int32).alias("report")
+_RECORD_GPU = "record with `nvprof -o run.nvvp`"
+_NO_PROCESS = 0
+_YEAR_2000 = 946_684_800_000_000_000
+"""Times before that, in ns since 1970, are of a clock that does not tell the time of day."""
+
+
+def is_nvprof(file: SqliteFile) -> bool:
+    """Tell whether an SQLite file is a database of nvprof or the Visual Profiler."""
+    return file.has(STRINGS, "_id_", "value")
+
+
+def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+    """Return the canonical tables of a database; stages and launches are not attributed yet.
+
+    A database holds absolute times and says of none that it was the start. Here times count from
+    its first event, and ``session_start`` of the report is the time of that, so that adding the two
+    gives every time as recorded, to the ns. Where the clock does not tell the time of day (its
+    times are before the year 2000), ``session_start`` is null.
+
+    Raises
+    ------
+    MissingDataError
+        If the database holds no GPU work and no NVTX ranges, or a table lacks a necessary column.
+    DamagedTraceError
+        If a table cannot be read.
+    """
+    _check_columns(file)
+    rows, strings = workspace.rows, Strings(file)
+    steps = _steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
+    host, markers = Calls(file), Markers(file, strings)
+    next(steps)
+    calls = Seen(host.batches(rows), workspace, "thread_gid")
+    next(steps)
+    ranges = Seen(markers.batches(rows), workspace, "thread_gid")
+    next(steps)
+    names = object_names(file, strings)
+    callers = _callers(calls, ranges, names)
+    work = GpuWork(file, strings, _owners(callers, calls))
+    ops = Seen(work.batches(rows), workspace, "pid", "device", "src_device", "dst_device")
+    next(steps)
+    if not len(ops) and not len(ranges):
+        raise MissingDataError(
+            f"no GPU work and no NVTX ranges in {file.path} (nvprof database)",
+            f"record with {RECORD}",
+        )
+    gids = pl.concat([calls.distinct, ranges.distinct])["thread_gid"].unique().sort()
+    pids = _pids(gids, ops.distinct["pid"])
+    origin = min(first for each in (ops, calls, ranges) if (first := _first(each)) is not None)
+    last = max(each.last for each in (ops, calls, ranges) if each.last is not None)
+    places = Places(pids, gids, origin, last)
+    payloads = markers.payloads() if len(pids) == 1 else pl.DataFrame(_NO_PAYLOADS)
+    return Recording(
+        tables={
+            "processes": processes(pids, names).with_columns(_REPORT),
+            "threads": threads(gids, names).with_columns(
+                _REPORT, process=places.process_by_thread(gids)
+            ),
+            "devices": devices(file, strings, ops.distinct.drop("pid")).with_columns(_REPORT),
+            "reports": _report(file, origin),
+            "contents": read_contents(file, {**work.rows, **host.rows, MARKER: markers.rows}),
+        },
+        streams={
+            "ops": Stream("ops", "op", ops.rows, places.ops()),
+            "calls": Stream("calls", "call", calls.rows, places.calls()),
+            "ranges": Stream("ranges", "range", ranges.rows, places.ranges(payloads)),
+        },
+        warnings=(
+            *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
+            *_unknown_process(callers),
+            *work.losses,
+            *host.losses,
+            *markers.losses,
+            *_coercions(file),
+            *file.warnings,
+        ),
+        labels=markers.labels.labels,
+    )
+
+
+_NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dtype=pl.String)}
+
+
+def _steps(progress: Progress, *names: str) -> Iterator[None]:
+    """Report the beginning of each step, and in the end that all is done."""
+    for number, name in enumerate(names):
+        progress(f"read {name}", number, len(names))
+        yield
+    progress(f"read {names[-1]}", len(names), len(names))
+    yield
+
+
+def _check_columns(file: SqliteFile) -> None:
+    for table, columns in _REQUIRED.items():
+        absent = [column for column in columns if not file.has(table, column)]
+        if table in file.tables and absent:
+            raise MissingDataError(
+                f"{table} has no column {', '.join(absent)} in {file.path}",
+                f"record again with {RECORD}",
+            )
+
+
+def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
+    """Return the processes that ops can be of: those that called CUDA, else all known ones."""
+    named = names.filter(pl.col("kind") == PROCESS)["gid"]
+    found = (each["thread_gid"] for each in (calls.distinct, ranges.distinct))
+    for gids in (*found, named):
+        if len(gids):
+            return (
+                gids.to_frame("gid").select(pid_of(pl.col("gid")).unique().sort())["gid"].to_list()
+            )
+    return [_NO_PROCESS]
+
+
+def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
+    """Return the one process that launched all ops, or ``correlation, pid`` of ids of only one.
+
+    Tables of GPU work do not name the process, and each process counts its calls from 1.
+    """
+    if len(callers) == 1:
+        return callers[0]
+    schema = {"correlation": pl.Int64, "thread_gid": pl.Int64}
+    known = pl.DataFrame(schema={"correlation": pl.Int64, "pid": pl.Int64})
+    for chunk in calls.rows.chunks(schema):
+        keys = chunk.select("correlation", pid=pid_of(pl.col("thread_gid"))).drop_nulls().unique()
+        known = pl.concat([known, keys])
+    return known.unique().unique("correlation", keep="none")
+
+
+def _pids(gids: pl.Series, of_ops: pl.Series) -> pl.Series:
+    of_threads = gids.to_frame("gid").select(pid=pid_of(pl.col("gid")))["pid"]
+    return pl.concat([of_threads, of_ops]).drop_nulls().unique().sort()
+
+
+def _first(seen: Seen) -> int | None:
+    """Return the earliest start of any row."""
+    return int(seen.rows.read(0, "start")["start"][0]) if len(seen) else None
+
+
+def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tuple[str, ...]:
+    """Say what numbers must not be read as, where the database lacks what they would need."""
+    if not len(ops):
+        return (f"no GPU work was recorded: {_RECORD_GPU}",)
+    absences = (
+        (
+            has_kernels,
+            "no kernels were recorded, so GPU time is that of copies and memsets alone",
+            _RECORD_GPU,
+        ),
+        (
+            len(calls),
+            "no CUDA calls were recorded, so no op's launch, range or iteration is known",
+            "record with `nvprof --profile-api-trace all -o run.nvvp`",
+        ),
+        (
+            len(ranges),
+            "no NVTX ranges were recorded, so stages are told by names of kernels alone",
+            f"put NVTX ranges into the program and {_RECORD_GPU}",
+        ),
+    )
+    return tuple(f"{absence}: {hint}" for there, absence, hint in absences if not there)
+
+
+def _unknown_process(callers: list[int]) -> tuple[str, ...]:
+    what = "the process was not recorded; it stands as process id 0"
+    return (what,) if callers == [_NO_PROCESS] else ()
+
+
+def _coercions(file: SqliteFile) -> tuple[str, ...]:
+    return tuple(
+        f"{count:,} values of {column} are not of its type and were left out"
+        for column, count in file.coerced.items()
+    )
+
+
+def _report(file: SqliteFile, origin: int) -> pl.DataFrame:
+    versions = file.read("Version", {"version": "int"})["version"].drop_nulls()
+    return pl.DataFrame(
+        {
+            "report": [0],
+            # A file's name may be any bytes; those that are no text are replaced.
+            "file": [os.fsencode(file.path.name).decode("utf-8", "replace")],
+            "format": [FORMAT],
+            "schema_version": [str(versions[0]) if len(versions) else None],
+            "size": [file.path.stat().st_size],
+            "session_start": [origin if origin >= _YEAR_2000 else None],
+        }
+    )

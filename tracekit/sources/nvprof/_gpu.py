@@ -1,0 +1,161 @@
+"""GPU work: kernels, copies, memsets and whole CUDA graphs as one table of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import polars as pl
+
+from tracekit.model import KIND
+from tracekit.sources._copies import classified
+from tracekit.sources.nvprof._input import TABLE, Strings, small, timed
+from tracekit.sources.nvprof._names import KernelNames
+from tracekit.sources.sqlite import SqliteFile
+
+CONCURRENT, SERIAL = f"{TABLE}CONCURRENT_KERNEL", f"{TABLE}KERNEL"
+MEMCPY, PEER_COPY = f"{TABLE}MEMCPY", f"{TABLE}MEMCPY2"
+MEMSET, GRAPH = f"{TABLE}MEMSET", f"{TABLE}GRAPH_TRACE"
+KERNEL_TABLES = (CONCURRENT, SERIAL)
+GPU_TABLES = (*KERNEL_TABLES, MEMCPY, PEER_COPY, MEMSET, GRAPH)
+GPU_COLUMNS = ("start", "end", "deviceId", "correlationId")
+
+_HEAD = (*GPU_COLUMNS, "contextId", "streamId", "graphNodeId")
+_IDENTITY = ("start", "end", "deviceId", "streamId", "correlationId")
+# Kinds of memory, of which nsys counts each one lower.
+_HOST_MEMORY = (1, 2)  # pageable, pinned
+_DEVICE_MEMORY = (3, 4, 6)  # device, array, device static
+
+_OWNERLESS = (
+    "GPU ops could be of several of the processes in the file and were left out: "
+    "record each process in a file of its own (`nvprof -o run_%p.nvvp`)"
+)
+
+
+class GpuWork:
+    """All GPU work of a database, without the launching calls.
+
+    Parameters
+    ----------
+    file
+        The database.
+    strings
+        Its strings.
+    owners
+        Whose ops are whose: either a process id, or ``correlation, pid``.
+    """
+
+    def __init__(self, file: SqliteFile, strings: Strings, owners: int | pl.DataFrame) -> None:
+        self._file = file
+        self._names = KernelNames(strings)
+        self._owners = owners
+        self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
+        """How many rows were read of each table."""
+        self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
+        self._twice = self._untimed = self._unplaced = self._ownerless = 0
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the ops that say when, where and for whom they ran, table by table."""
+        for table, (extra, make) in _TABLES.items():
+            for batch in self._file.batches(table, dict.fromkeys((*_HEAD, *extra), "int"), rows):
+                self.rows[table] += batch.height
+                placed = self._placed(self._once(batch, table))
+                self._kept[table] += placed.height
+                made = make(self, placed)
+                yield made.select(name for name in _KEPT if name in made.columns)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there is any kernel, or CUDA graph recorded as a whole."""
+        return any(self._kept[table] for table in (*KERNEL_TABLES, GRAPH))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What of the ops was left out, in words."""
+        losses = (
+            (self._untimed, "GPU ops have no valid times and were left out"),
+            (self._unplaced, "GPU ops have no device and were left out"),
+            (self._twice, "kernels are in two tables and were counted once"),
+            (self._ownerless, _OWNERLESS),
+        )
+        return tuple(f"{count:,} {what}" for count, what in losses if count)
+
+    def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
+        """Leave out kernels that the other table of kernels has as well."""
+        if table != SERIAL or not self.rows[CONCURRENT]:
+            return batch
+        others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
+        once = batch.join(others, on=_IDENTITY, how="anti", maintain_order="left")
+        self._twice += batch.height - once.height
+        return once
+
+    def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
+        valid = timed(ops)
+        placed = valid.rename(_RENAMED).with_columns(
+            device=small(pl.col("deviceId")).cast(pl.Int32)
+        )
+        placed = placed.drop_nulls("device")
+        owned = self._owned(placed)
+        self._untimed += ops.height - valid.height
+        self._unplaced += valid.height - placed.height
+        self._ownerless += placed.height - owned.height
+        return owned.with_columns(
+            context=small(pl.col("contextId")).cast(pl.Int32),
+            graph_node=pl.when(pl.col("graphNodeId") != 0).then("graphNodeId"),
+        )
+
+    def _owned(self, ops: pl.DataFrame) -> pl.DataFrame:
+        if isinstance(self._owners, int):
+            return ops.with_columns(pid=pl.lit(self._owners, pl.Int64))
+        return ops.join(self._owners, on="correlation", how="inner", maintain_order="left")
+
+    def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Name kernels."""
+        names = self._names.of(ops["name"])
+        return ops.with_columns(*names, kind=pl.lit("compute", KIND))
+
+
+def _copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
+    none = pl.lit(None, pl.Int32)
+    copies = ops.with_columns(src_device=none, dst_device=none)
+    return _classified(copies)
+
+
+def _peer_copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
+    return _classified(
+        ops.with_columns(
+            src_device=small(pl.col("srcDeviceId")).cast(pl.Int32),
+            dst_device=small(pl.col("dstDeviceId")).cast(pl.Int32),
+        )
+    )
+
+
+def _classified(copies: pl.DataFrame) -> pl.DataFrame:
+    return classified(copies, host_memory=_HOST_MEMORY, device_memory=_DEVICE_MEMORY)
+
+
+def _memsets(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
+    name = pl.lit("[CUDA memset]", pl.Categorical())
+    kind = pl.lit("memset", KIND)
+    return ops.with_columns(kind=kind, name=name, short_name=name, dst_device="device")
+
+
+def _graphs(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
+    name = pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)).cast(pl.Categorical())
+    return ops.with_columns(kind=pl.lit("graph", KIND), name=name, short_name=name)
+
+
+_COPY = ("bytes", "copyKind", "srcKind", "dstKind")
+_TABLES: dict[str, tuple[tuple[str, ...], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
+    CONCURRENT: (("name",), GpuWork.kernels),
+    SERIAL: (("name",), GpuWork.kernels),
+    MEMCPY: (_COPY, _copies),
+    PEER_COPY: ((*_COPY, "srcDeviceId", "dstDeviceId"), _peer_copies),
+    MEMSET: (("bytes",), _memsets),
+    GRAPH: (("graphId",), _graphs),
+}
+"""By table what is read beside the head, and how ops are made of it."""
+_RENAMED = {"correlationId": "correlation", "streamId": "stream"}
+_KEPT = (
+    "start", "end", "pid", "device", "context", "stream", "correlation", "graph_node", "name",
+    "short_name", "kind", "bytes", "copy_kind", "src_device", "dst_device",
+)  # fmt: skip

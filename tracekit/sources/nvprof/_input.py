@@ -1,0 +1,86 @@
+"""What the tables of a database share: its texts, its ids of processes and threads, its times.
+
+A thread is known by its process and by what CUPTI calls its id, usually a pthread handle, of which
+the tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.sources.sqlite import SqliteFile
+
+TABLE = "CUPTI_ACTIVITY_KIND_"
+STRINGS = "StringTable"
+
+PROCESS, THREAD = 1, 2
+"""Kinds of objects that a row can be about."""
+
+_TID_BITS = 32
+_TID_MASK = (1 << _TID_BITS) - 1
+_INT32 = (1 << 31) - 1
+
+
+class Strings:
+    """The texts that other tables refer to by number; number 0 stands for none.
+
+    Parameters
+    ----------
+    file
+        The database.
+    """
+
+    def __init__(self, file: SqliteFile) -> None:
+        texts = file.read(STRINGS, {"_id_": "int", "value": "text"})
+        known = texts.filter(pl.col("_id_") != 0)
+        self._texts = known.unique("_id_", keep="first", maintain_order=True)
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """Return the text of each id, null where there is none."""
+        wanted = ids.alias("_id_").to_frame()
+        return wanted.join(self._texts, on="_id_", how="left", maintain_order="left")["value"]
+
+
+def small(number: pl.Expr) -> pl.Expr:
+    """Return a small number, or null where it cannot be one."""
+    return pl.when(number.is_between(0, _INT32)).then(number)
+
+
+def thread_gid(pid: pl.Expr, tid: pl.Expr) -> pl.Expr:
+    """Return the global id of a thread, whose id may have been stored with 32 bits or more."""
+    return small(pid) * (1 << _TID_BITS) + tid.and_(pl.lit(_TID_MASK, pl.Int64))
+
+
+def pid_of(thread: pl.Expr) -> pl.Expr:
+    """Return the process id in a global thread id."""
+    return thread // (1 << _TID_BITS)
+
+
+def tid_of(thread: pl.Expr) -> pl.Expr:
+    """Return the thread id in a global thread id."""
+    return thread.and_(pl.lit(_TID_MASK, pl.Int64))
+
+
+def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
+    """Return the global id of the thread or process that ``objectId`` names; null for others.
+
+    It holds the process id and the thread id in 4 bytes each, and 4 more without a meaning. Of a
+    process all but the first 4 have none; it gets the thread id 0.
+    """
+    known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)
+    pid, tid = (_part(object_id, place) for place in (0, 1))
+    return pl.when(known).then(thread_gid(pid, pl.when(kind == THREAD).then(tid).otherwise(0)))
+
+
+_ID_BYTES = 4
+
+
+def _part(object_id: pl.Expr, place: int) -> pl.Expr:
+    part = object_id.bin.slice(place * _ID_BYTES, _ID_BYTES)
+    whole = pl.when(part.bin.size() == _ID_BYTES).then(part)
+    return whole.bin.reinterpret(dtype=pl.UInt32, endianness="little").cast(pl.Int64)
+
+
+def timed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with valid times; CUPTI writes 0 for a time that it does not know."""
+    return rows.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
