@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import polars as pl
@@ -53,6 +54,19 @@ def test_a_file_of_several_processes_does_not() -> None:
 def test_mpi_knows_better() -> None:
     found = process_ranks(traced("rank3.sqlite", 2, {0: 5, 1: 4}))
     assert found.select("rank", "rank_source").rows() == [(5, "mpi"), (4, "mpi")]
+
+
+def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
+    builder = TraceBuilder()
+    builder.op("gemm", 10)
+    for start, rank, ranks in ((1, 0, 2), (3, 5, 8)):
+        payload = json.dumps(
+            {"NCCL communicator ID": start, "No. of ranks": ranks, "Rank": rank, "CUDA device": 0}
+        )
+        builder.range(start, start + 1, "ncclCommInitRank", domain="NCCL", payload=payload)
+    builder.rows["reports"].append({"report": 0, "file": "rank1.sqlite", "format": "x", "size": 1})
+    [row] = process_ranks(builder.trace()).rows()
+    assert row == (0, 5, "nccl", None)
 
 
 def test_time_by_rank_and_node() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis._nccl_calls import communicators
 from tracekit.model import Trace
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
-_SOURCES = {"rank": "mpi", "stated": "report", "in_name": "file"}
+_SOURCES = {"rank": "mpi", "in_nccl": "nccl", "stated": "report", "in_name": "file"}
 """Columns with what tells a rank, the surest first."""
 _FEW, _FAR = 4, 3.5
 """Among so few ranks none stands out; one that does is so many deviations away."""
@@ -18,14 +19,15 @@ _DEVIATION = 1.4826
 def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node of each process.
 
-    A process's rank is what MPI calls it; else, where a report holds one process that ran ops, what
+    A process's rank is what MPI calls it; else its rank in the largest communicator of NCCL that it
+    made or names; else, where a report holds one process that ran ops, what
     the environment of the recorded program or the trace said, else the
     number after ``rank`` or ``worker`` in the name of its file. A node is the host of its report.
 
     Returns
     -------
     ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
-    ``mpi``, ``report`` or ``file``. Null is what is not known.
+    ``mpi``, ``nccl``, ``report`` or ``file``. Null is what is not known.
     """
     reports = trace.read("reports").select(
         "report",
@@ -38,6 +40,12 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
         .group_by("process").agg(pl.col("rank").min(), ranks=pl.col("rank").n_unique()).collect()
         .filter(pl.col("ranks") == 1)
     )  # fmt: skip
+    by_nccl = (
+        communicators(trace).drop_nulls(["rank", "ranks"])
+        .filter(pl.col("ranks") == pl.col("ranks").max().over("process"))
+        .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
+        .filter(pl.col("known") == 1).drop("known")
+    )  # fmt: skip
     active = trace["ops"].select("report", "process").unique().collect()
     alone = active.filter(pl.len().over("report") == 1)
     by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
@@ -46,6 +54,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
         .select("process", "report")
         .join(reports.select("report", "node"), on="report", how="left")
         .join(by_mpi, on="process", how="left")
+        .join(by_nccl, on="process", how="left")
         .join(by_report, on="process", how="left")
         .sort("process")
         .select(

@@ -19,7 +19,7 @@ from tracekit.model._trace import Trace
 
 _ENOUGH = 8
 """Fewer collectives than this do not tell how far apart two clocks are."""
-_ENOUGH_FOR_DRIFT = 32
+_ENOUGH_FOR_DRIFT = 16
 _NOT_TIMES = ("session_start", "duration", "clock_offset", "clock_p5", "clock_p95")
 
 Ints = NDArray[np.int64]
