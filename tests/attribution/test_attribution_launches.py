@@ -36,6 +36,18 @@ def test_a_correlation_id_counts_in_its_own_process() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("calls", [0, 1])
+def test_work_of_a_process_without_calls(calls: int) -> None:
+    """nvprof records none with --profile-api-trace none."""
+    builder = TraceBuilder()
+    for _ in range(calls):
+        builder.call(0, 5, correlation=3)
+    for process in range(3):
+        builder.op(f"of {process}", start=10 + process, process=process, correlation=3)
+    found = [call for _, call, *_ in _launches(builder.attributed())]
+    assert found == ([0] if calls else [None]) + [None, None]
+
+
 def test_one_call_may_launch_several_ops() -> None:
     builder = TraceBuilder()
     builder.call(0, 5, correlation=3)

@@ -76,7 +76,7 @@ def attribute_recording(
         number = next(steps)
         progress(f"attribute {_STEPS[number]}", number, len(_STEPS))
 
-    people = _people(threads, calls, ranges)
+    people = _people(threads, ops, calls, ranges)
     step()
     with ThreadPoolExecutor(1, "launches") as other:
         linking = other.submit(
@@ -103,12 +103,14 @@ class _People:
     processes: int
 
 
-def _people(table: pl.DataFrame, *streams: Stream) -> _People:
+def _people(table: pl.DataFrame, ops: Stream, *streams: Stream) -> _People:
     columns = ("thread", "process")
     seen = [table.select(columns)]
     if table.is_empty():  # a trace need not say who takes part
         seen += [stream.read(n, *columns) for stream in streams for n in range(len(stream))]
-    most = pl.concat(seen).select(pl.col(columns).max().fill_null(-1) + 1)
+    # Work may be of a process of which no thread was seen.
+    seen += [ops.read(n, "process").select(pl.col("process").max()) for n in range(len(ops))]
+    most = pl.concat(seen, how="diagonal").select(pl.col(columns).max().fill_null(-1) + 1)
     return _People(table, *most.row(0))
 
 
