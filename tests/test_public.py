@@ -49,10 +49,11 @@ PUBLIC = {
     """,
     "tracekit.model": """
         CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES EVIDENCE
-        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MEMORY METHOD METHODS METRIC METRICS
-        METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
-        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table
-        Trace TraceWriter combine covered_by layered_lengths layers_down missing_files union_length
+        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS METRIC
+        METRICS METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES
+        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS
+        Table Trace TraceWriter combine covered_by layered_lengths layers_down missing_files
+        union_length
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of
@@ -86,7 +87,7 @@ EVERYWHERE = {
 MAY_IMPORT = {
     "model": set(),
     "machine": {"model"},
-    "sources": {"model"},
+    "sources": {"model", "machine"},
     "attribution": {"model", "machine"},
     "store": {"model", "sources", "attribution"},
     "analysis": {"model", "machine"},

@@ -49,7 +49,7 @@ def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
     assert run.sql("SELECT count(*) AS n FROM transfers").item() == transfers.height
     assert run.table("collectives").collect().height == 80
     assert run.sql("SELECT max(match) AS n FROM collectives").item() == 19
-    with pytest.raises(tracekit.TracekitError, match=r"'copies': .*memory, transfers"):
+    with pytest.raises(tracekit.TracekitError, match=r"'copies': .*memory, machine, transfers"):
         run.table("copies")
     assert run.links("pair").is_empty()
     assert run.links("method", topology="pcie-4").height == 2

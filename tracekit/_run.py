@@ -133,7 +133,8 @@ class Run:
         from tracekit.machine import machine_of
 
         chosen = None if topology is None else os.fspath(topology)
-        return machine_of(self.trace.read("devices"), chosen)
+        recorded = self.trace.read("machine")["description"].to_list()
+        return machine_of(self.trace.read("devices"), chosen, recorded)
 
     def traffic(
         self,
@@ -148,8 +149,8 @@ class Run:
         Parameters
         ----------
         topology
-            A topology file or the name of a preset; by default the machine is told by the names of
-            the GPUs.
+            A topology file or the name of a preset; by default the machine is what a report holds
+            (nvprof), else told by the names of the GPUs.
         nccl_log
             Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
         sizes

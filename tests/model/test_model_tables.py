@@ -32,7 +32,7 @@ ENUMS = {
 def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
-        "iterations", "host", "metrics", "memory",
+        "iterations", "host", "metrics", "memory", "machine",
     ]  # fmt: skip
     assert list(DERIVED) == ["transfers", "collectives"]
 

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
+from tracekit.machine import read_topology
 
 LM, NCCL = "lm_pyprof_nvprof.sqlite", "nccl_4xv100_nvlink_topology.nvvp"
 
@@ -92,7 +93,7 @@ def test_a_language_model(nvprof_run: RunOf) -> None:
 
 
 def test_nccl_on_four_gpus(nvprof_run: RunOf) -> None:
-    _, run = nvprof_run(NCCL)
+    path, run = nvprof_run(NCCL)
     kernels = _kernels(run)
     assert kernels.height == 24
     assert set(kernels["kind"]) == {"collective"}
@@ -104,4 +105,9 @@ def test_nccl_on_four_gpus(nvprof_run: RunOf) -> None:
     devices = run.table("devices").collect()
     assert devices.filter("active")["device"].to_list() == [0, 1, 2, 3]
     assert set(devices["identity"]) == {"ordinal"}
+    machine, described = run.machine(), read_topology(path)
+    assert machine.origin == "trace"
+    assert machine.nvlink_matrix() == described.nvlink_matrix()
+    assert machine.links == described.links
+    assert set(run.traffic().links()["link"]) <= {link.name for link in described.links}
     assert devices["uuid"][0] == "0457dcbe-d8c5-e5a2-5b99-1a7d86802bdb"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tracekit.machine._placing import PlacedBy, place
 from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
 from tracekit.machine._products import with_bandwidths
 from tracekit.machine._read import read_topology
+from tracekit.machine._toml import machine_of_text
 
 _HEAD = 64
 _TRACES = (b"SQLite format 3\0",)
@@ -86,7 +87,9 @@ def find_machine(reference: str) -> Machine:
     return read_topology(path)
 
 
-def machine_of(devices: pl.DataFrame, topology: str | None = None) -> Placed:
+def machine_of(
+    devices: pl.DataFrame, topology: str | None = None, recorded: Sequence[str] = ()
+) -> Placed:
     """Return the machine that a run was recorded on.
 
     Parameters
@@ -94,7 +97,10 @@ def machine_of(devices: pl.DataFrame, topology: str | None = None) -> Placed:
     devices
         The canonical table.
     topology
-        A topology file or a preset; without one, the machine is told by the names of the GPUs.
+        A topology file or a preset; without one, the machine is what was recorded, else told by the
+        names of the GPUs.
+    recorded
+        The machines that reports of the run hold, as TOML; they count if they are one.
 
     Raises
     ------
@@ -106,7 +112,12 @@ def machine_of(devices: pl.DataFrame, topology: str | None = None) -> Placed:
         If the file is no topology.
     """
     products = dict(devices.sort("device").select("device", "name").rows())
-    chosen = recognise(list(products.values())) if topology is None else find_machine(topology)
+    if topology is not None:
+        chosen: Machine | None = find_machine(topology)
+    elif len(set(recorded)) == 1:
+        chosen = machine_of_text(recorded[0])
+    else:
+        chosen = recognise(list(products.values()))
     if chosen is None:
         raise MissingDataError("no GPU is in this run", "record with `nsys profile -t cuda`")
     placing = place(chosen, devices)

@@ -65,6 +65,11 @@ def read_machine_toml(path: Path) -> Machine:
     return machine_of(load_toml(path), path.stem, str(path), "file")
 
 
+def machine_of_text(text: str) -> Machine:
+    """Return the machine that a report held, of which `machine_toml` made the text."""
+    return machine_of(tomllib.loads(text), "machine", "the recorded machine", "trace")
+
+
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
     try:

@@ -352,11 +352,21 @@ MEMORY = Table(
     ),
 )  # fmt: skip
 
+MACHINE = Table(
+    "machine",
+    "One row per report that holds the topology of the machine it was recorded on.",
+    (
+        _REPORT,
+        Column("description", pl.String, "the machine as TOML, in the format of the presets",
+               nullable=False),
+    ),
+)  # fmt: skip
+
 TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, HOST,
-        METRICS, MEMORY,
+        METRICS, MEMORY, MACHINE,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit._spool import Workspace
-from tracekit.errors import MissingDataError
-from tracekit.model import Recording, Stream
+from tracekit.errors import DamagedTraceError, MissingDataError
+from tracekit.machine import machine_toml, read_topology
+from tracekit.model import MACHINE, Recording, Stream
 from tracekit.sources.nsys._seen import Seen
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._contents import RECORD, read_contents
@@ -28,6 +29,7 @@ _REQUIRED = {
     **dict.fromkeys((RUNTIME, DRIVER), CALL_COLUMNS),
     MARKER: MARKER_COLUMNS,
 }
+_TOPOLOGY = ("CUPTI_ACTIVITY_KIND_NVLINK", "CUPTI_ACTIVITY_KIND_PCIE")
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _RECORD_GPU = "record with `nvprof -o run.nvvp`"
 _NO_PROCESS = 0
@@ -79,6 +81,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     origin = min(first for each in (ops, calls, ranges) if (first := _first(each)) is not None)
     last = max(each.last for each in (ops, calls, ranges) if each.last is not None)
     places = Places(pids, gids, origin, last)
+    machine, no_machine = _machine(file)
     payloads = markers.payloads() if len(pids) == 1 else pl.DataFrame(_NO_PAYLOADS)
     return Recording(
         tables={
@@ -88,6 +91,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             ),
             "devices": devices(file, strings, ops.distinct.drop("pid")).with_columns(_REPORT),
             "reports": _report(file, origin),
+            "machine": machine,
             "contents": read_contents(file, {**work.rows, **host.rows, MARKER: markers.rows}),
         },
         streams={
@@ -102,6 +106,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *host.losses,
             *markers.losses,
             *_coercions(file),
+            *no_machine,
             *file.warnings,
         ),
         labels=markers.labels.labels,
@@ -201,6 +206,19 @@ def _coercions(file: SqliteFile) -> tuple[str, ...]:
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()
     )
+
+
+def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return the machine that NVLINK and PCIE describe, and what is wrong with them."""
+    if not any(table in file.tables and file.count(table) for table in _TOPOLOGY):
+        return MACHINE.empty(), ()
+    try:
+        description = machine_toml(read_topology(file.path))
+    except MissingDataError:
+        return MACHINE.empty(), ()
+    except DamagedTraceError as error:
+        return MACHINE.empty(), (f"the machine is not known from the trace: {error}",)
+    return pl.DataFrame({"report": [0], "description": [description]}), ()
 
 
 def _report(file: SqliteFile, origin: int) -> pl.DataFrame:
