@@ -311,6 +311,18 @@ def test_tables_that_came_later_are_empty_in_older_runs(tmp_path) -> None:
     assert again.read("ops").height == report().read("ops").height
 
 
+def test_columns_that_came_later_are_null_in_older_runs(tmp_path) -> None:
+    folder = tmp_path / "report"
+    report().write(folder)
+    path = folder / "reports" / "00000.parquet"
+    pl.read_parquet(path).drop("clock", "rank").write_parquet(path)
+    again = Trace.scan(folder)
+    found = again.read("reports")
+    assert dict(found.schema) == dict(TABLES["reports"].schema)
+    assert found["clock"].is_null().all()
+    assert combine([again]).read("reports").height == 1
+
+
 def test_a_writer_that_fails_leaves_nothing_that_counts(tmp_path) -> None:
     def fail() -> None:
         with TraceWriter(tmp_path / "report") as writer:

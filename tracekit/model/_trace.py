@@ -11,7 +11,7 @@ from typing import Self
 
 import polars as pl
 
-from tracekit.model._tables import TABLES
+from tracekit.model._tables import TABLES, Table
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
@@ -53,9 +53,7 @@ class Trace:
         """Open the files that `TraceWriter` made of one report; nothing is read yet."""
         parts = _parts(folder)
         scans = {
-            name: pl.scan_parquet(parts[name], glob=False, hive_partitioning=False)
-            if name in parts
-            else table.empty().lazy()
+            name: _scan(parts[name], table) if name in parts else table.empty().lazy()
             for name, table in TABLES.items()
         }
         return cls(scans, warnings)
@@ -140,6 +138,16 @@ def missing_files(folder: Path) -> list[str]:
     absent = [f"table {name}" for name in TABLES if name not in parts and name not in _LATER]
     paths = (path for some in parts.values() for path in some)
     return absent + [str(path.relative_to(folder)) for path in paths if not path.exists()]
+
+
+def _scan(parts: list[Path], table: Table) -> pl.LazyFrame:
+    """Open the files of a table, whose columns that an earlier version did not write are null."""
+    frame = pl.scan_parquet(parts, glob=False, hive_partitioning=False)
+    there = frame.collect_schema()
+    later = {name: dtype for name, dtype in table.schema.items() if name not in there}
+    if not later:
+        return frame
+    return frame.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in later.items())
 
 
 def _parts(folder: Path) -> dict[str, list[Path]]:
