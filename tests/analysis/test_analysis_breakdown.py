@@ -482,14 +482,14 @@ def test_skipping_too_much_or_too_little() -> None:
         breakdown_meta(_iterations(), skip=99)
 
 
-def test_a_run_without_gpu_work() -> None:
+def test_a_run_without_gpu_work_or_stages() -> None:
     builder = TraceBuilder()
     builder.range(0, 10, "step 0")
     builder.iteration(0, 0, 10)
     for options in ({}, {"by": "iteration"}, {"skip": 1}, {"per_iteration": True}):
-        with pytest.raises(MissingDataError, match="no GPU work"):
+        with pytest.raises(MissingDataError, match="neither GPU work nor NVTX ranges"):
             breakdown(builder.trace(), **options)
-    with pytest.raises(MissingDataError, match="no GPU work"):
+    with pytest.raises(MissingDataError, match="neither GPU work nor NVTX ranges"):
         breakdown_meta(builder.trace())
 
 

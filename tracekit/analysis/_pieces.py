@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analysis._segments import feed
 from tracekit.analysis._tallies import Tally
-from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
@@ -21,7 +21,12 @@ _AT_ONCE = 2
 
 
 def hand_out(
-    trace: Trace, tallies: Sequence[Tally], *, skip: int, per_iteration: bool
+    trace: Trace,
+    tallies: Sequence[Tally],
+    *,
+    skip: int,
+    per_iteration: bool,
+    cutter: Cutter = iteration_windows,
 ) -> pl.DataFrame:
     """Give all ops inside the windows to `tallies`.
 
@@ -31,7 +36,7 @@ def hand_out(
         The run.
     tallies
         What adds them up.
-    skip, per_iteration
+    skip, per_iteration, cutter
         As for `chosen_windows`; with neither, each device is a window.
 
     Returns
@@ -40,7 +45,9 @@ def hand_out(
     """
     columns = dict.fromkeys(name for tally in tallies for name in tally.columns)
     if skip or per_iteration:
-        windows = _cut_at_windows(trace, tallies, list(columns), skip, per_iteration=per_iteration)
+        windows = _cut_at_windows(
+            trace, tallies, list(columns), skip, per_iteration=per_iteration, cutter=cutter
+        )
     else:
         windows = _whole(trace, tallies, list(columns))
     return windows
@@ -58,13 +65,19 @@ def _whole(trace: Trace, tallies: Sequence[Tally], columns: list[str]) -> pl.Dat
 
 
 def _cut_at_windows(
-    trace: Trace, tallies: Sequence[Tally], columns: list[str], skip: int, *, per_iteration: bool
+    trace: Trace,
+    tallies: Sequence[Tally],
+    columns: list[str],
+    skip: int,
+    *,
+    per_iteration: bool,
+    cutter: Cutter,
 ) -> pl.DataFrame:
     """Hand out what windows cut ops into."""
     needed = dict.fromkeys(["start", "end", "process", "device", *columns])
     ops = trace["ops"].select(*needed, *({"launch_start", "stage"} - set(needed))).collect()
     _require_ops(ops.height)
-    windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration)
+    windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration, cutter=cutter)
     owners = ["process", "device"]
     # Windows of one owner follow each other, and so do the pieces in them.
     windows = windows.with_row_index("window").with_columns(

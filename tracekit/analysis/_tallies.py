@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import polars as pl
@@ -33,6 +33,8 @@ class Counting:
     """Length of the whole op."""
     window: tuple[str, ...]
     """The column `window`, where a line has several."""
+    columns: tuple[str, ...] = ()
+    """Columns of ops that tell whether a piece stands for its op."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
         """Narrow down which pieces are meant to those that stand for their ops."""
@@ -42,6 +44,10 @@ class Counting:
 WHOLE = Counting(None, _LENGTH, ())
 """Every piece is an op, and every line is a window."""
 CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
+_IS_FIRST = pl.col("is_first")
+HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
+"""Of several stretches of a range the first one stands for it."""
+HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
 _ALL = pl.col("start").is_not_null()
 
 
@@ -66,7 +72,10 @@ class StageTally:
     counting: Counting
     _parts: list[pl.DataFrame] = field(default_factory=list)
 
-    columns = ("stage", "stage_source", "launch_thread")
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        return ("stage", "stage_source", "launch_thread", *self.counting.columns)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -207,7 +216,8 @@ class GroupTally:
     @property
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
-        return [self.named[key][0] if key in self.named else key for key in self.keys]
+        keys = [self.named[key][0] if key in self.named else key for key in self.keys]
+        return [*keys, *self.counting.columns]
 
     def clear(self) -> None:
         """Begin anew."""

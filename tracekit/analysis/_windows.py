@@ -5,12 +5,16 @@ Every device is a window of its own. A window is [start, end) on the GPU's time 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
+Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
+"""Cuts ops' time by iterations, as `iteration_windows` does."""
 
 
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
@@ -34,7 +38,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     ``process, device, iteration, start, end``, by start; `iteration` is null for windows between
     iterations.
     """
-    marks = _host_marks(iterations)
+    marks = host_marks(iterations)
     launched = (
         ops.drop_nulls("launch_start")
         .sort("launch_start")
@@ -68,7 +72,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     return pl.concat([windows, unknown])
 
 
-def _host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
+def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
     """Return when on the host an iteration, or the time after one, begins."""
     return (
         pl.concat(
@@ -89,7 +93,12 @@ def _host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def chosen_windows(
-    trace: Trace, ops: pl.DataFrame, *, skip: int, per_iteration: bool
+    trace: Trace,
+    ops: pl.DataFrame,
+    *,
+    skip: int,
+    per_iteration: bool,
+    cutter: Cutter = iteration_windows,
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
@@ -104,6 +113,8 @@ def chosen_windows(
         begin with the first iteration that is kept and end with the last one.
     per_iteration
         Whether each iteration is a window of its own.
+    cutter
+        What cuts time into iterations.
 
     Raises
     ------
@@ -117,7 +128,7 @@ def chosen_windows(
         raise UsageError(
             "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
         )
-    windows = iteration_windows(ops, iterations)
+    windows = cutter(ops, iterations)
     if skip:
         windows = _without_first(windows, iterations, skip)
     if per_iteration:

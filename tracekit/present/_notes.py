@@ -17,7 +17,7 @@ _COMPARISON_KEYS = {
     "method",
 }  # fmt: skip
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
-_WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "iterations", "skip")
+_WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "skip")
 
 
 def notes(meta: Mapping[str, Any]) -> list[str]:
@@ -68,13 +68,15 @@ def count(number: int, noun: str) -> str:
 
 def _window(meta: Mapping[str, Any]) -> str:
     parts = [f"window {_time(meta['window_ns'])}"]
-    if meta.get("devices") is not None:
-        parts[0] += f" on {count(meta['devices'], 'device')}"
+    for key, noun in (("devices", "device"), ("processes", "process")):
+        if meta.get(key) is not None:
+            parts[0] += f" on {count(meta[key], noun)}"
     if meta.get("iterations") is not None:
         parts.append(count(meta["iterations"], "iteration") + _skipped(meta.get("skip")))
     if meta.get("idle_ns") is not None:
         share = f" ({percent(meta['idle_ns'] / meta['window_ns'])})" if meta["window_ns"] else ""
-        parts.append(f"idle {_time(meta['idle_ns'])}{share}")
+        outside = "in no stage" if "basis" in meta else "idle"
+        parts.append(f"{outside} {_time(meta['idle_ns'])}{share}")
     return " · ".join(parts)
 
 
@@ -193,6 +195,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
+    "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def shown_with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> list[ShownColumn]:
     """Return the columns of `frame` as they are shown; a breakdown by stage gets closing rows.
 
-    They are `idle` and `window`. Of all breakdowns only that by stage adds up to its window.
+    They are `idle`, or of ranges on the host `no stage`, and `window`. Of all breakdowns only that
+    by stage adds up to its window.
     """
     columns = shown(with_totals(frame, meta), frame.height)
     return [replace(column, texts=_blank_below(column.texts, frame.height)) for column in columns]
@@ -27,13 +28,16 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     import polars as pl
 
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
-    by_stage = frame.columns[:2] == ["stage", "ops"] and {"exposed_ns", "share"} <= {*frame.columns}
-    if not by_stage or not window or idle is None:
+    number = "ranges" if "basis" in meta else "ops"
+    by_stage = frame.columns[:2] == ["stage", number]
+    if not by_stage or not {"exposed_ns", "share"} <= {*frame.columns}:
+        return frame
+    if not window or idle is None:
         return frame
     totals = pl.DataFrame(
         {
-            "stage": ["idle", "window"],
-            "ops": [None, frame["ops"].sum()],
+            "stage": ["no stage" if "basis" in meta else "idle", "window"],
+            number: [None, frame[number].sum()],
             "exposed_ns": [idle, window],
             "share": [idle / window, 1.0],
         },

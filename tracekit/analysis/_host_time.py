@@ -1,0 +1,129 @@
+"""Stages on the host: NVTX ranges laid out as if they were work, for runs without any on a GPU.
+
+What a host thread spends in a range is not what a GPU would spend on what the thread launches, so
+nothing of this is ever put beside GPU time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from tracekit.analysis._windows import host_marks
+from tracekit.model import STAGE_SOURCE, Trace
+
+_EVENT = ["thread", "time", "begins", "range"]
+
+
+def on_host(trace: Trace) -> Trace:
+    """Return the run with stretches of its ranges in place of ops.
+
+    At any time a thread is in the stage of its innermost push/pop range that has one, and in ``ME``
+    throughout a range of metric evaluation. A start/end range is a stretch by itself.
+
+    Returns
+    -------
+    The trace; its ``ops`` have ``process, device`` (the process too), ``start, end, stage,
+    stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start`` and
+    ``is_first``: true for one stretch of each range.
+    """
+    ranges = trace["ranges"].select(
+        "range", "report", "process", "thread", "start", "end", "style", "stage"
+    )
+    staged = ranges.filter(pl.col("stage").is_not_null() & (pl.col("end") > pl.col("start")))
+    is_nested = pl.col("style") == "push_pop"
+    pieces = pl.concat(
+        [
+            _innermost(staged.filter(is_nested).collect()),
+            _whole(staged.filter(~is_nested).collect()),
+        ]
+    ).sort("start", "process", "thread")
+    ops = pieces.with_columns(
+        op=pl.int_range(pl.len()), device="process", launch_thread="thread", launch_start="start"
+    )
+    return replace(trace, tables={**trace.tables, "ops": ops.lazy()})
+
+
+def _whole(ranges: pl.DataFrame) -> pl.DataFrame:
+    return _as_pieces(ranges, "process_range").with_columns(is_first=pl.lit(value=True))
+
+
+def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
+    return ranges.select(
+        "range", "report", "process", "thread", "start", "end", "stage",
+        stage_source=pl.lit(source, STAGE_SOURCE),
+    )  # fmt: skip
+
+
+def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Cut ranges that nest on their threads into stretches in which each is the innermost.
+
+    After a range begins it is the innermost; after one ends that is the last one that began at the
+    level which is left.
+    """
+    ranges = _outside_evaluation(ranges)
+    events = pl.concat(
+        [
+            ranges.select("thread", "range", time="start", begins=1, owner="range"),
+            ranges.select("thread", "range", time="end", begins=0, owner=pl.lit(None, pl.Int64)),
+        ]
+    ).sort(_EVENT)  # what ends at a time does so before anything begins
+    level = (2 * pl.col("begins") - 1).cum_sum().over("thread")
+    owner = pl.col("owner").forward_fill().over("thread", "level")
+    stretches = (
+        events.with_columns(level=level, end=pl.col("time").shift(-1).over("thread"))
+        .with_columns(owner=owner)
+        .filter((pl.col("level") > 0) & (pl.col("end") > pl.col("time")))
+        .select(range="owner", piece_start="time", piece_end="end")
+    )
+    cut = stretches.join(_as_pieces(ranges, "nvtx"), on="range", how="left", maintain_order="left")
+    return cut.with_columns(
+        start="piece_start", end="piece_end", is_first=pl.col("range").is_first_distinct()
+    ).drop("piece_start", "piece_end")
+
+
+def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Drop what lies inside a range of metric evaluation on its thread."""
+    evaluated = pl.when(pl.col("stage") == "ME").then("end").cum_max().shift(1).over("thread")
+    ordered = ranges.sort("thread", "range")
+    inside = (pl.col("end") <= evaluated.forward_fill().over("thread")).fill_null(value=False)
+    return ordered.filter(~inside)
+
+
+def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Cut each process's time into its iterations, and what lies between them.
+
+    Parameters
+    ----------
+    ops
+        The stretches of `on_host`.
+    iterations
+        The canonical table.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end``, as `iteration_windows` does for devices: here an
+    iteration is just the time of its range.
+    """
+    owner = ["process", "device"]
+    edges = ops.group_by(owner).agg(first=pl.col("start").min(), last=pl.col("end").max())
+    marks = host_marks(iterations).select("process", "time", "iteration")
+    begins = marks.group_by("process").agg(begin=pl.col("time").min())
+    before = (
+        edges.join(begins, on="process", how="left")
+        .filter((pl.col("first") < pl.col("begin")).fill_null(value=True))
+        .select("process", time="first", iteration=pl.lit(None, pl.Int64))
+    )
+    last = pl.max_horizontal("time", "last")
+    return (
+        pl.concat([before, marks])
+        .join(edges, on="process")
+        .sort("process", "time")
+        .select(
+            *owner,
+            "iteration",
+            start="time",
+            end=pl.coalesce(pl.col("time").shift(-1).over("process"), last),
+        )
+    )
