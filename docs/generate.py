@@ -1,17 +1,18 @@
-"""Write the reference page of the canonical tables from their declarations.
+"""Write the pages that only repeat declarations: the canonical tables, and what commands need.
 
     python docs/generate.py
 
-A test compares the committed page with what this would write.
+A test compares the committed pages with what this would write.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from tracekit.analysis import capabilities
 from tracekit.model import DERIVED, TABLES, Column, Table
 
-PAGE = Path(__file__).with_name("tables.md")
+FOLDER = Path(__file__).parent
 
 _HEAD = """# Tables
 
@@ -23,8 +24,38 @@ recording session, sizes are bytes, and a null means unknown. This page is writt
 """
 
 
-def page() -> str:
-    """Return the page as Markdown."""
+_INFO_HEAD = """# What a run can be asked
+
+`tracekit info RUN` says what a run was recognised as, which version of which product wrote it, and
+what each command can say of it: `yes`; `partly`, where some of what that takes is missing; `none`,
+where it was recorded and nothing such ran; or `no`, with how it is recorded by what recorded the
+rest of the run. Below that it lists the kinds of data that the reports hold. Environment variables
+are neither stored nor printed.
+
+Every format is asked for the same, and each recorder records it in its own way. This page is
+written by `docs/generate.py` from the declarations in `tracekit/analysis/`.
+
+| command | says | nsys | nvprof | torch.profiler |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the pages as Markdown, by their names."""
+    return {"tables.md": _tables_page(), "info.md": _info_page()}
+
+
+def _info_page() -> str:
+    rows = capabilities().iter_rows()
+    return _INFO_HEAD + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
+
+
+def _cell(text: str) -> str:
+    # What stands in angle brackets or between bars is no HTML and no column.
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _tables_page() -> str:
     tables = (*TABLES.values(), *DERIVED.values())
     return "\n".join([_HEAD, *(_section(table) for table in tables)])
 
@@ -47,4 +78,5 @@ def _row(column: Column) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

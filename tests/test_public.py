@@ -25,9 +25,9 @@ PUBLIC = {
     """,
     "tracekit.analysis": """
         API_KEYS BatchScope COMPARE_KEYS Comparison KEYS LINK_KEYS Traffic api_by_run
-        api_calls api_calls_with_meta breakdown breakdown_meta breakdown_with_meta
-        collective_calls collectives collectives_meta collectives_with_meta communicators
-        comparability compare copy_transfers crossings epoch_bytes epoch_time exceeds
+        api_calls api_calls_with_meta batch_label breakdown breakdown_meta breakdown_with_meta
+        capabilities collective_calls collectives collectives_meta collectives_with_meta
+        communicators comparability compare copy_transfers crossings epoch_bytes epoch_time exceeds
         expected_traffic features identify images_per_step iterations_per_epoch
         largest_batch latency latency_meta latency_speedup link_counters link_timeline
         links memory_at memory_extra memory_growth memory_use memory_use_with_meta

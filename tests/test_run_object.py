@@ -35,10 +35,11 @@ def test_in_a_notebook_it_is_its_breakdown(
     assert len(times) == 1  # the trace is read once
 
 
-def test_without_gpu_work_it_is_what_the_run_holds(
+def test_without_gpu_work_and_ranges_it_is_what_the_run_holds(
     run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = run.trace.with_tables({"ops": run.trace.read("ops").clear()})
+    absent = {name: run.trace.read(name).clear() for name in ("ops", "ranges")}
+    empty = run.trace.with_tables(absent)
     monkeypatch.setitem(vars(run), "trace", empty)
     assert run._repr_html_() == html(run.info(), {}, "ddp")
 

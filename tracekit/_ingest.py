@@ -69,7 +69,8 @@ class Request:
     dask
         Address of a Dask scheduler whose workers are to do it instead.
     on_error
-        ``stop``, ``skip``, or a function that is told of each file that is skipped.
+        ``stop``, ``skip``, or a function that is told of each file that is skipped: that cannot be
+        read, or is not of the same execution of one job.
     progress, report_progress
         Told how far all of it, and each report, is.
     """
@@ -116,8 +117,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     from tracekit.analysis import summarise
 
     failures = _Failures(request.on_error)
-    digests = _digests(request, failures)
-    _check_distinct(digests)
+    digests = _distinct(_digests(request, failures), failures)
     share = [
         (path, ReportOptions(request.rules, digest, request.memory, request.nsys))
         for path, digest in digests.items()
@@ -125,8 +125,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
 
     def make(folder: Path) -> Made:
-        made = make_reports(folder, share, executor, failures.add, tell)
-        _check_ranks(folder, made.files)
+        made = make_reports(folder, share, executor, failures.add, tell, _foreign)
         return replace(made, left_out=tuple(failures.sentences))
 
     return store.add(
@@ -155,7 +154,7 @@ def content_digest(path: Path, progress: Progress) -> str:
 
 @dataclass
 class _Failures:
-    """What to do about a file that is no report, and what was done."""
+    """What to do about a file that is no report of the run, and what was done."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -227,30 +226,22 @@ class _SideBySide:
             self._progress("check content", sum(self._done.values()), self._total)
 
 
-def _check_distinct(digests: Mapping[Path, str]) -> None:
-    """Raise `UsageError` where two files are one report: its work would be counted twice."""
+def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, str]:
+    """Return the files that are no copy of an earlier one: its work would be counted twice."""
     first: dict[str, Path] = {}
     for path, digest in digests.items():
         other = first.setdefault(digest, path)
         if other is not path:
-            raise UsageError(
-                f"{other} and {path} have the same content", "give each report of a run once"
-            )
+            what = f"{other} and {path} have the same content"
+            failures.add(path, InputError(what, "give each report of a run once"))
+    return {path: digest for digest, path in first.items()}
 
 
-def _check_ranks(folder: Path, files: Sequence[str]) -> None:
-    """Raise `UsageError` where two reports say that they are one rank: they are of two jobs."""
+def _foreign(folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
+    from tracekit._foreign import foreign
     from tracekit.model import Trace
 
-    first: dict[int, int] = {}
-    for index, name in enumerate(files):
-        for rank in Trace.scan(folder / str(index)).read("reports")["rank"].drop_nulls():
-            other = first.setdefault(rank, index)
-            if other != index:
-                raise UsageError(
-                    f"{files[other]} and {name} are both rank {rank}",
-                    "a run has each rank once: leave out the report of another job",
-                )
+    return foreign([Trace.scan(folder) for folder in folders], names) if len(folders) > 1 else {}
 
 
 class _Overall:

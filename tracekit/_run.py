@@ -134,7 +134,9 @@ class Run:
 
         chosen = None if topology is None else os.fspath(topology)
         recorded = self.trace.read("machine")["description"].to_list()
-        return machine_of(self.trace.read("devices"), chosen, recorded)
+        hosts = self.trace.read("reports").select("report", "host")
+        devices = self.trace.read("devices").join(hosts, on="report", how="left")
+        return machine_of(devices, chosen, recorded)
 
     def traffic(
         self,
@@ -230,9 +232,11 @@ class Run:
 
     def _derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
+        from tracekit.analysis import collective_calls
+
         return {
             "transfers": lambda: self.traffic().transfers,
-            "collectives": lambda: self.traffic().calls,
+            "collectives": lambda: collective_calls(self.trace),
         }
 
 
@@ -293,8 +297,9 @@ def ingest(
         Address of a Dask scheduler, on whose workers they are read instead. Workers have to reach
         the files and the store by the same paths.
     on_error
-        What a file of several that cannot be read does: it ends everything (``stop``), or is left
-        out with a warning (``skip``, or a function that is told the file and the error).
+        What a file of several does that cannot be read, or is of another job than the first: it
+        ends everything (``stop``), or is left out with a warning (``skip``, or a function that is
+        told the file and the error).
 
     Returns
     -------
@@ -304,9 +309,9 @@ def ingest(
     Raises
     ------
     InputError
-        If a file cannot be read as a trace; the store is unchanged then.
+        If a file cannot be read as a trace, or two are not of one run; the store is unchanged then.
     UsageError
-        If the name, a rule or an option is wrong, or a report is given twice.
+        If the name, a rule or an option is wrong, or a path is given twice.
     StoreError
         If the store cannot be written.
     """

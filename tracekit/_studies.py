@@ -137,25 +137,34 @@ def memory_points(chosen: Sequence[runs.Run], samples: pl.DataFrame | None = Non
     ``run, network, batch, method`` (labels), ``gpu`` and the columns of
     `tracekit.analysis.memory_use`.
     """
+    return memory_points_with_meta(chosen, samples)[0]
+
+
+def memory_points_with_meta(
+    chosen: Sequence[runs.Run], samples: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, dict[str, dict[str, Any]]]:
+    """Return `memory_points`, and by run's name what is not known of its memory."""
     import polars as pl
 
-    from tracekit.analysis import memory_use
+    from tracekit.analysis import memory_use_with_meta
 
-    frames = []
-    for run in chosen:
-        labels: dict[str, Any] = {key: run.labels.get(key) for key in ("network", "method")}
-        batch = run.labels.get("batch")
-        if batch is not None and not (batch.isascii() and batch.isdecimal()):
-            raise UsageError(
-                f"run {run.name!r} has the label batch={batch}", "label it with a whole number"
-            )
-        frames.append(
-            memory_use(run.trace, samples).select(
-                pl.lit(run.name).alias("run"),
-                *(pl.lit(value, pl.String).alias(key) for key, value in labels.items()),
-                pl.lit(None if batch is None else int(batch), pl.Int64).alias("batch"),
-                pl.col("device").cast(pl.Int64).alias("gpu"),
-                pl.all(),
-            )
+    found = {run.name: memory_use_with_meta(run.trace, samples) for run in chosen}
+    points = pl.concat(
+        found[run.name][0].select(
+            *_labelled(run), pl.col("device").cast(pl.Int64).alias("gpu"), pl.all()
         )
-    return pl.concat(frames)
+        for run in chosen
+    )
+    return points, {name: meta for name, (_, meta) in found.items()}
+
+
+def _labelled(run: runs.Run) -> list[pl.Expr]:
+    """Return a run's name, and what its labels say of it, as columns."""
+    import polars as pl
+
+    from tracekit.analysis import batch_label
+
+    words = {"run": run.name, **{key: run.labels.get(key) for key in ("network", "method")}}
+    batch = pl.lit(batch_label(run.labels, run.name), pl.Int64)
+    return [*(pl.lit(word, pl.String).alias(key) for key, word in words.items()),
+            batch.alias("batch")]  # fmt: skip

@@ -31,6 +31,8 @@ def call(device: int, **row: Any) -> dict[str, Any]:
 
 
 def calls(*rows: dict[str, Any]) -> pl.DataFrame:
+    if not rows:
+        return COLLECTIVE_CALLS.empty()
     return COLLECTIVE_CALLS.conform(pl.DataFrame(rows, infer_schema_length=None))
 
 
@@ -178,16 +180,16 @@ def processes(*pids: int, host: str | None = "node1.cluster") -> pl.DataFrame:
     return PROCESSES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host))
 
 
-def devices() -> pl.DataFrame:
+def devices(host: str | None = "node1.cluster", report: int = 0) -> pl.DataFrame:
     buses = ("0000:06:00.0", "0000:07:00.0", "0000:0A:00.0", "0000:0B:00.0")
     rows = {
-        "device": range(4),
-        "report": 0,
+        "device": range(4 * report, 4 * report + 4),
+        "report": report,
         "pci_bus": buses,
         "active": True,
         "identity": "ordinal",
     }
-    return DEVICES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit("node1"))
+    return DEVICES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host))
 
 
 def test_rings_of_a_log(tmp_path: Path) -> None:
@@ -210,5 +212,31 @@ def test_a_log_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nccl.log is no log of this run.*100, 101.*4711"):
         rank_devices(calls(call(0)), a_log(tmp_path), processes(4711), devices())
     # Containers call their host by other names than the log does.
-    other = rank_devices(calls(call(0)), a_log(tmp_path), processes(100, host="pod-7"), devices())
-    assert other.height == 4
+    inside = processes(100, host="pod-7"), devices("pod-7")
+    assert rank_devices(calls(call(0)), a_log(tmp_path), *inside).height == 4
+
+
+def test_buses_repeat_on_other_hosts(tmp_path: Path) -> None:
+    """Machines of a cluster have their GPUs at the same places: whose they are, the host says."""
+    run = pl.concat([processes(999, host="node0"), processes(100, 101, host="node1")])
+    gpus = pl.concat([devices("node0"), devices("node1", report=1)])
+    known = rank_devices(calls(), a_log(tmp_path), run, gpus)
+    assert dict(known.select("rank", "device").rows()) == {0: 4, 1: 5, 2: 6, 3: 7}
+
+
+def test_a_rank_is_on_the_one_device_of_its_process(tmp_path: Path) -> None:
+    """Some traces say of no GPU where it is."""
+    rows = calls(call(3, process=0), call(2, process=1), call(1, process=1))
+    nowhere = devices().with_columns(pci_bus=pl.lit(None, pl.String))
+    known = rank_devices(rows, a_log(tmp_path), processes(100, 101), nowhere)
+    assert dict(known.select("rank", "device").rows()) == {0: 3}
+
+
+def test_what_contradicts_itself_is_on_no_link() -> None:
+    outside = [call(d, collective="broadcast", root=5) for d in (0, 1)]
+    assert modelled_transfers(calls(*outside), ranks()).is_empty()
+    shared = pl.DataFrame(
+        {"communicator": ["0xa"] * 2, "rank": [0, 1], "device": [3, 3]}, schema=NO_DEVICES.schema
+    )
+    alone = call(3, match=None, ranks=2, communicator="0xa")
+    assert modelled_transfers(calls(alone), ranks(devices=shared)).is_empty()

@@ -358,7 +358,7 @@ class TestMpi:
         trace = self.host(
             *(
                 {"name": "MPI_Allreduce", "start": 10 * n, "end": 100, "process": n, "rank": n,
-                 "bytes": 800, "recv_bytes": 800, "communicator": 77 + n}
+                 "thread": n, "bytes": 800, "recv_bytes": 800, "communicator": 77 + n}
                 for n in range(3)
             )
         )  # fmt: skip
@@ -380,9 +380,13 @@ class TestMpi:
         b = TraceBuilder()
         b.range(0, 10, "MPI_Allreduce", domain="MPI")
         b.range(20, 30, "MPI_Send", domain="MPI")
-        b.range(40, 50, "MPI_Bcast")
+        b.range(40, 50, "MPI_Bcast")  # as nvprof annotates them
+        b.range(60, 70, "MPI step")
         columns = ("library", "collective", "name", "start", "bytes")
-        assert rows(b.trace(), *columns) == [("mpi", "all_reduce", "MPI_Allreduce", 0, None)]
+        assert rows(b.trace(), *columns) == [
+            ("mpi", "all_reduce", "MPI_Allreduce", 0, None),
+            ("mpi", "broadcast", "MPI_Bcast", 40, None),
+        ]
 
 
 class TestCosts:
@@ -550,3 +554,49 @@ def test_classes_of_sizes_beyond_32_bits() -> None:
         {"library": "nccl", "collective": "all_reduce", "communicator": None, "bytes": sizes}
     )
     assert _with_classes(each)["class"].to_list() == [1 << power for power in range(20, 40)]
+
+
+class TestProcesses:
+    """Collectives by the rank or node of the processes that take part."""
+
+    def _trace(self) -> Trace:
+        builder = Builder()
+        for rank in range(3):
+            builder.init(rank, 3)
+        for begin, starts in ((100, (0, 10, 40)), (300, (30, 0, 0))):
+            for rank, start in enumerate(starts):
+                builder.collective(
+                    "ncclAllReduce", "all_reduce", begin + start, begin + 60, 8 * MIB, rank
+                )
+        trace = builder.trace()
+        reports = pl.DataFrame(
+            {"report": [0, 1], "file": "f", "format": "nsys SQLite", "size": 1,
+             "host": ["n1", "n2"], "clock": "one"}
+        )  # fmt: skip
+        moved = pl.when(pl.col("process") == 2).then(1).otherwise(0).cast(pl.Int32)
+        tables = {
+            name: trace.read(name).with_columns(report=moved)
+            for name in ("processes", "ops", "ranges", "calls", "threads")
+        }
+        return trace.with_tables({**tables, "reports": reports})
+
+    def test_each_rank_has_its_own_waiting(self) -> None:
+        found = collectives(self._trace(), by="collective,rank")
+        columns = ("rank", "count", "participants", "duration_max_ns", "wait_ns", "bytes")
+        # They wait 40, 30, 0 ns in the first one, and 0, 30, 30 ns in the second one.
+        assert found.select(columns).rows() == [
+            (0, 2, 3, 60, 40, 8 * MIB), (1, 2, 3, 60, 30, 8 * MIB), (2, 2, 3, 60, 30, 8 * MIB),
+        ]  # fmt: skip
+
+    def test_a_collective_counts_once_for_a_node(self) -> None:
+        found = collectives(self._trace(), by="node")
+        assert found.select("node", "count", "participants").rows() == [
+            ("n1", 2, 3), ("n2", 2, 3),
+        ]  # fmt: skip
+
+    def test_other_keys_are_as_before(self) -> None:
+        trace = self._trace()
+        whole = collectives(trace, by="collective").drop("straggler_device", "straggler_rank")
+        one_rank = collectives(trace, by="collective,rank").filter(rank=1)
+        same = [name for name in whole.columns if name != "wait_ns"]
+        assert one_rank.select(same).rows() == whole.select(same).rows()

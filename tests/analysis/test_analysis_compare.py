@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from link_helpers import machine
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit.analysis import Traffic, breakdown, breakdown_meta
+from tracekit.analysis import Traffic, breakdown, breakdown_meta, memory_use
 from tracekit.analysis._compare import (
     Comparison,
     comparability,
@@ -27,7 +27,7 @@ from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
-from tracekit.model import ITERATIONS, MEMORY, Trace
+from tracekit.model import HOST, ITERATIONS, MEMORY, REPORTS, Trace
 from tracekit.sources import read
 
 STEP = 1000
@@ -356,6 +356,33 @@ def test_calls_by_name() -> None:
     ]  # fmt: skip
 
 
+def test_collectives_of_mpi_whether_in_a_table_or_annotated() -> None:
+    def steps() -> TraceBuilder:
+        b = TraceBuilder()
+        for number in range(6):
+            b.iteration(number, STEP * number, STEP * number + 900)
+            b.op("fw", at=STEP * number)
+        return b
+
+    annotated = steps()
+    for number in range(6):
+        at = STEP * number + 100
+        annotated.range(at, at + 50, "MPI_Allreduce", domain="MPI")
+        annotated.range(at + 60, at + 61, "MPI_Ibcast", domain="MPI")
+        annotated.range(at + 70, at + 80, "MPI_Send", domain="MPI")
+    rows = [
+        {"report": 0, "process": 0, "thread": 0, "library": "mpi", "group": "collective",
+         "name": name, "start": STEP * number + at, "end": STEP * number + at + length}
+        for number in range(6)
+        for name, at, length in (("MPI_Allreduce", 100, 50), ("MPI_Ibcast", 160, 1))
+    ]  # fmt: skip
+    kept = steps().trace().with_tables({"host": HOST.conform(pl.DataFrame(rows))})
+    table = compare(annotated.trace(), kept, "collective").table
+    assert table.select("collective", "a_ns", "b_ns", "a_count").sort("collective").rows() == [
+        ("MPI_Allreduce", 50, 50, 1), ("MPI_Ibcast", 1, 1, 1),
+    ]  # fmt: skip
+
+
 def test_peak_memory() -> None:
     def with_memory(*events: tuple[int, int, int, int]) -> Trace:
         rows = [
@@ -373,6 +400,24 @@ def test_peak_memory() -> None:
     assert table.rows() == [(0, 150, 60, -90, 0.4, None), (1, None, 7, None, None, "B")]
     with pytest.raises(MissingDataError, match="B holds no events of GPU memory"):
         compare(a, _run(A), "memory")
+
+
+def test_peak_memory_of_reports_on_one_clock_is_what_the_memory_command_says() -> None:
+    """Two ranks share a GPU one after the other: never are both there."""
+    reports = [{"report": report, "file": "", "format": "", "size": 0, "clock": "host a"}
+               for report in (0, 1)]  # fmt: skip
+    rows = [
+        {"report": rank, "process": rank, "device": 0, "time": time, "change": change,
+         "in_use": max(0, change)}
+        for rank, time, change in ((0, 1, 100), (0, 2, -100), (1, 3, 50))
+    ]  # fmt: skip
+    tables = {
+        "memory": MEMORY.conform(pl.DataFrame(rows)),
+        "reports": REPORTS.conform(pl.DataFrame(reports)),
+    }
+    run = _run(A).with_tables(tables)
+    assert compare(run, run, "memory").table["a_bytes"].to_list() == [100]
+    assert memory_use(run)["peak_bytes"].to_list() == [100]
 
 
 def _copies(size: int) -> Trace:
@@ -468,3 +513,72 @@ def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> Non
     assert found.contributions["a_total_ns"].sum() == meta["window_ns"]
     mean = meta["window_ns"] / (meta["iterations"] * meta["devices"])
     assert found.meta["step"]["a_ns"] == mean
+
+
+def test_by_rank_and_node() -> None:
+    def run(lengths: Sequence[int], *ranks: int) -> Trace:
+        trace = _run(lengths, devices=2)
+        call = {
+            "report": 0, "thread": 0, "start": 0, "end": 1, "library": "mpi", "name": "MPI_Init",
+            "group": "other",
+        }  # fmt: skip
+        host = [call | {"process": process, "rank": rank} for process, rank in enumerate(ranks)]
+        reports = {"report": 0, "file": "f", "format": "nsys SQLite", "size": 1, "host": "n1"}
+        return trace.with_tables(
+            {
+                "host": pl.DataFrame(host, schema_overrides={"rank": pl.Int32}),
+                "reports": pl.DataFrame([reports]),
+            }
+        )
+
+    runs = run(A, 0, 1), run(B, 1, 2)
+    columns = ("a_ns", "b_ns", "only_in")
+    by_rank = compare(*runs, by="rank").table.select("rank", *columns).sort("rank")
+    assert by_rank.rows() == [(0, 520, 0, "A"), (1, 520, 470, None), (2, 0, 470, "B")]
+    by_node = compare(*runs, by="node,stage").table.select("node", "stage", *columns)
+    assert sorted(by_node.rows()) == [
+        ("n1", "FP", 1000, 900, None), ("n1", "WU", 40, 40, None),
+    ]  # fmt: skip
+
+
+def _on_host(*steps: int, processes: int = 1) -> Trace:
+    """Return steps of such lengths on the host: FP for half of each."""
+    builder = TraceBuilder()
+    for thread in range(0, 10 * processes, 10):
+        at = 0
+        for number, step in enumerate(steps):
+            builder.range(at, at + step, f"iteration {number}", thread=thread)
+            builder.range(at, at + step // 2, "FP", thread=thread)
+            builder.range(at + step // 2, at + step, "WU", thread=thread)
+            at += step
+    return builder.attributed()
+
+
+def test_two_runs_on_the_host() -> None:
+    a = _on_host(*(1000 + 2 * n for n in range(8)))
+    b = _on_host(*(500 + 2 * n for n in range(8)))
+    found = compare(a, b)
+    assert found.meta["not_comparable"] == []
+    assert any("measured on the host" in note for note in found.meta["notes"])
+    assert found.meta["step"]["verdict"] == "faster"
+    assert found.meta["step"]["delta_ns"] == -500
+    rows = {row["stage"]: row for row in found.table.iter_rows(named=True)}
+    assert rows["FP"]["a_ns"] == 503.5
+    assert rows["FP"]["b_ns"] == 253.5
+    parts = dict(found.contributions.select("part", "delta_ns").iter_rows())
+    assert sum(parts.values()) == -500
+
+
+def test_runs_on_the_host_of_unlike_numbers_of_processes() -> None:
+    reasons = compare(_on_host(100, 100), _on_host(100, 100, processes=2)).meta["not_comparable"]
+    assert reasons == ["1 process in A, 2 processes in B"]
+
+
+def test_a_run_on_the_host_is_not_compared_to_one_on_gpus() -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 0, 100)
+    builder.op("kernel", 10)
+    with pytest.raises(MissingDataError, match="B holds no GPU work"):
+        compare(builder.trace(), _on_host(100, 100))
+    with pytest.raises(MissingDataError, match="nothing by kernel"):
+        compare(_on_host(100, 100), _on_host(100, 100), "kernel")

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
@@ -336,6 +336,7 @@ class TestHistogram:
 Collective = tuple[int, list[tuple[int, int]]]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

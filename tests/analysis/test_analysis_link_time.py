@@ -6,9 +6,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_helpers import GB, HERE, machine, table, transfer
+from link_helpers import GB, HERE, machine, on_clocks, table, transfer
 
 from tracekit.analysis._link_time import link_counters, link_timeline
 from tracekit.model import TRANSFERS, Trace
@@ -49,6 +49,7 @@ def test_nothing_and_unknown_sizes_make_no_timeline() -> None:
 ROWS = st.tuples(st.integers(0, 10**6), st.integers(0, 1000), st.integers(0, 10**9))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**18), st.lists(ROWS, min_size=1, max_size=9), st.integers(1, 17))
 def test_no_byte_is_lost_between_bins(base: int, rows: list[tuple[int, ...]], bins: int) -> None:
     made = [transfer(0, 1, base + at, base + at + length, bytes=size) for at, length, size in rows]
@@ -80,6 +81,31 @@ def test_counted_against_attributed() -> None:
     ]  # fmt: skip
 
 
+MOVED = st.tuples(
+    st.integers(0, 40), st.integers(1, 12), st.integers(1, 9), st.booleans(), st.booleans()
+)
+
+
+@settings(deadline=None)
+@given(st.lists(MOVED, max_size=9), st.integers(0, 30), st.integers(1, 20))
+def test_attributed_bytes_by_counting_nanoseconds(rows: list[Any], first: int, length: int) -> None:
+    """Each transfer moves a whole number of bytes per ns, so that every ns can be added up."""
+    trace = metrics(
+        *({"metric": "nvlink_tx", "time": t, "value": 1.0} for t in (first, first + length))
+    )
+    made, expected = [], {"measured": 0, "modelled": 0}
+    for at, long, rate, is_modelled, is_back in rows:
+        evidence = "modelled" if is_modelled else "measured"
+        ends = (1, 0) if is_back else (0, 1)
+        made.append(transfer(*ends, at, at + long, bytes=rate * long, evidence=evidence))
+        inside = sum(first <= tick < first + length for tick in range(at, at + long))
+        expected[evidence] += 0 if is_back else rate * inside
+    frame = table(*made) if made else TRANSFERS.empty()
+    [found] = link_counters(trace, frame, machine(), HERE).to_dicts()
+    assert {name: found[f"{name}_bytes"] for name in expected} == expected
+    assert found["difference_bytes"] == sum(expected.values()) - found["counted_bytes"]
+
+
 def test_several_counters_of_one_metric_add_up() -> None:
     trace = metrics(
         *(
@@ -92,6 +118,26 @@ def test_several_counters_of_one_metric_add_up() -> None:
     assert done.select("counted_bytes", "measured_bytes", "difference_bytes").rows() == [
         (500, 0, -500)
     ]
+
+
+def test_reports_on_one_clock_are_one_time_line() -> None:
+    rows = table(transfer(0, 1, 0, 100), transfer(1, 0, 100, 200, report=1))
+    done = link_timeline(rows, machine(), HERE, bins=2, reports=on_clocks("host a", "host a"))
+    assert done.select("src", "start_ns", "bytes").rows() == [
+        ("GPU0", 0, 1000.0), ("GPU0", 100, 0.0), ("GPU1", 0, 0.0), ("GPU1", 100, 1000.0),
+    ]  # fmt: skip
+
+
+def test_counters_count_what_other_reports_of_their_clock_moved() -> None:
+    """What rank 1 sends, its own report holds; rank 0's sampled it as it came in."""
+    sampled = metrics(*({"metric": "nvlink_rx", "time": t, "value": 10.0} for t in (0, 100)))
+    rows = table(transfer(1, 0, 0, 100, report=1))
+    apart = link_counters(sampled, rows, machine(), HERE)
+    assert apart["measured_bytes"].to_list() == [0]
+    together = Trace.of(
+        {"metrics": sampled.read("metrics"), "reports": on_clocks("host a", "host a")}
+    )
+    assert link_counters(together, rows, machine(), HERE)["measured_bytes"].to_list() == [1000]
 
 
 def test_pcie_and_its_directions() -> None:
@@ -132,6 +178,18 @@ def test_a_nic_counts_bytes() -> None:
     assert (row["nic"], row["counted_bytes"], row["measured_bytes"], row["mean_percent"]) == (
         "mlx5_0", 8, None, None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unit", "counted"),
+    [("bytes", 7), ("Bytes", 7), ("bytes/us", 14), ("bytes/s", 0), ("bytes/tick", None)],
+)
+def test_rates_of_a_nic_are_no_bytes(unit: str, counted: int | None) -> None:
+    samples = ({"metric": "nic_tx", "time": t, "value": 7.0} for t in (0, 2000))
+    own = {"device": None, "nic": "mlx5_0", "unit": unit}
+    trace = metrics(*(each | own for each in samples))
+    done = link_counters(trace, TRANSFERS.empty(), machine(), HERE)
+    assert done["counted_bytes"].to_list() == [counted]
 
 
 def test_no_peak_no_bytes() -> None:

@@ -7,14 +7,21 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_helpers import HERE, machine, table, transfer
+from link_helpers import HERE, machine, on_clocks, table, transfer
+from trace_builder import TraceBuilder
 
-from tracekit.analysis._links import expected_traffic, links, parse_link_keys, placed_share
+from tracekit.analysis._links import (
+    expected_traffic,
+    links,
+    parse_link_keys,
+    placed_share,
+    traffic_window,
+)
 from tracekit.analysis._routes import crossings, with_routes
 from tracekit.errors import UsageError
-from tracekit.model import TRANSFERS
+from tracekit.model import TRANSFERS, Trace
 
 
 def by_direction(frame: pl.DataFrame, *columns: str) -> dict[tuple[str, str], Any]:
@@ -155,6 +162,22 @@ def test_reports_have_clocks_of_their_own() -> None:
     assert links(rows, machine(), HERE)["busy_ns"].to_list() == [20]
 
 
+def test_reports_on_one_clock_are_one_stretch_of_time() -> None:
+    """Two ranks that were recorded side by side: the run lasts 100 ns, and no link 200 %."""
+    reports = on_clocks("host a", "host a")
+    rows = table(transfer(0, 3, 0, 60), transfer(1, 3, 30, 90, report=1))
+    ops = TraceBuilder()
+    for report in (0, 1):
+        ops.op("gemm", start=report, end=99 + report, report=report)
+    tables = {"ops": ops.trace().read("ops"), "reports": reports}
+    window = traffic_window(Trace.of(tables))
+    assert window == 100
+    found = links(rows, machine(), HERE, window_ns=window, reports=reports)
+    assert by_direction(found, "busy_ns", "share")["PCIe0", "CPU0"] == (90, 0.9)
+    apart = links(rows, machine(), HERE, reports=on_clocks("host a", "host b"))
+    assert by_direction(apart, "busy_ns")["PCIe0", "CPU0"] == 120
+
+
 def test_nothing_moved() -> None:
     assert links(TRANSFERS.empty(), machine(), HERE).is_empty()
     assert links(TRANSFERS.empty(), machine(), HERE, by="pair,stage").is_empty()
@@ -168,21 +191,38 @@ def test_wrong_keys(by: str) -> None:
 
 def test_expected_traffic_of_a_star() -> None:
     """AlexNet: 60 M parameters on 8 GPUs are 3,360 MB in each iteration."""
-    root = [transfer(gpu, 0, 0, 1, bytes=240_000_000) for gpu in range(1, 8)]
-    back = [transfer(0, gpu, 1, 2, bytes=240_000_000) for gpu in range(1, 8)]
-    found = expected_traffic(table(*root, *back), 60_000_000, iterations=1)
+    size = {"bytes": 240_000_000, "iteration": 0}
+    root = [transfer(gpu, 0, 0, 1, **size) for gpu in range(1, 8)]
+    back = [transfer(0, gpu, 1, 2, **size) for gpu in range(1, 8)]
+    # The first weights are sent before the first iteration.
+    first = [transfer(0, gpu, 0, 1, bytes=240_000_000) for gpu in range(1, 8)]
+    found = expected_traffic(table(*first, *root, *back), 60_000_000, iterations=1)
     assert found == {
         "gpus": 8, "gradient_bytes": 240_000_000, "expected_bytes": 3_360_000_000,
-        "observed_bytes": 3_360_000_000.0, "ratio": 1.0,
+        "observed_bytes": 3_360_000_000.0, "ratio": 1.0, "unsized": 0, "evidence": "measured",
     }  # fmt: skip
     nothing = expected_traffic(TRANSFERS.empty(), 60_000_000, iterations=1)
     assert nothing["expected_bytes"] is None
     assert nothing["ratio"] is None
+    assert nothing["evidence"] is None
+    # Without iterations it is known what is expected, and not what is observed.
+    outside = expected_traffic(table(*first), 60_000_000, iterations=0)
+    assert (outside["gpus"], outside["observed_bytes"]) == (8, None)
+
+
+def test_expected_traffic_says_what_it_does_not_know() -> None:
+    rows = [transfer(0, 1, 0, 1, iteration=n, evidence=how, bytes=size)
+            for n, how, size in ((0, "measured", 100), (1, "modelled", 100), (1, "measured", None))
+            ]  # fmt: skip
+    found = expected_traffic(table(*rows), 25, iterations=2)
+    assert (found["observed_bytes"], found["ratio"]) == (100.0, 0.5)
+    assert (found["unsized"], found["evidence"]) == (1, "modelled")
 
 
 ENDS = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(lambda ends: ends[0] != ends[1])
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(ENDS, st.integers(0, 50), st.integers(0, 20), st.integers(1, 9)), max_size=12
@@ -204,3 +244,39 @@ def test_every_byte_is_on_every_link_of_its_route(rows: list[Any]) -> None:
     assert crossings(frame, box, HERE).height == sum(
         len(route.split(">")) - 1 for route in with_routes(frame, box, HERE)["route"]
     )
+
+
+class TestProcesses:
+    """Traffic by the rank or node of the process that moves it."""
+
+    OWNERS = pl.DataFrame(
+        {"process": [0, 1, 2], "rank": [4, 5, None], "rank_source": "report",
+         "node": ["n1", "n1", "n2"]},
+        schema_overrides={"rank": pl.Int32},
+    )  # fmt: skip
+
+    def _rows(self, by: str) -> list[Any]:
+        moved = table(
+            transfer(0, 1, 0, 10, process=0),
+            transfer(1, 0, 5, 15, process=1),
+            transfer(1, 0, 20, 30, process=1),
+            transfer(2, 1, 0, 10, process=2),
+        )
+        found = links(moved, machine(), HERE, by=by, processes=self.OWNERS)
+        key = by.split(",")
+        return sorted(found.select(*key, "transfers", "bytes", "busy_ns").rows(), key=str)
+
+    def test_by_rank(self) -> None:
+        assert self._rows("rank") == [(4, 1, 1000, 10), (5, 2, 2000, 20), (None, 1, 1000, 10)]
+
+    def test_by_node_time_that_overlaps_counts_once(self) -> None:
+        assert self._rows("node") == [("n1", 3, 3000, 25), ("n2", 1, 1000, 10)]
+
+    def test_with_other_keys(self) -> None:
+        assert self._rows("method,node") == [
+            ("p2p", "n1", 3, 3000, 25), ("p2p", "n2", 1, 1000, 10),
+        ]  # fmt: skip
+
+    def test_they_have_to_be_known(self) -> None:
+        with pytest.raises(UsageError, match="links by rank need ranks"):
+            links(table(transfer(0, 1, 0, 10)), machine(), HERE, by="link,rank")

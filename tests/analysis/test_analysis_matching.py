@@ -9,13 +9,15 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._matching import match, with_clocks
+from tracekit.analysis._clocks import with_clocks
+from tracekit.analysis._matching import match
 from tracekit.model import REPORTS
 
 _SCHEMA = {
     "library": pl.String, "kind": pl.String, "report": pl.Int32, "process": pl.Int32,
     "device": pl.Int32, "context": pl.Int32, "stream": pl.Int64, "start": pl.Int64,
     "end": pl.Int64, "communicator": pl.String, "call_sequence": pl.Int64, "ranks": pl.Int32,
+    "correlation": pl.Int64, "graph_node": pl.Int64,
 }  # fmt: skip
 
 
@@ -23,7 +25,8 @@ def row(device: int | None, start: int, end: int, **more: Any) -> dict[str, Any]
     return {
         "library": "nccl", "kind": "all_reduce", "report": 0, "process": device or 0,
         "device": device, "context": 1, "stream": 7, "start": start, "end": end,
-        "communicator": None, "call_sequence": None, "ranks": None,
+        "communicator": None, "call_sequence": None, "ranks": None, "correlation": None,
+        "graph_node": None,
     } | more  # fmt: skip
 
 
@@ -130,6 +133,40 @@ class TestByNumber:
     def test_numbers_of_other_hosts_match(self) -> None:
         rows = [self.number(0, 0, 4), self.number(1, 10**9, 4, report=1)]
         assert matched(*rows, where=reports((5, "a"), (6, "b"))) == [0, 0]
+
+
+class TestByLaunch:
+    def launched(self, device: int, at: int, call: int, **more: Any) -> dict[str, Any]:
+        return row(device, at, at + 100, process=0, stream=call, correlation=call) | more
+
+    def test_what_one_call_launched_is_one_collective(self) -> None:
+        """Kernels of several communicators that queue up overlap those of others too."""
+        rows = [
+            self.launched(0, 0, 1), self.launched(1, 0, 1), self.launched(2, 20, 2),
+            self.launched(0, 101, 2), self.launched(1, 102, 2),
+        ]  # fmt: skip
+        assert matched(*rows) == [0, 0, 1, 1, 1]
+
+    def test_other_kinds_and_processes_have_other_calls(self) -> None:
+        rows = [self.launched(0, 0, 1), self.launched(1, 900, 1, kind="all_gather"),
+                self.launched(2, 1800, 1, process=1)]  # fmt: skip
+        assert matched(*rows) == [None] * 3
+
+    def test_a_call_is_not_all_of_a_collective_of_several_processes(self) -> None:
+        """They are matched in order, all of them."""
+        rows = [
+            self.launched(device, 0, 1 + process, process=process)
+            for process, device in ((0, 0), (0, 1), (1, 2), (1, 3))
+        ]
+        assert matched(*rows) == [0] * 4
+
+    def test_a_graph_launches_whatever_it_holds(self) -> None:
+        rows = [self.launched(0, 0, 1, graph_node=5), self.launched(1, 900, 1, graph_node=6)]
+        assert matched(*rows) == [None, None]
+
+    def test_a_device_twice_in_a_call_is_no_participant(self) -> None:
+        rows = [self.launched(0, 0, 1), self.launched(0, 200, 1), self.launched(1, 900, 1)]
+        assert matched(*rows) == [None] * 3
 
 
 class TestClocks:

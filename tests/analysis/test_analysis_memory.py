@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
@@ -221,6 +221,7 @@ class TestLargestBatch:
         with pytest.raises(UsageError, match="level"):
             memory_at(of("LeNet"), [1], level=1.0)
 
+    @settings(deadline=None)
     @given(
         st.lists(
             st.tuples(st.integers(1, 512), st.integers(0, 80 * GB)), min_size=3, max_size=12
@@ -449,6 +450,7 @@ class TestSamples:
         assert memory_use(run(), samples()).is_empty()
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 300), st.integers(0, 2), st.integers(1, 100), st.booleans()),

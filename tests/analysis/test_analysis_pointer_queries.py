@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
@@ -155,6 +155,7 @@ class TestPointerQueries:
         b.query(10, 30)
         assert only(pointer_queries(b.trace()), "function", "share") == [("MPI_Allreduce", 0.2)]
 
+    @settings(deadline=None)
     @given(
         st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 1)), max_size=8),
         st.lists(
@@ -245,6 +246,22 @@ class TestStaging:
         b.copy("h2d", 82, at=80, thread=1)
         assert staging_calls(b.trace())["staged"].to_list() == [True]
 
+    def test_a_short_call_of_one_thread_does_not_hide_a_long_one_of_another(self) -> None:
+        b = Builder()
+        b.mpi(0, 100)
+        b.mpi(20, 30, thread=1)
+        b.copy("d2h", 52, at=50, thread=2)
+        b.copy("h2d", 82, at=80, thread=2)
+        assert only(staging_calls(b.trace()), "thread", "staged") == [(0, True), (1, False)]
+
+    def test_of_two_calls_that_last_it_is_the_later_ones(self) -> None:
+        b = Builder()
+        b.mpi(0, 100)
+        b.mpi(20, 90, thread=1)
+        b.copy("d2h", 52, at=50, thread=2)
+        b.copy("h2d", 82, at=80, thread=2)
+        assert only(staging_calls(b.trace()), "thread", "staged") == [(0, False), (1, True)]
+
     def test_a_threads_own_call_comes_first(self) -> None:
         b = Builder()
         b.mpi(0, 100)
@@ -296,6 +313,7 @@ class TestStaging:
         b.mpi(40, 50, "MPI_Send", group="p2p")
         assert staging(b.trace()).is_empty()
 
+    @settings(deadline=None)
     @given(
         st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30), st.integers(0, 2)), max_size=6),
         st.lists(
@@ -328,9 +346,8 @@ class TestStaging:
             ]
             own = [n for n in near if spans[n][3] == thread and is_launched][-1:]
             own = [n for n in own if at + 1 <= spans[n][2]]
-            last = max(near, key=lambda n: (spans[n][1], spans[n][2], n), default=None)
-            others = [n for n in [last] if n is not None and at + 1 <= spans[n][2]]
-            for n in (own or others)[:1]:
+            others = [n for n in near if at + 1 <= spans[n][2]]
+            for n in (own or others)[-1:]:
                 expected[n] += 1
         traced = {threads[which] // 10 for _, which, _ in ops}
         found = staging_calls(b.trace())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.analysis import breakdown, breakdown_meta, overhead, scaling
 from tracekit.analysis._study import STUDY, study, study_row, study_stages
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
@@ -177,7 +177,7 @@ def test_a_run_without_steps_has_a_window() -> None:
     assert (row["iterations"], row["window_ns"]) == (0, (30 + 80) / 2)
     assert (row["method"], row["gpus"]) == ("p2p", 2)
     unknown = set(STUDY) - {
-        "run", "batch", "gpus", "method", "method_source", "iterations", "window_ns"
+        "run", "batch", "gpus", "method", "method_source", "basis", "iterations", "window_ns"
     }  # fmt: skip
     assert {row[name] for name in unknown} == {None}
     with pytest.raises(UsageError, match="run 'a run': this run has no iterations"):
@@ -193,13 +193,52 @@ def test_steps_of_which_no_launch_is_known() -> None:
 
 
 @pytest.mark.parametrize("with_steps", [True, False])
-def test_a_run_without_gpu_work(with_steps: bool) -> None:
+def test_a_run_without_gpu_work_or_stages(with_steps: bool) -> None:
     builder = TraceBuilder()
     builder.range(0, 10, "step 0")
     if with_steps:
         builder.iteration(0, 0, 10)
-    with pytest.raises(MissingDataError, match=r"run 'a run': .*no GPU work"):
+    with pytest.raises(MissingDataError, match=r"run 'a run': .*neither GPU work nor"):
         _row(builder)
+
+
+def _on_host(step: int, *, threads: int = 1) -> TraceBuilder:
+    """Return three steps of so many processes: FP for half of each, WU for a quarter."""
+    builder = TraceBuilder()
+    for thread in range(0, 10 * threads, 10):
+        for at in range(0, 3 * step, step):
+            builder.range(at, at + step, f"iteration {at // step}", thread=thread)
+            builder.range(at, at + step // 2, "FP", thread=thread)
+            builder.range(at + step // 2, at + 3 * step // 4, "WU", thread=thread)
+    return builder
+
+
+def test_a_run_on_the_host() -> None:
+    trace = _on_host(100, threads=2).attributed()
+    row = study_row(trace, {"batch": "8", "gpus": "2", "method": "gloo"}, "host run")
+    assert (row["basis"], row["iterations"], row["step_ns"]) == ("host", 3, 100)
+    assert (row["fp_bp_ns"], row["wu_ns"], row["idle_ns"]) == (50, 25, 25)
+    assert row["images_per_s"] == 16 / 100 * 1e9
+    assert (row["gpus"], row["bytes_between_gpus"]) == (2, None)
+    unlabelled = study_row(trace, {}, "host run")
+    assert (unlabelled["gpus"], unlabelled["method"]) == (None, "none")
+
+
+def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other() -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 0, 100)
+    _op(builder, "FP", 0, 100)
+    labels = {"network": "x", "method": "p2p", "gpus": "1"}
+    rows = [
+        study_row(_on_host(100).attributed(), labels, "host run"),
+        study_row(builder.trace(), {**labels, "method": "nccl"}, "gpu run"),
+    ]
+    table = study(rows)
+    assert table.sort("run")["basis"].to_list() == ["gpu", "host"]
+    for compared in (scaling, overhead):
+        with pytest.raises(UsageError, match=r"'host run' holds no GPU work.*--where"):
+            compared(table)
+    assert overhead(study(rows[:1]))["baseline_ns"].to_list() == [100]
 
 
 _SPANS = st.tuples(

@@ -235,21 +235,14 @@ class TestStagedByTheProgram:
         from_host(b, 22, 30, 2)
         assert moved(b) == [("staged", 0, 1, 0, 20), ("h2d", None, 2, 22, 30)]
 
-    def test_first_in_first_out(self) -> None:
+    @pytest.mark.parametrize("takers", [(2, 3), (1, 0)], ids=["onward", "an exchange"])
+    def test_first_in_first_out(self, takers: tuple[int, int]) -> None:
         b = TraceBuilder()
         to_host(b, 0, 10, 0)
         to_host(b, 5, 15, 1)
-        from_host(b, 20, 30, 2)
-        from_host(b, 22, 32, 3)
-        assert moved(b) == [("staged", 0, 2, 0, 30), ("staged", 1, 3, 5, 32)]
-
-    def test_an_exchange(self) -> None:
-        b = TraceBuilder()
-        to_host(b, 0, 10, 0)
-        to_host(b, 5, 15, 1)
-        from_host(b, 20, 30, 1)
-        from_host(b, 22, 32, 0)
-        assert moved(b) == [("staged", 0, 1, 0, 30), ("staged", 1, 0, 5, 32)]
+        from_host(b, 20, 30, takers[0])
+        from_host(b, 22, 32, takers[1])
+        assert moved(b) == [("staged", 0, takers[0], 0, 30), ("staged", 1, takers[1], 5, 32)]
 
     def test_a_return_to_the_same_gpu_is_none_and_uses_up_both(self) -> None:
         """As where each GPU's gradients are summed on the host and the sum is sent to each."""

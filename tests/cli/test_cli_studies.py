@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 
 import tracekit as tk
 from tracekit.analysis import COMPARE_KEYS
 from tracekit.cli._compare import KEYS
+from tracekit.cli._memory import What, _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 
@@ -112,6 +114,36 @@ def test_a_study_of_labelled_runs(stored: Path) -> None:
     }  # fmt: skip
 
 
+def test_samples_and_allocations_are_not_mixed() -> None:
+    """Of each batch nvidia-smi saw 1 GB more than was allocated; a line is through either's."""
+    points = pl.DataFrame(
+        [
+            {"network": "net", "method": None, "batch": batch, "gpu": gpu, "source": source,
+             "training_bytes": batch * 10**9 + more * 10**9 + (1 - gpu) * 10**8}
+            for batch in (1, 2, 4)
+            for gpu in (0, 1)
+            for source, more in (("allocator", 0), ("nvidia_smi", 1))
+        ]
+    )  # fmt: skip
+    extra, growth, lines = (
+        _rows(what, points, 0, 16 * 10**9, 0.0).sort("source")
+        for what in (What.EXTRA, What.GROWTH, What.LARGEST_BATCH)
+    )
+    assert extra["extra_bytes"].unique().to_list() == [10**8]
+    assert growth.filter(batch=4)["training_bytes"].to_list() == [4_100_000_000, 5_100_000_000]
+    assert lines["slope_bytes"].to_list() == [1e9, 1e9]
+    assert lines["largest_batch"].to_list() == [15, 14]
+
+
+@pytest.mark.parametrize("batch", ["0", "8 GPUs", "9" * 30])
+def test_a_label_that_is_no_batch(stored: Path, batch: str) -> None:
+    tk.ingest(P2P, name="odd", labels={"batch": batch})
+    for command in ("memory", "study"):
+        refused = tracekit(command, "odd")
+        assert refused.exit_code == 2
+        assert "run 'odd' has the label batch=" in " ".join(refused.stderr.split())
+
+
 def test_latency_of_one_run_and_against_another(stored: Path) -> None:
     alone = document("latency", "--bytes", "all_reduce=8MB")["rows"]
     sized = next(row for row in alone if row["operation"] == "all_reduce")
@@ -161,6 +193,10 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         (["memory", "--table", "{times}"], "has no column gpu"),
         (["memory", "--table", "{memory}", "--what", "largest-batch"], "give --capacity"),
         (["memory", "--smi", "{times}"], "nvidia-smi"),
+        (["latency", "ddp", "--what", "staging", "--figure", "x.html"], "no figure shows staging"),
+        (["overhead", "--api", "--table", "{times}"], "leave out --api"),
+        (["overhead", "--profiler", "--heat-map", "x.html"], "leave out --api"),
+        (["memory", "ddp", "--table", "{memory}"], "give either, not both"),
         (["latency", "ddp", "--against", "ddp"], "are the same run"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 
 from tracekit.errors import InputError, MissingDataError, UsageError
 from tracekit.machine import find_machine, is_topology, load_preset, machine_of, machine_toml
+from tracekit.machine._several import side_by_side
 from tracekit.model import DEVICES
 
 V100 = "Tesla V100-SXM2-16GB"
@@ -65,6 +67,46 @@ def test_what_is_known_of_products_fills_a_file(tmp_path: Path) -> None:
     assert placed.place == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
+def test_gpus_of_several_hosts_are_in_several_machines() -> None:
+    """Two servers of four V100 are no DGX-1: no NVLink leads from one to the other."""
+    hosts = pl.Series("host", ["node1"] * 4 + ["node2"] * 4)
+    cluster = devices([V100] * 8).with_columns(hosts)
+    placed = machine_of(cluster)
+    single = machine_of(devices([V100] * 4)).machine
+    inside = single.nvlink_matrix()
+    assert [row[:4] for row in placed.machine.nvlink_matrix()[:4]] == inside
+    assert [row[4:] for row in placed.machine.nvlink_matrix()[4:]] == inside
+    assert placed.machine.origin == single.origin
+    assert placed.place == {n: n for n in range(8)}
+    assert placed.machine.route(0, 4) is None
+    near, far = placed.machine.route(0, None), placed.machine.route(4, None)
+    assert near is not None
+    assert far is not None
+    assert not set(near.nodes) & set(far.nodes)
+    assert "of 2 hosts (node1, node2)" in placed.warnings[-1]
+    # What a user says is believed, and said.
+    told = machine_of(cluster, "dgx1v")
+    assert told.machine.name == "dgx1v"
+    assert "2 hosts (node1, node2) are taken for those of one machine" in told.warnings[-1]
+
+
+def test_a_host_that_ran_nothing_is_no_machine() -> None:
+    idle = devices([V100] * 3, [True, True, False]).with_columns(
+        host=pl.Series(["node1", "node1", "node2"])
+    )
+    assert len(machine_of(idle).machine.gpus) == 3
+
+
+def test_hosts_of_other_gpus_are_as_sure_as_the_least_of_them() -> None:
+    mixed = devices([V100] * 8 + ["Tesla T4"] * 2).with_columns(
+        host=pl.Series(["node1"] * 8 + ["node2"] * 2)
+    )
+    placed = machine_of(mixed)
+    assert (placed.machine.name, placed.machine.origin) == ("dgx1v + pcie-2", "assumed")
+    assert placed.machine.bricks(0, 3) == 2
+    assert placed.place[9] == 9
+
+
 def test_too_small_a_topology() -> None:
     with pytest.raises(UsageError, match=r"a topology of 4 GPUs .* cannot carry a run on 8 GPUs"):
         machine_of(devices([V100] * 8), "pcie-4")
@@ -75,3 +117,22 @@ def test_too_small_a_topology() -> None:
 def test_no_gpu_at_all() -> None:
     with pytest.raises(MissingDataError, match="no GPU is in this run"):
         machine_of(DEVICES.empty())
+
+
+@pytest.mark.parametrize("names", [("dgx1v", "pcie-2"), ("dgx2", "dgx2"), ("pcie-1", "dgx-h100")])
+def test_machines_beside_each_other_are_what_they_are_alone(names: tuple[str, str]) -> None:
+    parts = [load_preset(name) for name in names]
+    whole, firsts = side_by_side(parts, "two of them")
+    assert firsts == [0, len(parts[0].gpus)]
+    assert whole.gpus == list(range(sum(len(part.gpus) for part in parts)))
+    assert len(whole.links) == sum(len(part.links) for part in parts)
+    for part, first in zip(parts, firsts, strict=True):
+        for src, dst in itertools.product([None, *part.gpus], repeat=2):
+            there = [None if gpu is None else gpu + first for gpu in (src, dst)]
+            own, found = part.route(src, dst), whole.route(*there)
+            assert (own is None) == (found is None)
+            if own is not None and found is not None:
+                assert (own.type, own.bandwidth) == (found.type, found.bandwidth)
+                assert len(own.nodes) == len(found.nodes)
+    assert whole.route(0, firsts[1]) is None
+    assert whole.warnings[-1] == "two of them"

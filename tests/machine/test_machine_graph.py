@@ -5,20 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from known_machines import HYBRID_CUBE_MESH
 
 from tracekit.machine import Link, Machine, Relay, load_preset
-
-# `nvidia-smi topo -m` of an 8x V100 SXM2 server: NVLinks between each two GPUs.
-HYBRID_CUBE_MESH = [
-    [0, 1, 1, 2, 2, 0, 0, 0],
-    [1, 0, 2, 1, 0, 2, 0, 0],
-    [1, 2, 0, 2, 0, 0, 1, 0],
-    [2, 1, 2, 0, 0, 0, 0, 1],
-    [2, 0, 0, 0, 0, 1, 1, 2],
-    [0, 2, 0, 0, 1, 0, 2, 1],
-    [0, 0, 1, 0, 1, 2, 0, 2],
-    [0, 0, 0, 1, 2, 1, 2, 0],
-]
 
 # Relay and bricks of both hops, best first, for each two GPUs that no NVLink joins.
 RELAYS = {

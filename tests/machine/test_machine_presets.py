@@ -6,7 +6,7 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import InputError, UsageError
@@ -385,6 +385,7 @@ def test_presets_survive_being_written(tmp_path: Path, name: str) -> None:
     assert dict(again.graph.nodes(data=True)) == dict(machine.graph.nodes(data=True))
 
 
+@settings(deadline=None)
 @given(name=st.text(min_size=1), warning=st.text(), uuid=st.text())
 def test_any_text_survives_being_written(
     tmp_path_factory: pytest.TempPathFactory, name: str, warning: str, uuid: str

@@ -6,7 +6,7 @@ import itertools
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.machine import Link, Machine, Ring, find_rings, load_preset
@@ -97,6 +97,7 @@ def _most_bricks(bricks: dict[tuple[int, int], int]) -> int:
     return most(0, bricks)
 
 
+@settings(deadline=None)
 @given(BRICKS)
 def test_rings_use_no_brick_twice_and_as_many_as_can_be(bricks: dict[tuple[int, int], int]) -> None:
     rings = find_rings(_machine(5, bricks), range(5))

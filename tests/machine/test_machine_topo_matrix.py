@@ -9,21 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_machines import HYBRID_CUBE_MESH
 
 from tracekit.errors import InputError
 from tracekit.machine import Machine, read_topology
 from tracekit.machine._topo_matrix import parse_matrix
-
-HYBRID_CUBE_MESH = [
-    [0, 1, 1, 2, 2, 0, 0, 0],
-    [1, 0, 2, 1, 0, 2, 0, 0],
-    [1, 2, 0, 2, 0, 0, 1, 0],
-    [2, 1, 2, 0, 0, 0, 0, 1],
-    [2, 0, 0, 0, 0, 1, 1, 2],
-    [0, 2, 0, 0, 1, 0, 2, 1],
-    [0, 0, 1, 0, 1, 2, 0, 2],
-    [0, 0, 0, 1, 2, 1, 2, 0],
-]
 
 LEGEND = """
 Legend:

@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import UsageError
@@ -193,6 +193,7 @@ def _played(collective: str, gpus: list[int], root: int) -> Counter[tuple[int, i
     return moved
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]),
     st.permutations(range(6)),

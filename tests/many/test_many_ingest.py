@@ -151,11 +151,14 @@ def test_a_run_of_nothing_is_refused(store, tmp_path) -> None:
 
 def test_a_report_given_twice_is_refused(ranks, store, tmp_path) -> None:
     copy = Path(shutil.copy(ranks[0], tmp_path / "copy.sqlite"))
-    with pytest.raises(UsageError, match=r"rank0\.sqlite and .*copy\.sqlite have the same content"):
+    with pytest.raises(InputError, match=r"rank0\.sqlite and .*copy\.sqlite have the same content"):
         tracekit.ingest([ranks[0], copy])
     with pytest.raises(UsageError, match=r"rank0\.sqlite is given twice"):
         tracekit.ingest([ranks[0], ranks[0]], on_error="skip")
     assert not store.exists()
+    run, _ = tracekit.ingest([ranks[0], copy, ranks[1]], on_error="skip")
+    assert run.record.files == ("rank0.sqlite", "rank1.sqlite")
+    assert any("copy.sqlite is left out: " in warning for warning in run.warnings)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +226,47 @@ def test_default_names(ranks, tmp_path) -> None:
     assert run.name == "my job"
 
 
+def _of_job(path: Path, seed: int, **variables: int) -> Path:
+    """Write a report of a program whose launcher told it so."""
+    with NsysBuilder(path, schema="3.11.1") as nsys:
+        nsys.launch(0, 10 + seed, 20)
+        for name, value in variables.items():
+            variable = {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f"{name}={value}"}
+            nsys.insert("META_DATA_CAPTURE", **variable)
+    return path
+
+
 def test_two_reports_of_one_rank_are_of_two_jobs(tmp_path, store) -> None:
-    for number in range(2):
-        with NsysBuilder(tmp_path / f"{number}.sqlite", schema="3.11.1") as nsys:
-            nsys.launch(0, 10 + number, 20)
-            name, value = "PROCESS_0:ENVIRONMENT_VARIABLE", "OMPI_COMM_WORLD_RANK=3"
-            nsys.insert("META_DATA_CAPTURE", name=name, value=value)
-    files = sorted(tmp_path.glob("*.sqlite"))
-    with pytest.raises(UsageError, match=r"0\.sqlite and 1\.sqlite are both rank 3: a run has"):
+    files = [
+        _of_job(tmp_path / f"{number}.sqlite", number, OMPI_COMM_WORLD_RANK=3)
+        for number in range(2)
+    ]
+    with pytest.raises(InputError, match=r"0\.sqlite and 1\.sqlite are both rank 3: a run is"):
         tracekit.ingest(files)
+    assert not store.exists()
     run, _ = tracekit.ingest(files[:1])
     assert run.table("reports").collect()["rank"].to_list() == [3]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_foreign_reports_are_skipped_with_the_reason(tmp_path, store, processes) -> None:
+    files = [
+        _of_job(tmp_path / f"rank{rank}.sqlite", rank, RANK=rank, WORLD_SIZE=size)
+        for rank, size in enumerate((4, 8, 4))
+    ]
+    skipped: dict[str, str] = {}
+    run, _ = tracekit.ingest(
+        files,
+        processes=processes,
+        on_error=lambda path, error: skipped.update({path.name: error.what}),
+    )
+    assert skipped == {
+        "rank1.sqlite": "rank0.sqlite is of a job of 4 ranks, and rank1.sqlite of one of 8"
+    }
+    assert run.record.files == ("rank0.sqlite", "rank2.sqlite")
+    assert run.table("reports").select("rank", "ranks").collect().rows() == [(0, 4), (2, 4)]
+    assert any(each.startswith("rank1.sqlite is left out: ") for each in run.warnings)
+    assert run.table("ops").collect()["report"].unique().sort().to_list() == [0, 1]
+    # It is the run of those that are in it.
+    assert tracekit.ingest([files[0], files[2]])[0].id == run.id
+    assert left_over(store) == []

@@ -206,3 +206,14 @@ def test_what_is_not_quite_all_does_not_read_as_all_of_it() -> None:
     lines = notes({"coverage": {"nvtx": 0.99996, "none": 0.00004}})
     assert lines == ["stages known by: nvtx >99.9 %, none <0.1 % of busy time"]
     assert notes({"coverage": {"nvtx": 1.0}}) == ["stages known by: nvtx 100.0 % of busy time"]
+
+
+def test_a_note_on_expected_bytes_says_what_is_modelled_and_unknown() -> None:
+    known = {
+        "gpus": 2, "gradient_bytes": 100, "expected_bytes": 200, "observed_bytes": 150.0,
+        "ratio": 0.75, "unsized": 0, "evidence": "measured",
+    }  # fmt: skip
+    (line,) = notes({"expected": known})
+    assert "observed (0.75 of what is expected), " in line
+    (line,) = notes({"expected": known | {"unsized": 3, "evidence": "modelled"}})
+    assert "by a model (0.75 of what is expected), 3 transfers not sized, " in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -70,3 +71,23 @@ class TestTwoProcesses:
         assert pairs["match"].sort().to_list() == list(range(33))
         assert pairs["device"].to_list() == [[0, 1]] * 33
         assert pairs["shared"].min() > 0
+
+
+class TestLaunchesOnSeveralDevices:
+    """One process drives four GPUs, in communicators of 2, 3, 3 and 4 of them."""
+
+    def test_each_call_is_one_collective(
+        self, real_trace: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        beside = real_trace("jacobi_p2p_nvlink_8xv100")
+        path = beside.with_name("nccl_4xv100_nvlink_topology.nvvp")
+        if not path.is_file():
+            pytest.skip(f"no {path.name} in {path.parent}")
+        run = tk.ingest(path, store=tmp_path)[0]
+        launched = run.table("ops").select("op", "correlation").collect()
+        calls = collective_calls(run.trace).join(launched, on="op")
+        found = calls.group_by("correlation").agg(pl.col("match").unique(), pl.col("device").sort())
+        assert found["match"].list.len().to_list() == [1] * 8
+        assert calls["match"].n_unique() == 8
+        members = [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2], [0, 1, 3], [0, 1, 3]]
+        assert sorted(found["device"].to_list()) == sorted([*members, *[[0, 1, 2, 3]] * 2])

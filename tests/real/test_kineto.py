@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -260,3 +263,69 @@ def test_its_shares_of_a_newer_trace_differ_by_rounding_and_the_last_step(ddp):
     )
     assert _shares(rounded) == HTA_DDP
     assert _shares(ops) == (14.76, 336419, 76935, 22232, 435587)
+
+
+_HTA = """
+import json, sys, tempfile
+from pathlib import Path
+from hta.trace_analysis import TraceAnalysis
+
+with tempfile.TemporaryDirectory() as folder:
+    for path in map(Path, sys.argv[1:]):
+        Path(folder, path.name).symlink_to(path)
+    traces = TraceAnalysis(trace_dir=folder)
+    overlap = traces.get_comm_comp_overlap(visualize=False)
+    times = traces.get_temporal_breakdown(visualize=False)
+table = times.merge(overlap, on="rank").sort_values("rank")
+columns = ["comp_comm_overlap_pctg", "idle_time(us)", "compute_time(us)", "non_compute_time(us)",
+           "kernel_time(us)"]
+print(json.dumps(table[columns].values.tolist()))
+"""
+"""Prints what HolisticTraceAnalysis says of traces, as `HTA_DLRM` has it."""
+
+
+def _by_hta(*paths: Path) -> list[tuple[float, ...]]:
+    """Ask the HolisticTraceAnalysis that is installed, in a process of its own."""
+    if importlib.util.find_spec("hta") is None:
+        pytest.skip("no HolisticTraceAnalysis: pip install 'tracekit[hta]'")
+    done = subprocess.run(
+        [sys.executable, "-c", _HTA, *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    return [tuple(row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_holistic_trace_analysis_prints_that_here(ranks, real_path):
+    assert _by_hta(*ranks) == HTA_DLRM
+    assert _by_hta(real_path(DDP)) == [HTA_DDP]
+
+
+def test_flow_events_repeat_what_arguments_say(ranks, real_path):
+    """Why they are not read: they would give no op a call or a forward operator that it lacks."""
+    pairs = 0
+    for path in _files(ranks, real_path):
+        events = _events(path)
+        flows = [event for event in events if event.get("cat") in ("ac2g", "fwdbwd")]
+        called = {
+            event["args"].get("correlation")
+            for event in events
+            if event.get("cat") in ("cuda_runtime", "cuda_driver")
+        }
+        assert {
+            each["id"] for each in flows if each["cat"] == "ac2g" and each["ph"] == "s"
+        } <= called
+        numbers = {
+            _place(event): event["args"].get("Sequence number")
+            for event in events
+            if event.get("cat") == "cpu_op" and "args" in event
+        }
+        ends: dict[Any, set[Any]] = {}
+        for each in flows:
+            if each["cat"] == "fwdbwd":
+                ends.setdefault(each["id"], set()).add(numbers[_place(each)])
+        assert all(len(told) == 1 and None not in told for told in ends.values())
+        pairs += len(ends)
+    assert pairs == 543
+
+
+def _place(event: dict[str, Any]) -> tuple[Any, ...]:
+    return event["pid"], event["tid"], event["ts"]

@@ -7,19 +7,9 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from known_machines import HYBRID_CUBE_MESH
 
 from tracekit.machine import Machine, load_preset, read_topology
-
-HYBRID_CUBE_MESH = [
-    [0, 1, 1, 2, 2, 0, 0, 0],
-    [1, 0, 2, 1, 0, 2, 0, 0],
-    [1, 2, 0, 2, 0, 0, 1, 0],
-    [2, 1, 2, 0, 0, 0, 0, 1],
-    [2, 0, 0, 0, 0, 1, 1, 2],
-    [0, 2, 0, 0, 1, 0, 2, 1],
-    [0, 0, 1, 0, 1, 2, 0, 2],
-    [0, 0, 0, 1, 2, 1, 2, 0],
-]
 
 
 @pytest.fixture(scope="module")

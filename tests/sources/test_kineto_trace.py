@@ -355,12 +355,18 @@ class TestReport:
             {"deviceProperties": None},
             {"deviceProperties": [{"id": 0, "numSms": "x", "totalGlobalMem": -1, "name": 5}]},
             {"distributedInfo": [1], "schemaVersion": [2]},
-            {"distributedInfo": {"rank": "0"}, "baseTimeNanoseconds": [1]},
+            {"distributedInfo": {"rank": "0", "world_size": True}, "baseTimeNanoseconds": [1]},
         ],
     )
     def test_odd_descriptions_cost_only_what_they_say(self, tmp_path, around):
         trace = trace_of(tmp_path, kernel("k", 1, 1, 1), **around)
         assert rows(trace, "devices", "device", "sm_count", "name") == [(0, None, None)]
+        assert rows(trace, "reports", "rank", "ranks") == [(None, None)]
+
+    def test_the_rank_and_how_many_there_are(self, tmp_path):
+        told = {"distributedInfo": {"rank": 4, "world_size": 8}}
+        trace = trace_of(tmp_path, kernel("k", 1, 1, 1), **told)
+        assert rows(trace, "reports", "rank", "ranks") == [(4, 8)]
 
     def test_what_is_missing_is_said(self, tmp_path):
         first, second = trace_of(tmp_path, kernel("k", 1, 1, 1)).warnings

@@ -22,8 +22,10 @@ from tracekit.analysis._epochs import (
     images_per_step,
     iterations_per_epoch,
 )
+from tracekit.analysis._features import capabilities, features
 from tracekit.analysis._kernel_names import normalised_name
 from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
+from tracekit.analysis._labels import batch_label
 from tracekit.analysis._latency import (
     latency,
     latency_meta,
@@ -55,7 +57,7 @@ from tracekit.analysis._query import query
 from tracekit.analysis._routes import crossings, with_routes
 from tracekit.analysis._scaling import scaling, scaling_meta
 from tracekit.analysis._study import study, study_row, study_stages
-from tracekit.analysis._summary import features, identify, summarise
+from tracekit.analysis._summary import identify, summarise
 from tracekit.analysis._times import read_times
 from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._transfers import copy_transfers, traffic_root
@@ -71,9 +73,11 @@ __all__ = [
     "api_by_run",
     "api_calls",
     "api_calls_with_meta",
+    "batch_label",
     "breakdown",
     "breakdown_meta",
     "breakdown_with_meta",
+    "capabilities",
     "collective_calls",
     "collectives",
     "collectives_meta",

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._needs import how_to_record
 from tracekit.errors import MissingDataError
 from tracekit.model import Trace, union_length
 
@@ -222,7 +223,8 @@ def _calls(trace: Trace) -> pl.DataFrame:
     tids = trace["threads"].select("thread", "tid")
     found = calls.join(pids, on="process", how="left").join(tids, on="thread", how="left").collect()
     if found.is_empty():
-        raise MissingDataError("this run holds no CUDA calls", "record with `nsys profile -t cuda`")
+        hint = f"record with {how_to_record(trace, 'CUDA calls')}"
+        raise MissingDataError("this run holds no CUDA calls", hint)
     return found.with_columns(pl.col("name").cast(pl.String))
 
 

@@ -8,29 +8,23 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import host_windows, on_host
-from tracekit.analysis._keys import OF_WINDOWS, columns_of, dividing, is_by_stage, parse_keys
+from tracekit.analysis._keys import (
+    OF_PROCESSES,
+    OF_WINDOWS,
+    columns_of,
+    dividing,
+    is_by_stage,
+    parse_keys,
+)
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
-from tracekit.analysis._tallies import (
-    CUT,
-    HOST_CUT,
-    HOST_WHOLE,
-    WHOLE,
-    Counting,
-    GroupTally,
-    StageTally,
-)
-from tracekit.analysis._windows import iteration_windows
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.analysis._tallies import Counting, GroupTally, StageTally
+from tracekit.analysis._work import HOST, Work, work_of
+from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, KIND, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _PASSES = ("FP", "BP")
-_HOST_KEYS = ("stage", "iteration", "rank", "node")
-"""What ranges on the host can be laid out by."""
-_HOST = "host, from NVTX ranges: the run holds no GPU work"
-"""The basis of a breakdown that is not of GPU time."""
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _DURATION = pl.col("duration_ns")
 _KERNEL_STATISTICS = [
@@ -92,7 +86,7 @@ def breakdown(
         work and it has none.
     """
     keys = parse_keys(by)
-    work = _work(trace, keys)
+    work = work_of(trace, keys)
     found = _found(work, keys, skip=skip)
     return _table(work, keys, found, skip=skip, per_iteration=per_iteration)
 
@@ -107,7 +101,7 @@ def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
     GPU busy time by source of the stage (sources overlap, so shares may add to more than 1);
     ``launched``, the share of ops whose launching call is known; ``skip``.
     """
-    work = _work(trace, ("stage",))
+    work = work_of(trace, ("stage",))
     return _meta(work, _found(work, ("stage",), skip=skip), skip)
 
 
@@ -122,43 +116,11 @@ def breakdown_with_meta(
     if "iteration" in keys:  # its windows are not those that the run is measured by
         table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
         return table, breakdown_meta(trace, skip=skip)
-    work = _work(trace, keys)
+    work = work_of(trace, keys)
     found = _found(work, keys, skip=skip, with_stages=True)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
     return table, {**_meta(work, found, skip), **outliers}
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What is broken down: a run with its ops, or with ranges of the host in place of them."""
-
-    trace: Trace
-    is_host: bool = False
-
-    def counting(self, *, is_cut: bool) -> Counting:
-        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
-        return pieces if is_cut else whole
-
-
-def _work(trace: Trace, keys: Sequence[str]) -> _Work:
-    """Take the ranges on the host where no work on a GPU was recorded."""
-    if trace["ops"].head(1).collect().height:
-        return _Work(trace)
-    host = on_host(trace)
-    if host["ops"].head(1).collect().is_empty():
-        raise MissingDataError(
-            "this run holds neither GPU work nor NVTX ranges that are stages",
-            "record with `nsys profile -t cuda,nvtx`, or name the ranges with --rules",
-        )
-    for key in keys:
-        if key not in _HOST_KEYS:
-            raise MissingDataError(
-                f"this run holds no GPU work, so there is no breakdown by {key}",
-                f"record with `nsys profile -t cuda,nvtx`; ranges can be laid out by"
-                f" {', '.join(_HOST_KEYS)}",
-            )
-    return _Work(host, is_host=True)
 
 
 @dataclass(frozen=True)
@@ -170,15 +132,16 @@ class _Found:
     windows: pl.DataFrame
 
 
-def _found(work: _Work, keys: Sequence[str], *, skip: int, with_stages: bool = False) -> _Found:
+def _found(work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False) -> _Found:
     per_iteration = "iteration" in keys
     counting = work.counting(is_cut=skip > 0 or per_iteration)
     by_stage = is_by_stage(keys)
     stages = StageTally(counting) if by_stage or with_stages else None
     groups = None if by_stage else _group_tally(work.trace, keys, counting)
     tallies = [tally for tally in (stages, groups) if tally is not None]
-    cutter = host_windows if work.is_host else iteration_windows
-    windows = hand_out(work.trace, tallies, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    windows = hand_out(
+        work.trace, tallies, skip=skip, per_iteration=per_iteration, cutter=work.cutter
+    )
     return _Found(stages, groups, windows)
 
 
@@ -190,7 +153,7 @@ def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> Group
         for name, (table, number, value) in tables.items()
         if name in columns
     }
-    for name in ("rank", "node"):
+    for name in OF_PROCESSES:
         if name in columns:
             named[name] = ("process", process_ranks(trace)[name])
     return GroupTally(columns, counting, "kernel" in keys, named)
@@ -201,7 +164,7 @@ def _by_number(table: pl.LazyFrame, number: str, value: str) -> pl.Series:
     return table.select(number, value).sort(number).collect()[value]
 
 
-def _meta(work: _Work, found: _Found, skip: int) -> dict[str, Any]:
+def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
     """Return what a breakdown is measured against, of stages that were tallied."""
     if found.stages is None:
         raise AssertionError("stages are tallied where this is asked")
@@ -219,7 +182,7 @@ def _meta(work: _Work, found: _Found, skip: int) -> dict[str, Any]:
         "window_ns": window,
         "idle_ns": window - busy,
         "wu_residual_ns": window - int(passes["exposed_ns"].sum()),
-        **({"basis": _HOST, "processes": owners} if work.is_host else {"devices": owners}),
+        **({"basis": HOST, "processes": owners} if work.is_host else {"devices": owners}),
         "iterations": kept["iteration"].n_unique(),
         "skip": skip,
         **({} if work.is_host else {"launched": launched}),
@@ -231,7 +194,7 @@ def _meta(work: _Work, found: _Found, skip: int) -> dict[str, Any]:
 
 
 def _table(
-    work: _Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
+    work: Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
     table = _arranged(_with_windows(keys, _grouped(keys, found), found.windows), keys)
     if "iteration" in keys:
@@ -324,7 +287,7 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_statistics(
-    work: _Work, keys: Sequence[str], table: pl.DataFrame, skip: int
+    work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
     """Add percentiles over iterations; a group that an iteration lacks has length 0 in it."""
     if "iteration" in keys:
@@ -377,7 +340,7 @@ def iteration_times(
 ) -> IterationTimes:
     """Return what each iteration took, or the whole run if not `per_iteration`, by some keys."""
     asked = [*keys, "iteration"] if per_iteration else list(keys)
-    found = _found(_Work(trace), asked, skip=skip, with_stages=True)
+    found = _found(work_of(trace, keys), asked, skip=skip, with_stages=True)
     if found.stages is None:
         raise AssertionError("stages were asked for")
     groups, windows = _lengths(keys, found), found.windows

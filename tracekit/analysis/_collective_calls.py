@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analysis._log_processes import log_processes
 from tracekit.analysis._matching import match
+from tracekit.analysis._mpi_calls import mpi_calls
 from tracekit.analysis._nccl_calls import (
     KERNEL_OF,
     collective_kernels,
@@ -51,11 +53,10 @@ _OWNER = ("process", "collective", "direction")
 _TOLD = ("message_bytes", "communicator", "root")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PER_RANK_SINCE = (2, 24)
-_SHOWN = 4
 _MOST = (1 << 63) - 1
 _MATCHED_BY = (
     "library", "kind", "report", "process", "device", "context", "stream", "start", "end",
-    "communicator", "call_sequence", "ranks",
+    "communicator", "call_sequence", "ranks", "correlation", "graph_node",
 )  # fmt: skip
 
 
@@ -305,13 +306,7 @@ class _Logged:
             for name, frame in (("calls", log.calls), ("ranks", log.ranks), ("tuning", log.tuning))
         }
         owners = pl.concat([known[name].select("host", "pid") for name in ("calls", "ranks")])
-        joined = _log_processes(owners.cast({"pid": pl.Int64}).unique(), processes)
-        if joined.is_empty() and owners["pid"].count():
-            raise UsageError(
-                f"{log.path} is no log of this run: it is of {_some(owners['pid'])}, "
-                f"the run of {_some(processes['pid'])}",
-                "give the log that was written while the run was recorded",
-            )
+        joined = log_processes(owners, processes, log.path)
         calls, ranks = (
             known[name].cast({"pid": pl.Int64}).join(
                 joined, on=["host", "pid"], nulls_equal=True, maintain_order="left"
@@ -424,51 +419,15 @@ class _Logged:
         return None if found is None else (int(found[1]), int(found[2])) < _PER_RANK_SINCE
 
 
-def _log_processes(owners: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
-    """Return ``host, pid, process`` of a log's processes that are the run's.
-
-    Process ids repeat on other hosts, so the hosts have to be the same where any is: their names
-    inside containers differ from those outside. What is still not unique is left out.
-    """
-    both = owners.join(processes, on="pid", suffix="_run")
-    same = _short(pl.col("host")) == _short(pl.col("host_run"))
-    if both.filter(same).height:
-        both = both.filter(same)
-    unique = pl.col("pid").is_unique() & pl.col("process").is_unique()
-    return both.filter(unique).select("host", "pid", "process")
-
-
-def _short(host: pl.Expr) -> pl.Expr:
-    return host.str.to_lowercase().str.split(".").list.first()
-
-
-def _some(pids: pl.Series) -> str:
-    distinct = pids.drop_nulls().unique().sort()
-    shown = ", ".join(str(pid) for pid in distinct.head(_SHOWN).to_list())
-    return f"process {shown}{' and others' if len(distinct) > _SHOWN else ''}"
-
-
 # -- MPI ---------------------------------------------------------------------------------------
 
 
 def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
     """Return the collective calls of MPI that block, as a report keeps or annotates them."""
-    host = trace["host"].filter(pl.col("library") == "mpi")
-    kept = (
-        host.filter(pl.col("group") == "collective")
-        .with_columns(pl.col("communicator").alias("handle"))
-        .collect()
-    )  # fmt: skip
-    annotated = (
-        trace["ranges"]
-        .filter((pl.col("domain") == "MPI") & (pl.col("style") == "push_pop"))
-        .join(host.select("process").unique(), on="process", how="anti")
-        .select("report", "process", "thread", "start", "end", "name", "stage")
-        .collect()
-    )
-    calls = pl.concat([kept, annotated], how="diagonal_relaxed").with_columns(
+    calls = mpi_calls(trace).with_columns(
         # Functions that end in _c take large counts.
-        function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase()
+        function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase(),
+        handle="communicator",
     )
     rows = calls.with_columns(
         collective=pl.col("function").replace_strict(_MPI, default=None, return_dtype=pl.String)

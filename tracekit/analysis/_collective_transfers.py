@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._log_processes import log_processes
 from tracekit.errors import UsageError
 from tracekit.machine import Machine, NcclLog, Ring, Tree, find_rings, shares
 from tracekit.model import TRANSFERS, PolarsType
@@ -117,7 +118,8 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the messages of NCCL's send and receive whose peer and size were recorded.
 
-    Of a message both of whose ends are in the run, the one that sends counts.
+    Of a message both of whose ends are in the run, the one that sends counts. What a rank sends to
+    itself crosses nothing and is left out.
 
     Parameters
     ----------
@@ -157,8 +159,26 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
         evidence=pl.lit("measured"),
         source=pl.lit("payload"),
         collective=pl.lit("send_recv"),
-    )
+    ).filter(pl.col("src_device").ne_missing(pl.col("dst_device")))
     return TRANSFERS.conform(moved).sort("report", "start")
+
+
+def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls but those that `message_transfers` knows, with both ends of each message.
+
+    An all-to-all that was carried out by sends and receives moves nothing beyond these.
+
+    Parameters
+    ----------
+    calls
+        As in the table `COLLECTIVE_CALLS`.
+    messages
+        What `message_transfers` returns.
+    """
+    both = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
+    known = messages.group_by("op").agg(both.all().alias("both")).filter("both")["op"]
+    is_known = pl.col("op").is_in(known.implode())
+    return calls.filter(~is_known.any().over(pl.coalesce("match", -1 - pl.col("op"))))
 
 
 def rank_devices(
@@ -167,7 +187,10 @@ def rank_devices(
     processes: pl.DataFrame,
     devices: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return which device each rank of each communicator is.
+    """Return which device each rank of each communicator is, as far as that is known.
+
+    A rank is on the device on which it was seen, else on the one at the PCI bus location that the
+    log gives, else on the only one on which its process ran collectives.
 
     Parameters
     ----------
@@ -193,59 +216,35 @@ def rank_devices(
     seen = calls.select(columns).drop_nulls().unique(["communicator", "rank"], keep="first")
     if log is None:
         return seen
-    logged = log_ranks(log, processes, devices)
-    found = logged.select(columns).drop_nulls()
-    return pl.concat([seen, found.cast(seen.schema)]).unique(
-        ["communicator", "rank"], keep="first", maintain_order=True
+    ranks = log.ranks.cast({"pid": pl.Int64, "rank": pl.Int32})
+    here = log_processes(ranks, processes, str(log.path))
+    own = calls.filter(pl.col("device").n_unique().over("process") == 1)
+    by_process = here.join(own.select("process", "device").unique(), on="process")
+    told = (
+        _at_buses(ranks, here, devices),
+        ranks.join(by_process, on=["host", "pid"], nulls_equal=True),
     )
+    found = pl.concat([seen, *(some.select(seen.columns) for some in told)])
+    return found.unique(["communicator", "rank"], keep="first", maintain_order=True)
 
 
-def log_ranks(log: NcclLog, processes: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranks of a log with the ``process`` and ``device`` of the run that they are.
+def _at_buses(ranks: pl.DataFrame, here: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranks of a log that have one device at their place on the PCI bus of their host.
 
-    A rank is on the device at the PCI bus location that the log gives, else on the one device on
-    which its process ran.
-
-    Raises
-    ------
-    UsageError
-        If none of the log's processes is in the run.
+    All ranks of a host count of which any process is in the run.
     """
-    ranks = log.ranks
-    pids = processes.select("process", "pid", "host").cast({"pid": ranks.schema["pid"]})
-    both = ranks.join(pids, on="pid", suffix="_run", how="left")
-    same_host = pl.col("host_run").is_null() | _same_host(pl.col("host"), pl.col("host_run"))
-    # Names of hosts inside containers differ from those outside; if none agrees they tell nothing.
-    joined = both.drop_nulls("process")
-    if joined.filter(same_host).height:
-        joined = joined.filter(same_host)
-    if joined.is_empty():
-        run, other = (", ".join(map(str, some.unique().sort().head(8)))
-                      for some in (processes["pid"], ranks["pid"]))  # fmt: skip
-        raise UsageError(
-            f"{log.path} is no log of this run: its processes are {other}, the run's are {run}",
-            "give the log that was written while the run was recorded",
-        )
-    hosts = joined["host"].unique()
-    here = ranks.filter(pl.col("host").is_in(hosts.implode()))
-    by_bus = devices.drop_nulls("pci_bus").select("device", bus=_bus(pl.col("pci_bus")))
-    return (
-        here.with_columns(bus=_bus(pl.col("pci_bus")))
-        .join(by_bus, on="bus", how="left")
-        .join(
-            joined.select("communicator", "rank", "process"),
-            on=["communicator", "rank"],
-            how="left",
-        )
-        .unique(["communicator", "rank"], keep="first", maintain_order=True)
+    places = devices.drop_nulls("pci_bus").select(
+        "device", host_run="host", bus=_bus(pl.col("pci_bus"))
     )
-
-
-def _same_host(one: pl.Expr, other: pl.Expr) -> pl.Expr:
-    def short(name: pl.Expr) -> pl.Expr:
-        return name.str.to_lowercase().str.split(".").list.first()
-
-    return short(one) == short(other)
+    return (
+        ranks.with_columns(bus=_bus(pl.col("pci_bus")))
+        .join(here.select("host", "host_run").unique(), on="host", nulls_equal=True)
+        .join(places, on=["host_run", "bus"], nulls_equal=True)
+        .drop_nulls("bus")
+        .select("communicator", "rank", "device")
+        .unique()
+        .unique(["communicator", "rank"], keep="none", maintain_order=True)
+    )
 
 
 def _bus(location: pl.Expr) -> pl.Expr:
@@ -282,10 +281,13 @@ def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
         order = _participants(plan, ranks)
         rings, trees = find_rings(ranks.machine, order), []
         devices, source = ranks.device_of, "topology"
-    found = shares(
-        plan["collective"], order, algorithm=plan["algorithm"] or "ring", rings=rings, trees=trees,
-        root=plan["root"], bidirectional=source == "topology",
-    )  # fmt: skip
+    try:
+        found = shares(
+            plan["collective"], order, algorithm=plan["algorithm"] or "ring", rings=rings,
+            trees=trees, root=plan["root"], bidirectional=source == "topology",
+        )  # fmt: skip
+    except UsageError:  # what is known of the ranks contradicts itself, so they are not known
+        return
     for edge in found:
         part = edge.share.numerator, edge.share.denominator
         yield devices.get(edge.src), devices.get(edge.dst), *part, source

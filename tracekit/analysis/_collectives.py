@@ -7,15 +7,17 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._bandwidth import power_below, with_bandwidth
+from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._collective_calls import Found, collective_calls, find_collectives
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._matching import with_clocks
-from tracekit.machine import NcclLog, bus_factor
+from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
+from tracekit.analysis._ranks import process_ranks
+from tracekit.machine import NcclLog
 from tracekit.model import COLLECTIVE, EVIDENCE, Trace
 
 __all__ = ["collective_calls", "collectives", "collectives_meta", "collectives_with_meta"]
 
-_KEYS = ("library", "collective", "bytes", "communicator", "stage", "iteration")
+_KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
 _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """So many distinct sizes of a collective are listed one by one, more by powers of two."""
@@ -50,7 +52,8 @@ def collectives(
         As for `collective_calls`.
     by
         Keys, as a sequence or separated by commas: library, collective, bytes, communicator, stage,
-        iteration.
+        rank, node, iteration. By rank or node, a collective counts for each that takes part, and
+        ``wait_ns`` is that one's own; by others it counts once.
 
     Returns
     -------
@@ -144,6 +147,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
             longest=pl.col("own").max(),
             transfer=pl.col("own").min(),
             waits=pl.col("own") - pl.col("own").min(),
+            processes=pl.col("process"),
             skew=pl.col("start").max() - pl.col("start").min(),
             late_device=pl.col("device").get(last),
             late_rank=pl.col("rank").get(last),
@@ -158,6 +162,9 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     each = _with_classes(_instances(calls, trace.read("reports")))
+    of_processes = [key for key in keys if key in OF_PROCESSES]
+    if of_processes:
+        each = _by_process(each, process_ranks(trace).select("process", *of_processes))
     groups = ["class" if key == "bytes" else key for key in keys]
     several = pl.col("participants") > 1
     each = each.with_columns(counts=several | ~several.any().over(groups))
@@ -179,18 +186,21 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
 
 
+def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per collective and owner of its participants, which waited for the others."""
+    keys = owners.columns[1:]
+    members = each.select("instance", "waits", process="processes").explode("waits", "process")
+    owned = members.join(owners, on="process", how="left", maintain_order="left")
+    waits = owned.group_by("instance", *keys, maintain_order=True).agg("waits")
+    return each.drop("waits", "processes").join(waits, on="instance", maintain_order="left_right")
+
+
 def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
     """Add ``class``: the size, or the power of two below it where sizes are many."""
     of = ["library", "collective", "communicator"]
-    # The logarithm of a float is off near powers of two beyond 2^49; bits are exact.
-    bits = (63 - pl.col("bytes").bitwise_leading_zeros()).cast(pl.Int64)
-    below = pl.lit(2, pl.Int64).pow(bits)
     many = pl.col("bytes").n_unique().over(of) > _SIZES
     return each.with_columns(
-        pl.when(many & (pl.col("bytes") > 0))
-        .then(below.cast(pl.Int64))
-        .otherwise("bytes")
-        .alias("class")
+        pl.when(many).then(power_below(pl.col("bytes"))).otherwise("bytes").alias("class")
     )
 
 
@@ -278,17 +288,7 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
     ).with_columns(
         n=pl.coalesce("ranks", pl.when("assumed").then("fewest")).cast(pl.Int64), basis=_basis()
     )
-    pairs = table.select("operation", "n").drop_nulls().unique()
-    factors = [bus_factor(str(operation), n) for operation, n in pairs.rows()]
-    known = pairs.with_columns(
-        factor=pl.Series([None if f is None else float(f) for f in factors], dtype=pl.Float64)
-    )
-    duration = pl.col("duration_p50_ns")
-    # Bytes per nanosecond are GB per second.
-    algorithm = pl.when(duration > 0).then(pl.col("bytes") / duration)
-    return table.join(known, on=["operation", "n"], how="left").with_columns(
-        algorithm_bandwidth_gb_s=algorithm, bus_bandwidth_gb_s=algorithm * pl.col("factor")
-    )
+    return with_bandwidth(table, pl.col("duration_p50_ns"))
 
 
 def _basis() -> pl.Expr:

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis._kernel_names import with_normalised_names
+from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._per_iteration import (
     PARTS,
     Measured,
@@ -21,6 +22,7 @@ from tracekit.analysis._per_iteration import (
 from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
 from tracekit.analysis._summary import summarise
 from tracekit.analysis._traffic import Traffic
+from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 
@@ -131,30 +133,20 @@ def compare(
     UsageError
         If a key is unknown, or a run has too few iterations to skip.
     MissingDataError
-        If a run has no GPU work, or, by memory, no events of GPU memory.
+        If one run alone has GPU work, neither has that nor NVTX ranges that are stages, or, by
+        memory, there are no events of GPU memory.
     """
     keys = parse_compare_keys(by)
     reasons = comparability(a, b, labels, names=names, by=keys)
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
-    whole = not (_has_iterations(a) and _has_iterations(b))
-    if whole and skip:
-        raise UsageError(
-            f"{' or '.join(names)} has no iterations to skip",
-            "name the ranges that are steps: --iteration REGEX",
-        )
-    of_ops = ("stage",) if keys == ("memory",) else keys
-    moved = traffic or (None, None)
-    measured = [
-        per_iteration(run, of_ops, skip=skip, whole=whole, traffic=own)
-        for run, own in zip((a, b), moved, strict=True)
-    ]
+    measured = _measured((a, b), keys, skip, names, traffic or (None, None))
     has_verdict = not reasons
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
-        table = _table(measured[0], measured[1], has_verdict=has_verdict)
-    contributions, step = _contributions(measured[0], measured[1], has_verdict=has_verdict)
+        table = _table(*measured, has_verdict=has_verdict)
+    contributions, step = _contributions(*measured, has_verdict=has_verdict)
     meta = {
         "names": list(names),
         "by": list(keys),
@@ -167,6 +159,28 @@ def compare(
         "method": METHOD,
     }
     return Comparison(table, contributions, meta)
+
+
+def _measured(
+    runs: tuple[Trace, Trace],
+    keys: tuple[str, ...],
+    skip: int,
+    names: tuple[str, str],
+    traffic: tuple[Traffic | None, Traffic | None],
+) -> tuple[Measured, Measured]:
+    """Measure the iterations of both runs; each as a whole where either has none."""
+    whole = not all(map(_has_iterations, runs))
+    if whole and skip:
+        raise UsageError(
+            f"{' or '.join(names)} has no iterations to skip",
+            "name the ranges that are steps: --iteration REGEX",
+        )
+    of_ops = ("stage",) if keys == ("memory",) else keys
+    a, b = (
+        per_iteration(run, of_ops, skip=skip, whole=whole, traffic=own)
+        for run, own in zip(runs, traffic, strict=True)
+    )
+    return a, b
 
 
 def exceeds(comparison: Comparison, percent: float) -> bool:
@@ -215,18 +229,20 @@ def comparability(
     Raises
     ------
     MissingDataError
-        If a run has no GPU work: nothing is no improvement.
+        If one run has GPU work and the other has none: nothing is no improvement.
     """
     facts = [summarise(run) for run in (a, b)]
-    for name, run in zip(names, facts, strict=True):
-        if not run["ops"]:
-            raise MissingDataError(
-                f"{name} holds no GPU work, so that there is nothing to compare",
-                "record with `nsys profile -t cuda,nvtx`",
-            )
+    without_work = [not run["ops"] for run in facts]
+    if any(without_work) and not all(without_work):
+        name, trace = (names[0], a) if without_work[0] else (names[1], b)
+        raise MissingDataError(
+            f"{name} holds no GPU work, so that there is nothing to compare",
+            f"record with {how_to_record(trace, 'ops')}",
+        )
     differ = [
         (f"{facts[0]['devices']} GPUs", f"{facts[1]['devices']} GPUs"),
         (_models(a), _models(b)),
+        *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
         *_of_labels(labels or ({}, {})),
         *_of_shares(facts, by),
     ]
@@ -260,6 +276,11 @@ def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list
     return found
 
 
+def _processes(facts: Mapping[str, object]) -> str:
+    number = facts["processes"]
+    return f"{number} process{'' if number == 1 else 'es'}"
+
+
 def _models(trace: Trace) -> str:
     names = trace.read("devices").filter("active")["name"].drop_nulls().unique().sort()
     return ", ".join(names.to_list())
@@ -275,6 +296,8 @@ def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, s
         for name, run in zip(names, measured, strict=True)
         if run.left_out
     ]
+    if not has_ops(a):
+        notes.append(f"measured on the {HOST}")
     held = [_recorded(run) for run in (a, b)]
     for this, other in ((0, 1), (1, 0)):
         missing = sorted(held[this] - held[other])
@@ -392,12 +415,10 @@ def _shown(
 
 def _memory_table(a: Trace, b: Trace, names: tuple[str, str]) -> pl.DataFrame:
     peaks = [peak_memory(run) for run in (a, b)]
-    for name, peak in zip(names, peaks, strict=True):
+    for name, peak, trace in zip(names, peaks, (a, b), strict=True):
         if peak.is_empty():
-            raise MissingDataError(
-                f"{name} holds no events of GPU memory",
-                "record with `nsys profile --cuda-memory-usage=true`",
-            )
+            how = how_to_record(trace, "memory, not sampled")
+            raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
     sides = [
         peak.rename({"bytes": f"{side}_bytes"}) for side, peak in zip("ab", peaks, strict=True)
     ]

@@ -35,6 +35,9 @@ KEYS = {name: key.meaning for name, key in _KEYS.items()}
 OF_WINDOWS = ("device", "iteration")
 """Columns that say the same of all that runs in one window."""
 
+OF_PROCESSES = ("rank", "node")
+"""Columns that say the same of all that a process does."""
+
 
 def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     """Return the keys in ``"stage,device"`` or a sequence of them.

@@ -7,11 +7,12 @@ from typing import Any, Literal, get_args
 
 import polars as pl
 
+from tracekit.analysis._bandwidth import power_below, with_bandwidth
+from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._collective_calls import find_collectives
-from tracekit.analysis._matching import with_clocks
 from tracekit.analysis._mpi_calls import mpi_calls
 from tracekit.errors import UsageError
-from tracekit.machine import NcclLog, bus_factor
+from tracekit.machine import NcclLog
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Trace
 
 Buckets = Literal["power2", "exact", "class"]
@@ -402,29 +403,16 @@ def _with_bandwidth(operations: pl.DataFrame) -> pl.DataFrame:
     sized = operations.with_columns(
         n=pl.coalesce("ranks", pl.when(whole).then("participants")).cast(pl.Int64)
     )
-    pairs = sized.select("operation", "n").drop_nulls().unique()
-    factors = [bus_factor(str(operation), n) for operation, n in pairs.rows()]
-    known = pairs.with_columns(
-        factor=pl.Series([None if f is None else float(f) for f in factors], dtype=pl.Float64)
-    )
-    duration = pl.coalesce("span", "longest")
-    # Bytes per nanosecond are GB per second.
-    algorithm = pl.when(duration > 0).then(pl.col("bytes") / duration)
-    return sized.join(known, on=["operation", "n"], how="left").with_columns(
-        algorithm=algorithm, bus=algorithm * pl.col("factor")
-    )
+    return with_bandwidth(sized, pl.coalesce("span", "longest"))
 
 
 def _with_bucket(operations: pl.DataFrame, buckets: Buckets) -> pl.DataFrame:
     size = pl.col("size")
-    # The logarithm of a float is off near large powers of two; bits are exact.
-    below = pl.lit(2, pl.Int64).pow(63 - size.bitwise_leading_zeros())
-    power = pl.when(size > 0).then(below).otherwise(size)
     names = pl.coalesce(
         pl.when(size <= most).then(pl.lit(name, _CLASS)) for name, most in _CLASSES.items()
     )
     return operations.with_columns(
-        names.alias("class"), size_bytes=power if buckets == "power2" else size
+        names.alias("class"), size_bytes=power_below(size) if buckets == "power2" else size
     )
 
 
@@ -450,8 +438,7 @@ def _statistics() -> list[pl.Expr]:
         middle("value", 0.95).alias("p95_ns"),
         value.max().alias("max_ns"),
         *(middle(name).alias(f"{name}_ns") for name in ("span", "skew", "active")),
-        pl.col("algorithm").median().alias("algorithm_bandwidth_gb_s"),
-        pl.col("bus").median().alias("bus_bandwidth_gb_s"),
+        pl.col("algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s").median(),
     ]
 
 

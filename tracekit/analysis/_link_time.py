@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._routes import crossings
 from tracekit.machine import Machine
-from tracekit.model import EVIDENCE, METRIC, PolarsType, Trace
+from tracekit.model import EVIDENCE, METRIC, REPORTS, PolarsType, Trace
 
 _LINE = ["link", "src", "dst", "evidence"]
 _TIMELINE: dict[str, PolarsType] = {
@@ -23,19 +24,28 @@ _OF_METRIC = {
 }  # fmt: skip
 """For each counter the type of the links that it counts, and which end of them its GPU is."""
 _OWNER = ["report", "device", "metric"]
+"""What samples are of: reports that sampled one GPU have each counted all of it."""
+_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+_ATTRIBUTED = ["measured_bytes", "modelled_bytes"]
 
 
 def link_timeline(
-    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], *, bins: int = 200
+    transfers: pl.DataFrame,
+    machine: Machine,
+    place: Mapping[int, int],
+    *,
+    bins: int = 200,
+    reports: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return what each link carries over time, in each direction.
 
     The bytes of a transfer are spread evenly over its time, so that a bin holds a fraction of them.
-    Times are those of the first report that has traffic; transfers of unknown size are left out.
+    Times are those of the first report that has traffic, and of those on one clock with it;
+    transfers of unknown size are left out.
 
     Parameters
     ----------
-    transfers, machine, place
+    transfers, machine, place, reports
         As for `links`.
     bins
         How many bins the time from the first transfer to the last one is cut into.
@@ -45,8 +55,11 @@ def link_timeline(
     ``link, src, dst, evidence, start_ns, end_ns, bytes, utilisation`` (of the bin; null where the
     peak is unknown), a row per direction and bin.
     """
-    crossed = crossings(transfers.drop_nulls("bytes"), machine, place)
-    crossed = crossed.filter(pl.col("report") == pl.col("report").min())
+    sized = with_clocks(
+        transfers.drop_nulls("bytes"), REPORTS.empty() if reports is None else reports
+    )
+    crossed = crossings(sized, machine, place).sort("report", maintain_order=True)
+    crossed = crossed.filter(pl.col("clock") == pl.col("clock").first())
     if crossed.is_empty():
         return pl.DataFrame(schema=_TIMELINE)
     # What takes no time on the clock is spread over its smallest step.
@@ -114,43 +127,61 @@ def link_counters(
     ``window_ns``         from the first sample to the last one
     ``mean_percent``      mean over that time, of percent counters
     ``max_percent``       largest sample
-    ``counted_bytes``     null where the peak is not known
+    ``counted_bytes``     null where the peak, or what the unit means, is not known
     ``measured_bytes``    attributed in the same time, from what was recorded
     ``modelled_bytes``    attributed in the same time by a model
-    ``unsized``     how many of the transfers in that time are of unknown size
+    ``unsized``           how many of the transfers in that time are of unknown size
     ``difference_bytes``  measured_bytes + modelled_bytes - counted_bytes
     ====================  =========================================================================
     """
-    samples = _samples(trace)
-    counted = samples.group_by(*_OWNER, "nic", "unit").agg(
+    reports = trace.read("reports")
+    counted = _counted(trace)
+    crossed = with_clocks(crossings(transfers, machine, place), reports)
+    attributed = _attributed(crossed, with_clocks(counted, reports), place)
+    table = counted.join(_peaks(machine, place), on=["device", "metric"], how="left").join(
+        attributed, on=_OWNER, how="left", nulls_equal=True
+    )
+    in_percent, window = pl.col("unit") == "percent", pl.col("last") - pl.col("first")
+    return (
+        table.select(
+            "device", "nic", "metric", "samples", window_ns=window,
+            mean_percent=pl.when(in_percent & (window > 0)).then(pl.col("area") / window),
+            max_percent=pl.when(in_percent).then("max"), counted_bytes=_counted_bytes(),
+            measured_bytes="measured", modelled_bytes="modelled", unsized="unknown",
+        )
+        .with_columns(
+            difference_bytes=pl.sum_horizontal(_ATTRIBUTED, ignore_nulls=False)
+            - pl.col("counted_bytes")
+        )
+        .sort("device", "nic", "metric", nulls_last=True)
+    )  # fmt: skip
+
+
+def _counted(trace: Trace) -> pl.DataFrame:
+    """Return what each counter counted, by `_OWNER`."""
+    value = pl.col("value")
+    return _samples(trace).group_by(*_OWNER, "nic", "unit").agg(
         samples=pl.len().cast(pl.Int64),
         first=pl.col("before").min(),
         last=pl.col("time").max(),
-        max=pl.col("value").max(),
-        sum=pl.col("value").sum(),
+        max=value.max(),
+        sum=value.sum(),
         # Value times ns, of percent counters the share of the time that the peak would take.
-        area=(pl.col("value") * (pl.col("time") - pl.col("before"))).sum(),
-    )
-    in_percent = pl.col("unit") == "percent"
-    window = pl.col("last") - pl.col("first")
-    table = counted.join(_peaks(machine, place), on=["device", "metric"], how="left").join(
-        _attributed(crossings(transfers, machine, place), counted, place),
-        on=_OWNER, how="left", nulls_equal=True,
+        area=(value * (pl.col("time") - pl.col("before"))).sum(),
     )  # fmt: skip
-    by_peak = pl.col("area") / 100 * pl.col("peak") / 1e9
-    totals = table.select(
-        "device", "nic", "metric", "samples", window_ns=window,
-        mean_percent=pl.when(in_percent & (window > 0)).then(pl.col("area") / window),
-        max_percent=pl.when(in_percent).then("max"),
-        counted_bytes=pl.when(in_percent).then(by_peak)
-        .when(pl.col("unit").cast(pl.String).str.to_lowercase().str.contains("byte")).then("sum")
-        .round().cast(pl.Int64),
-        measured_bytes="measured", modelled_bytes="modelled", unsized="unknown",
-    )  # fmt: skip
-    both = pl.col("measured_bytes") + pl.col("modelled_bytes")
-    return totals.with_columns(difference_bytes=both - pl.col("counted_bytes")).sort(
-        "device", "nic", "metric", nulls_last=True
+
+
+def _counted_bytes() -> pl.Expr:
+    unit, area = pl.col("unit").cast(pl.String).str.to_lowercase(), pl.col("area")
+    per_ns = unit.str.extract(r"^bytes?/(\w+)$").replace_strict(
+        _NS, default=None, return_dtype=pl.Float64
     )
+    counted = (
+        pl.when(unit == "percent").then(area / 100 * pl.col("peak") / 1e9)
+        .when(unit.str.contains("^bytes?$")).then("sum")
+        .otherwise(area / per_ns)
+    )  # fmt: skip
+    return counted.round().cast(pl.Int64)
 
 
 def _samples(trace: Trace) -> pl.DataFrame:
@@ -195,9 +226,9 @@ def _attributed(
         .join(nodes, on="device")
         .join(
             crossed.filter(pl.col("type") == kind).select(
-                "report", "start", "end", "bytes", "evidence", node=end
+                "clock", "start", "end", "bytes", "evidence", node=end
             ),
-            on=["report", "node"],
+            on=["clock", "node"],
             how="left",
         )
         .with_columns(carried=_clipped())

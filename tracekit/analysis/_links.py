@@ -7,10 +7,12 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._clocks import with_clocks
+from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis._routes import crossings, with_routes
+from tracekit.errors import UsageError
 from tracekit.machine import Machine
-from tracekit.model import Trace, union_length
+from tracekit.model import REPORTS, Trace, union_length
 
 _COLUMNS = {
     "link": ("link", "src", "dst", "type", "bricks"),
@@ -18,6 +20,8 @@ _COLUMNS = {
     "route": ("route", "route_type"),
     "method": ("method",),
     "stage": ("stage",),
+    "rank": ("rank",),
+    "node": ("node",),
     "iteration": ("iteration",),
 }
 LINK_KEYS = {
@@ -26,6 +30,8 @@ LINK_KEYS = {
     "route": "the nodes that are crossed",
     "method": "how bytes are moved: p2p, staged, two_hop, nccl, mpi, h2d, d2h",
     "stage": "why the op runs that moves them",
+    "rank": "rank of the process that moves them",
+    "node": "host that this process ran on",
     "iteration": "training step",
 }
 """What traffic can be grouped by."""
@@ -52,8 +58,10 @@ def links(
     *,
     by: str | Sequence[str] = "link",
     window_ns: int | None = None,
+    reports: pl.DataFrame | None = None,
+    processes: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Return traffic by link, pair of GPUs, route, method, stage or iteration.
+    """Return traffic by link, pair of GPUs, route, method, stage, rank, node or iteration.
 
     Definitions are in ``docs/links.md``.
 
@@ -70,6 +78,11 @@ def links(
         counts on every link that it crosses; by ``pair`` only those between two GPUs count.
     window_ns
         Length of what ``share`` is a share of.
+    reports
+        The canonical table, which says whose times are on one clock; without it each report's are
+        on one of its own.
+    processes
+        ``process, rank, node``, for the keys ``rank`` and ``node``.
 
     Returns
     -------
@@ -78,9 +91,9 @@ def links(
     ==================  ===========================================================================
     ``evidence``        ``measured`` or ``modelled``; the two are never added
     ``transfers``       number of transfers
-    ``unsized``   how many of these are of unknown size
+    ``unsized``         how many of these are of unknown size
     ``bytes``           bytes of the others; null if there is no other
-    ``busy_ns``         length of the union of their intervals, in each report
+    ``busy_ns``         length of the union of their intervals, on each clock
     ``achieved_gb_s``   bytes over the busy time of transfers of known size, GB/s
     ``peak_gb_s``       peak per direction of the link, or of the narrowest on the route
     ``utilisation``     achieved over peak
@@ -90,15 +103,22 @@ def links(
     Raises
     ------
     UsageError
-        If a key is unknown.
+        If a key is unknown, or needs processes and none are given.
     """
     keys = parse_link_keys(by)
+    of_processes = [key for key in keys if key in OF_PROCESSES]
+    if of_processes and processes is None:
+        raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
     if "pair" in keys:
         transfers = transfers.drop_nulls(["src_device", "dst_device"])
     spread = crossings if "link" in keys else with_routes
     rows = spread(transfers, machine, place)
     if "link" in keys and {"pair", "route"} & {*keys}:
         rows = with_routes(rows, machine, place)
+    if processes is not None and of_processes:
+        owners = processes.select("process", *of_processes)
+        rows = rows.join(owners, on="process", how="left", maintain_order="left")
+    rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
     return _arranged(_summed(rows, columns, peak), keys, columns, peak, window_ns)
@@ -113,8 +133,8 @@ def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.
         peak_gb_s=(pl.lit(None, pl.Int64) if peak is None else pl.col(peak).first()) / _GB_S,
     )
     for some, name in ((rows, "busy_ns"), (sized, "sized_ns")):
-        # Reports have clocks of their own, so that unions end at the edges of each.
-        lengths = union_length(some, [*columns, "report"]).group_by(columns)
+        # Times on different clocks cannot be compared: what overlaps between them is not known.
+        lengths = union_length(some, [*columns, "clock"]).group_by(columns)
         sums = sums.join(
             lengths.agg(pl.col("length").sum().alias(name)), on=columns, how="left",
             nulls_equal=True,
@@ -148,9 +168,10 @@ def _arranged(
 
 
 def traffic_window(trace: Trace) -> int:
-    """Return for how long the GPUs of a run were recorded, ns: first op to last, each report."""
-    edges = trace["ops"].group_by("report").agg(pl.col("end").max() - pl.col("start").min())
-    return int(edges.select(pl.col("end").sum()).collect().item())
+    """Return for how long the GPUs of a run were recorded, ns: first op to last, on each clock."""
+    edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
+    timed = with_clocks(edges.collect(), trace.read("reports")).group_by("clock")
+    return int(timed.agg(pl.col("end").max() - pl.col("start").min())["end"].sum())
 
 
 def placed_share(
@@ -178,6 +199,7 @@ def expected_traffic(
 
     Each iteration, gradients of S bytes are summed over n GPUs, and weights or the sum handed back:
     2 (n - 1) S bytes in all, be it through one GPU (a star), through several, or along rings.
+    What was moved outside of iterations, as the first weights are, does not count.
 
     Parameters
     ----------
@@ -193,15 +215,19 @@ def expected_traffic(
     Returns
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
-    ``ratio`` of observed over expected; null where it is unknown.
+    ``ratio`` of observed over expected; null where it is unknown. ``unsized``, how many transfers
+    are of unknown size and not in it; ``evidence``, ``modelled`` where any that is in it is.
     """
     between = transfers.drop_nulls(["src_device", "dst_device"])
+    inside = between.drop_nulls("iteration")
+    sized = inside.drop_nulls("bytes")
     ends = pl.concat([between["src_device"], between["dst_device"]])
     gpus = ends.n_unique()
     size = parameters * element_bytes
     expected = 2 * (gpus - 1) * size if gpus > 1 else None
-    known = between["bytes"].count() > 0 and iterations > 0
-    observed = int(between["bytes"].sum()) / iterations if known else None
+    known = sized.height > 0 and iterations > 0
+    observed = int(sized["bytes"].sum()) / iterations if known else None
+    modelled = (sized["evidence"] == "modelled").any()
     ratio = None if observed is None or not expected else observed / expected
     return {
         "gpus": gpus,
@@ -209,4 +235,6 @@ def expected_traffic(
         "expected_bytes": expected,
         "observed_bytes": observed,
         "ratio": ratio,
+        "unsized": inside.height - sized.height,
+        "evidence": None if not known else "modelled" if modelled else "measured",
     }

@@ -5,37 +5,33 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._clocks import with_clocks
+
 _OVERLAP_PERCENT = 95
 """How many of a pair of lanes' collectives have to overlap in time for them to be the same."""
 _MOST_LANES = 64
 """With more streams than this a participant's streams say nothing of communicators."""
 _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
-
-
-def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Add ``clock``: rows with the same one have times that can be compared.
-
-    Reports of one run have been set to one clock where that is known; others are on their own.
-    """
-    known = reports.select("report", "clock")
-    joined = rows.join(known, on="report", how="left", maintain_order="left")
-    return joined.with_columns(clock=pl.coalesce("clock", pl.format("report {}", "report")))
+_SHARED = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
+"""For how long a row overlaps its mate in the leading lane; negative for how far apart they are."""
 
 
 def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     """Return the number of each row's collective: the same for all participants that were found.
 
-    Collectives that carry their number in a communicator are known by it. Others are matched in
-    order: the n-th of one participant is the (n + d)-th of another, where captures were cut at
-    different points. The d is taken that makes them overlap longest, and believed if at least 95
-    percent of them overlap in time, as participants that wait for each other do.
+    Collectives that carry their number in a communicator are known by it, and those that one call
+    launched on several devices by their correlation id. Others are matched in order: the n-th of
+    one participant is the (n + d)-th of another, where captures were cut at different points. The d
+    is taken that makes them overlap longest, and believed if at least 95 percent of them overlap in
+    time, as participants that wait for each other do.
 
     Parameters
     ----------
     rows
         ``library, kind, report, process, device, context, stream, start, end, communicator,
-        call_sequence, ranks``. A participant is a device, or a process where that is null.
+        call_sequence, ranks, correlation, graph_node``. A participant is a device, or a process
+        where that is null.
     reports
         The canonical table.
 
@@ -50,10 +46,10 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
         & (pl.col("kind") != "send_recv")
     ).fill_null(value=False)
     numbered = _by_number(timed.filter(is_numbered))
-    ordered = _by_order(timed.filter(~is_numbered)).with_columns(
-        pl.col("instance") + numbered.height + 1
-    )
-    found = pl.concat([numbered, ordered])
+    rest = timed.filter(~is_numbered)
+    launched = _by_launch(rest)
+    ordered = _by_order(rest.join(launched, on="row", how="anti"))
+    found = _apart([numbered, launched, ordered])
     keyed = timed.join(found, on="row", how="left", maintain_order="left")
     return _numbered(keyed)
 
@@ -82,6 +78,29 @@ def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
     """Return ``row, instance`` of collectives that carry a number, which counts by kind."""
     key = pl.struct("library", "kind", "communicator", "call_sequence")
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
+
+
+def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that one call launched on several devices.
+
+    So `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of a communicator whose ranks one
+    process drives. What a CUDA graph launches has one correlation id too, whatever it is. Where
+    several processes take part, the call is not all of the collective, nor tells the others.
+    """
+    call = ["clock", "process", "library", "kind", "correlation"]
+    together = (
+        rows.filter(pl.col("process").n_unique().over(_KEY) == 1)
+        .filter(pl.col("correlation").is_not_null() & pl.col("graph_node").is_null())
+        .filter(pl.col("device").is_unique().over(call), pl.len().over(call) > 1)
+    )
+    return together.select("row", instance=pl.struct(call).rank("dense").cast(pl.Int64))
+
+
+def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return all parts, whose instances are none of each other's."""
+    of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
+    key = pl.struct("part", "instance")
+    return pl.concat(of_part).select("row", instance=key.rank("dense").cast(pl.Int64))
 
 
 def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
@@ -133,24 +152,22 @@ def _clusters(rows: pl.DataFrame) -> pl.DataFrame:
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Return ``lane, shift``: for each participant the lane that follows the leading one."""
     shifts = _likely_shifts(leading, others)
-    mates = leading.select("number", lead_start="start", lead_end="end")
     first, last = leading["start"].min(), leading["end"].max()
-    shared = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
     shorter = pl.min_horizontal(
         pl.col("end") - pl.col("start"), pl.col("lead_end") - pl.col("lead_start")
     )
     lanes = (
         others.join(shifts, on="lane")
         .with_columns(mate=pl.col("number") + pl.col("shift"))
-        .join(mates, left_on="mate", right_on="number", how="left")
+        .join(_mates(leading), on="mate", how="left")
         .group_by("lane", "participant", "shift")
         .agg(
             pl.col("start").min(),
             pl.col("end").max(),
             paired=pl.col("lead_start").count(),
             within=((pl.col("start") >= first) & (pl.col("end") <= last)).sum(),
-            hits=(shared > 0).sum(),
-            shared=shared.clip(lower_bound=0).sum(),
+            hits=(_SHARED > 0).sum(),
+            shared=_SHARED.clip(lower_bound=0).sum(),
             shorter=shorter.sum(),
         )
     )
@@ -168,6 +185,10 @@ def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _mates(leading: pl.DataFrame) -> pl.DataFrame:
+    return leading.select(mate="number", lead_start="start", lead_end="end")
+
+
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Return ``lane, shift``: for each lane the shift of its numbers by which it overlaps most."""
     starts = leading["start"].to_numpy()
@@ -179,15 +200,11 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("behind") > pl.col("lowest"))
         .with_columns(mate=pl.int_ranges("lowest", "behind"))
         .explode("mate")
-        .join(
-            leading.select("number", lead_start="start", lead_end="end"),
-            left_on="mate", right_on="number",
-        )
-    )  # fmt: skip
-    shared = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
+        .join(_mates(leading), on="mate")
+    )
     return (
         touched.group_by("lane", shift=(pl.col("mate") - pl.col("number")))
-        .agg(shared=shared.clip(lower_bound=0).sum())
+        .agg(shared=_SHARED.clip(lower_bound=0).sum())
         .sort(-pl.col("shared"), pl.col("shift").abs(), "shift")
         .unique("lane", keep="first", maintain_order=True)
         .select("lane", "shift")

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._matching import with_clocks
+from tracekit.analysis._clocks import with_clocks
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Trace
 

@@ -13,7 +13,11 @@ _BLOCKING = {
     "p2p": r"^P?MPI_(Send|[BRS]send|Recv|Mrecv|Sendrecv(_replace)?)(_c)?$",
 }
 """Functions that return when what they do is done, by what that is."""
-_OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank")
+_STARTS_COLLECTIVE = (
+    r"^P?MPI_I(all|barrier|bcast|exscan|gather|neighbor_all|reduce|scan|scatter)[a-z_]*$"
+)
+"""Functions that return before the collective that they begin is done."""
+_OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank", "communicator")
 _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
 
@@ -21,14 +25,15 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     """Return the calls of MPI; one within another, as wrappers make them, is part of that one.
 
     A process's calls are those of `host`; if it has none there, its push/pop ranges of the domain
-    ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4: these are of
-    unknown size.
+    ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4, and nvprof and
+    wrappers of MPI annotate them: these are of unknown size.
 
     Returns
     -------
-    ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank``, by
-    thread and start. ``does`` is ``collective`` or ``p2p`` for functions that block until that is
-    done, and null for all others.
+    ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
+    communicator``, by thread and start. ``does`` is ``collective`` or ``p2p`` for functions that
+    block until that is done, ``starts_collective`` for those that begin a collective and return,
+    and null for all others.
     """
     kept = trace["host"].filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
@@ -41,7 +46,7 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     calls = pl.concat([kept, annotated], how="diagonal").collect()
     does = pl.coalesce(
         pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(what))
-        for what, pattern in _BLOCKING.items()
+        for what, pattern in {**_BLOCKING, "starts_collective": _STARTS_COLLECTIVE}.items()
     )
     return outermost(calls).with_columns(does=does)
 
@@ -57,36 +62,28 @@ def outermost(calls: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter(later.fill_null(value=True))
 
 
-def within(
-    rows: pl.DataFrame, calls: pl.DataFrame, by: str, *, start: str = "start", end: str = "end"
-) -> pl.DataFrame:
-    """Return in which call each row lies, as a whole.
+def within(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return in which call of its thread each row lies, as a whole.
 
     Parameters
     ----------
     rows
-        What lies in calls, with `by` (which may be null: then it lies in none) and its times.
+        What lies in calls: ``thread`` (may be null: then it lies in none), ``start, end``.
     calls
-        ``call``, ``start``, ``end`` and the column `by`.
-    by
-        What a row and its call have in common: ``thread`` or ``process``.
-    start, end
-        Which columns of `rows` are their times.
+        ``call, thread, start, end`` of calls that do not overlap on a thread, as of `mpi_calls`.
 
     Returns
     -------
-    `rows` that lie in a call, with ``call``: of those that began no later, the one that began last.
+    `rows` that lie in a call, with ``call``.
     """
-    spans = calls.select(by, "call", call_start="start", call_end="end").sort(
-        "call_start", "call_end", "call"
-    )
+    spans = calls.select("thread", "call", call_start="start", call_end="end")
     return (
-        rows.drop_nulls(by)
-        .sort(start)
+        rows.drop_nulls("thread")
+        .sort("start")
         .join_asof(
-            spans, left_on=start, right_on="call_start", by=by, check_sortedness=False,
-            coalesce=False,
+            spans.sort("call_start", "call_end", "call"), left_on="start", right_on="call_start",
+            by="thread", check_sortedness=False, coalesce=False,
         )
-        .filter(pl.col(end) <= pl.col("call_end"))
+        .filter(pl.col("end") <= pl.col("call_end"))
         .drop("call_start", "call_end")
     )  # fmt: skip

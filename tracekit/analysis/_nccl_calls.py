@@ -102,6 +102,7 @@ def collective_kernels(trace: Trace) -> pl.DataFrame:
     columns = (
         "op", "report", "process", "device", "context", "stream", "start", "end", "short_name",
         "collective", "launch_thread", "launch_start", "range", "stage", "iteration",
+        "correlation", "graph_node",
     )  # fmt: skip
     return (
         trace["ops"].filter(pl.col("kind") == "collective").select(columns).collect().sort("op")

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._study import check_basis
 from tracekit.errors import UsageError
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
@@ -54,6 +55,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     UsageError
         If no run is of the baseline.
     """
+    check_basis(study)
     methods = study["method"].drop_nulls().unique().sort().to_list()
     if baseline not in methods:
         known = ", ".join(methods) or "none"

@@ -9,11 +9,12 @@ import polars as pl
 
 from tracekit.analysis._breakdown import IterationTimes, iteration_times
 from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._memory import memory_use
+from tracekit.analysis._mpi_calls import mpi_calls
 from tracekit.analysis._traffic import Traffic
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 
-_OF_OPS = ("stage", "kind", "kernel", "range", "device")
 _ALONE = {
     "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
     "api": "CUDA call, by name",
@@ -26,6 +27,8 @@ COMPARE_KEYS = {
     "kernel": "name of a kernel",
     "range": "path of the innermost NVTX range around the launch",
     "device": "GPU",
+    "rank": "rank of the process in its job",
+    "node": "host that the process ran on",
     **_ALONE,
 }
 """What two runs can be compared by; the last four stand alone."""
@@ -115,7 +118,7 @@ def per_iteration(
     UsageError
         If the run has no iterations, or too few to skip; or if traffic is needed and not given.
     MissingDataError
-        If the run has no GPU work.
+        If the run has neither GPU work nor NVTX ranges that are stages.
     """
     named = _by_collective(trace) if by == ("collective",) else trace
     keys = _keys_of_ops(by)
@@ -192,10 +195,9 @@ def _api(trace: Trace, *, whole: bool) -> pl.DataFrame:
 
 
 def _mpi(trace: Trace, *, whole: bool) -> pl.DataFrame:
-    calls = trace["host"].filter(
-        (pl.col("library") == "mpi") & (pl.col("group") == "collective")
-    ).select("process", "start", "end", collective="name")  # fmt: skip
-    return _of_host(trace, calls.collect(), "collective", whole=whole)
+    does = pl.col("does").is_in(["collective", "starts_collective"])
+    calls = mpi_calls(trace).filter(does).select("process", "start", "end", collective="name")
+    return _of_host(trace, calls, "collective", whole=whole)
 
 
 def _of_host(trace: Trace, calls: pl.DataFrame, key: str, *, whole: bool) -> pl.DataFrame:
@@ -226,20 +228,9 @@ def _link(traffic: Traffic | None, *, whole: bool) -> pl.DataFrame:
 
 
 def peak_memory(trace: Trace) -> pl.DataFrame:
-    """Return ``device, bytes``: the most that was in use at once, of what was recorded.
-
-    Processes of one report that use a GPU are added as time goes by. Reports have clocks of their
-    own, so that the peaks of several which saw the same GPU are added.
-    """
-    changes = trace.read("memory").sort("report", "time", maintain_order=True)
-    alone = changes.group_by("report", "device").agg(processes=pl.col("process").n_unique())
-    # What the source counted as in use counts, where it is not several processes' to add.
-    sums = changes.with_columns(
-        together=pl.col("change").cum_sum().over("report", "device")
-    ).join(alone, on=["report", "device"])  # fmt: skip
-    in_use = pl.when(pl.col("processes") == 1).then("in_use").otherwise("together")
-    peaks = sums.group_by("report", "device").agg(bytes=in_use.max())
-    return peaks.group_by("device").agg(pl.col("bytes").sum())
+    """Return ``device, bytes``: the most in use at once of what was allocated; see `memory_use`."""
+    allocated = memory_use(trace).filter(source="allocator")
+    return allocated.select("device", bytes="peak_bytes")
 
 
 # -- what steps are made of --------------------------------------------------------------------

@@ -60,7 +60,7 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> pl
     keys = chosen_keys(by, _KEYS, "pointer queries") if by else ()
     queries = _queries(trace)
     calls = mpi_calls(trace).with_row_index("call").rename({"name": "function"})
-    found = within(queries, calls, "thread").group_by("call").agg(
+    found = within(queries, calls).group_by("call").agg(
         queries=pl.len().cast(pl.Int64), query_ns=_duration().sum()
     )  # fmt: skip
     # Where queries were recorded, a call without any made none.
@@ -106,7 +106,7 @@ def pointer_queries_meta(trace: Trace) -> dict[str, Any]:
         )
     return {
         "queries": queries.height,
-        "inside": within(queries, calls, "thread").height,
+        "inside": within(queries, calls).height,
         "missing": missing,
     }
 
@@ -219,8 +219,8 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         )
         .collect()
     )  # fmt: skip
-    own = within(ops, calls, "thread").select("op", "call")
-    others = within(ops.join(own, on="op", how="anti"), calls, "process").select("op", "call")
+    own = within(ops, calls).select("op", "call")
+    others = _launched_elsewhere(ops.join(own, on="op", how="anti"), calls)
     is_kernel = kind.is_in(KERNEL_KINDS)
     counts = (is_kernel.sum(), (is_kernel & pl.col("reduces")).sum())
     return (
@@ -233,6 +233,14 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
             reduce_kernels=counts[1].cast(pl.Int64),
         )
     )
+
+
+def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, call`` of what lies in a call of another thread: in the one that began last."""
+    callers = calls.select("process", "thread").unique()
+    found = within(ops.drop("thread").join(callers, on="process"), calls)
+    # Calls are numbered by start within a process.
+    return found.group_by("op").agg(pl.col("call").max())
 
 
 def _staged() -> pl.Expr:

@@ -13,7 +13,7 @@ from tracekit.analysis._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis._study import SCALING_MODES
+from tracekit.analysis._study import SCALING_MODES, check_basis
 from tracekit.errors import UsageError
 
 ScalingMode = Literal["strong", "weak"]
@@ -172,6 +172,7 @@ def _scaled(
     time: ScalingTime | None,
 ) -> pl.DataFrame:
     _check(mode, images, batch_scope, time)
+    check_basis(study)
     compared = _compared(study, images, time)
     table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
     table = _with_speedups(table, mode)

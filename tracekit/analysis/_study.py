@@ -8,17 +8,13 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis._collective_calls import collective_calls
-from tracekit.analysis._epochs import (
-    MOST_BATCH,
-    MOST_GPUS,
-    BatchScope,
-    check_scope,
-    images_per_step,
-)
+from tracekit.analysis._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
+from tracekit.analysis._labels import batch_label, label_number
 from tracekit.analysis._pieces import hand_out
-from tracekit.analysis._tallies import CUT, StageTally
-from tracekit.analysis._transfers import copy_transfers
-from tracekit.errors import MissingDataError, TracekitError, UsageError
+from tracekit.analysis._tallies import StageTally
+from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
+from tracekit.analysis._work import Work, work_of
+from tracekit.errors import TracekitError, UsageError
 from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
@@ -43,6 +39,7 @@ STUDY = pl.Schema(
         "method": pl.String,
         "method_source": pl.String,
         "scaling": pl.String,
+        "basis": pl.String,
         "iterations": pl.Int64,
         "window_ns": pl.Float64,
         "step_ns": pl.Float64,
@@ -61,7 +58,6 @@ STUDY = pl.Schema(
 SCALING_MODES = ("strong", "weak")
 """What the label ``scaling`` can be."""
 
-_AMONG_GPUS = ("p2p", "staged", "two_hop", "mpi")
 _GATHERED = ("gather", "scatter")
 _AROUND = ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
@@ -118,6 +114,8 @@ def study_row(
                             between GPUs), ``none``
     ``method_source``       ``label`` or ``recorded``
     ``scaling``             label
+    ``basis``               ``gpu``, or ``host``: the run holds no GPU work, and its times are those
+                            of NVTX ranges on the host, processes in place of devices
     ``iterations``          number of steps; 0 where none is known
     ``window_ns``           length of all steps; without steps, from first op to last one
     ``step_ns``             window_ns / iterations; this and what follows is null without steps
@@ -140,7 +138,7 @@ def study_row(
     UsageError
         If a label is not what it has to be, or more iterations are to be skipped than there are.
     MissingDataError
-        If the run has no GPU work.
+        If the run has neither GPU work nor NVTX ranges that are stages.
     """
     check_scope(batch_scope)
     read = _read_labels(labels, name)
@@ -158,6 +156,23 @@ def study_row(
         images = images_per_step(row["batch"], row["gpus"], batch_scope)
         row["images_per_s"] = images / row["step_ns"] * 1e9
     return {column: row.get(column) for column in STUDY}
+
+
+def check_basis(study: pl.DataFrame) -> None:
+    """Refuse to set times of GPUs and times of the host against each other.
+
+    Raises
+    ------
+    UsageError
+        If a study has runs of both.
+    """
+    found = study.drop_nulls("basis")
+    if found["basis"].n_unique() > 1:
+        names = found.filter(pl.col("basis") == "host")["run"].to_list()
+        raise UsageError(
+            f"{names[0]!r} holds no GPU work, and others do",
+            "choose runs that can be compared with --where",
+        )
 
 
 def study_stages(study: pl.DataFrame) -> pl.DataFrame:
@@ -209,22 +224,9 @@ def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:
         )
     return {
         **texts,
-        "batch": _number(labels, "batch", MOST_BATCH, name),
-        "gpus": _number(labels, "gpus", MOST_GPUS, name),
+        "batch": batch_label(labels, name),
+        "gpus": label_number(labels, "gpus", MOST_GPUS, name),
     }
-
-
-def _number(labels: Mapping[str, str], key: str, most: int, name: str) -> int | None:
-    if key not in labels:
-        return None
-    text = labels[key].strip()
-    # No underscores, signs or other scripts' digits, all of which int() takes.
-    short = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    if not short or not 1 <= int(text) <= most:
-        raise UsageError(
-            f"run {name!r} has the label {key}={labels[key]}", f"give a whole number, as {key}=16"
-        )
-    return int(text)
 
 
 def _active(trace: Trace) -> int:
@@ -236,10 +238,16 @@ def _active(trace: Trace) -> int:
 
 def _measured(trace: Trace, skip: int) -> dict[str, Any]:
     """Return the number of steps and the means of lengths."""
+    work = work_of(trace)
+    return {"basis": "host" if work.is_host else "gpu", **_lengths(work, skip)}
+
+
+def _lengths(work: Work, skip: int) -> dict[str, Any]:
+    trace = work.trace
     if trace["iterations"].head(1).collect().is_empty() and not skip:
         return _without_steps(trace)
-    tally = StageTally(CUT)
-    windows = hand_out(trace, [tally], skip=skip, per_iteration=True)
+    tally = StageTally(work.counting(is_cut=True))
+    windows = hand_out(trace, [tally], skip=skip, per_iteration=True, cutter=work.cutter)
     inside = _inside(windows, trace.read("iterations"))
     if inside.is_empty():  # no launch of what the devices did is known
         return _without_steps(trace)
@@ -262,8 +270,6 @@ def _measured(trace: Trace, skip: int) -> dict[str, Any]:
 def _without_steps(trace: Trace) -> dict[str, Any]:
     edges = trace["ops"].group_by("device").agg(length=pl.col("end").max() - pl.col("start").min())
     window = edges.select(pl.col("length").mean()).collect().item()
-    if window is None:
-        raise MissingDataError("it holds no GPU work", "record with `nsys profile -t cuda,nvtx`")
     return {"iterations": 0, "window_ns": window, "step_ns": None}
 
 
@@ -326,7 +332,7 @@ def _percentiles(inside: pl.DataFrame) -> dict[str, Any]:
 def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     """Return ``method``, ``gpus``, ``bytes_between_gpus`` and ``bytes_evidence``."""
     copies = copy_transfers(trace).filter(
-        pl.col("method").is_in(_AMONG_GPUS),
+        pl.col("method").is_in(AMONG_GPUS),
         (pl.col("method") == "p2p")
         | (pl.col("src_device") != pl.col("dst_device")).fill_null(value=False),
     )
@@ -334,7 +340,7 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     method = _method(trace, copies, calls)
     # A report may be of one rank of many.
     gpus = max(_active(trace), calls.select(pl.col("ranks").max()).item() or 0)
-    return {"method": method, "gpus": gpus} | _bytes(trace, copies, calls, skip, method)
+    return {"method": method, "gpus": gpus or None} | _bytes(trace, copies, calls, skip, method)
 
 
 def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:

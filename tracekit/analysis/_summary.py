@@ -1,4 +1,4 @@
-"""What a run holds, in a few numbers, and what it lacks for which question."""
+"""What a run holds, in a few numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import polars as pl
 from tracekit.model import KERNEL_KINDS, Trace, union_length
 
 Number = int | float | str | None
-_ALMOST_ALL = 0.9995
 
 
 def summarise(trace: Trace) -> dict[str, Number]:
@@ -71,100 +70,3 @@ def identify(trace: Trace) -> dict[str, str | None]:
         name: ", ".join(reports[name].drop_nulls().unique(maintain_order=True).to_list()) or None
         for name in ("file", "format", "schema_version", "product", "host")
     }
-
-
-def features(trace: Trace) -> pl.DataFrame:
-    """Return what a run can be asked, from what its reports hold.
-
-    Returns
-    -------
-    ``feature``, ``available`` (``yes``, ``no``, or ``partly`` where some is missing, or some report
-    lacks it), ``found`` (in words) and ``record_with`` (how the rest is recorded; null where
-    nothing is missing).
-    """
-    contents = (
-        trace.read("contents")
-        .group_by("feature", maintain_order=True)
-        .agg(
-            pl.col("present").any(),
-            pl.col("present").all().alias("everywhere"),
-            pl.col("rows").sum(),
-            pl.col("rows").null_count().alias("uncounted"),
-            pl.col("source_table", "tells", "record_with").first(),
-        )
-    )
-    found = (
-        pl.when(~pl.col("present")).then(pl.format("no {}", "source_table"))
-        .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
-        .otherwise(pl.format("{} rows: {}", "rows", "tells"))
-    )  # fmt: skip
-    available = (
-        pl.when("everywhere").then(pl.lit("yes"))
-        .when("present").then(pl.lit("partly"))
-        .otherwise(pl.lit("no"))
-    )  # fmt: skip
-    recorded = contents.select(
-        "feature",
-        available=available,
-        found=found,
-        record_with=pl.when(~pl.col("everywhere")).then("record_with"),
-    )
-    return pl.concat([_understood(trace), recorded])
-
-
-def _understood(trace: Trace) -> pl.DataFrame:
-    """Return how far attribution went, which more than one kind of data decides."""
-    numbers = summarise(trace)
-    launched, coverage = numbers["launched"], numbers["coverage"]
-    iterations = numbers["iterations"]
-    rows = [
-        (
-            "launching calls",
-            _degree(launched),
-            f"known of {_percent(launched)} of the ops",
-            "nsys profile -t cuda, without trimming the export",
-        ),
-        (
-            "stages",
-            _degree(coverage),
-            f"known of {_percent(coverage)} of GPU busy time",
-            "nsys profile -t cuda,nvtx, or name your ranges: --rules FILE",
-        ),
-        (
-            "iterations",
-            "yes" if iterations else "no",
-            f"{iterations} found",
-            "NVTX ranges `step N` around each training step, or --iteration REGEX",
-        ),
-        _identities(trace),
-    ]
-    schema = ["feature", "available", "found", "record_with"]
-    table = pl.DataFrame(rows, schema=schema, orient="row", infer_schema_length=None)
-    return table.with_columns(
-        pl.when(pl.col("available") != "yes").then("record_with").alias("record_with")
-    ).cast(pl.String)
-
-
-def _identities(trace: Trace) -> tuple[str, str, str, str]:
-    devices = trace.read("devices").filter("active")
-    known = devices.filter(pl.col("identity") != "unknown").height
-    how = ", ".join(devices["identity"].unique(maintain_order=True).to_list()) or "no GPU"
-    return (
-        "physical GPUs",
-        _degree(known / devices.height if devices.height else None),
-        f"{known} of {devices.height} named ({how})",
-        "a report with GPU information: nsys profile on the host that has the GPUs",
-    )
-
-
-def _degree(share: Number) -> str:
-    if not share:
-        return "no"
-    return "yes" if share == 1 else "partly"
-
-
-def _percent(share: Number) -> str:
-    if not isinstance(share, int | float):
-        return "none"
-    # What is not quite all must not read as all of it.
-    return ">99.9 %" if _ALMOST_ALL <= share < 1 else f"{100 * share:.1f} %"

@@ -14,13 +14,15 @@ from tracekit.analysis._collective_transfers import (
     message_transfers,
     modelled_transfers,
     rank_devices,
+    unrecorded,
 )
 from tracekit.analysis._collectives import collective_calls, why_unsized
 from tracekit.analysis._link_time import link_counters, link_timeline
 from tracekit.analysis._links import expected_traffic, links, placed_share, traffic_window
 from tracekit.analysis._nccl_calls import nccl_calls
+from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._transfers import copy_transfers, traffic_root
-from tracekit.machine import NcclLog, Placed
+from tracekit.machine import Machine, NcclLog, Placed
 from tracekit.model import TRANSFERS, Trace
 
 
@@ -64,37 +66,48 @@ class Traffic:
         """
         machine, place = self.placed.machine, self.placed.place
         known = Ranks(machine, place, self._rank_devices(), self.log, self.ranks)
+        messages = message_transfers(nccl_calls(self.trace), self.calls, known)
         parts = [
             copy_transfers(self.trace, machine, place),
-            message_transfers(nccl_calls(self.trace), self.calls, known),
-            modelled_transfers(self.calls, known),
+            messages,
+            modelled_transfers(unrecorded(self.calls, messages), known),
         ]
         return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
 
+    @property
+    def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
+        """What was moved, on which machine, and where on it the devices of the run are."""
+        return self.transfers, self.placed.machine, self.placed.place
+
+    @cached_property
+    def _reports(self) -> pl.DataFrame:
+        return self.trace.read("reports")
+
     def _rank_devices(self) -> pl.DataFrame:
-        hosts = self.trace.read("reports").select("report", "host")
+        hosts = self._reports.select("report", "host")
         owners = (self.trace.read(name).join(hosts, on="report", how="left")
                   for name in ("processes", "devices"))  # fmt: skip
         return rank_devices(self.calls, self.log, *owners)
 
     @cached_property
     def window_ns(self) -> int:
-        """Time from the first op of the run to its last one, ns."""
+        """Time from the first op of the run to its last one, ns; on each clock, and added up."""
         return traffic_window(self.trace)
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
         """Return traffic by link and other keys; see `tracekit.analysis.links`."""
         return links(
-            self.transfers, self.placed.machine, self.placed.place, by=by, window_ns=self.window_ns
-        )
+            *self._moved, by=by, window_ns=self.window_ns, reports=self._reports,
+            processes=process_ranks(self.trace),
+        )  # fmt: skip
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
         """Return what links carry over time; see `tracekit.analysis.link_timeline`."""
-        return link_timeline(self.transfers, self.placed.machine, self.placed.place, bins=bins)
+        return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
     def counters(self) -> pl.DataFrame:
         """Return attributed bytes against counted ones; see `tracekit.analysis.link_counters`."""
-        return link_counters(self.trace, self.transfers, self.placed.machine, self.placed.place)
+        return link_counters(self.trace, *self._moved)
 
     def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
         """Compare bytes per iteration with what training must exchange.
@@ -122,7 +135,7 @@ class Traffic:
             "origin": self.placed.machine.origin,
             "placed_by": self.placed.by,
             "window_ns": self.window_ns,
-            **placed_share(self.transfers, self.placed.machine, self.placed.place),
+            **placed_share(*self._moved),
             "collectives": nccl.height,
             "collectives_of_unknown_size": unsized,
             "root": traffic_root(self.transfers).to_dicts()[0],

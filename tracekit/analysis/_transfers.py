@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit._compiled import compiled, given
+from tracekit.analysis._mpi_calls import mpi_calls, within
 from tracekit.model import TRANSFERS, Trace
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 MIN_STAGED_BYTES = 4096
 """Smaller copies to the host are results that are read, such as a loss; not data under way."""
+
+AMONG_GPUS = ("p2p", "staged", "two_hop", "mpi")
+"""Methods by which copies go between GPUs."""
 
 STAGING_GAP_NS = 1_000_000
 STAGING_GAP_DURATIONS = 10
@@ -33,7 +37,6 @@ _AS_RECORDED = (
 )  # fmt: skip
 _CALL = ("process", "correlation", "graph_node")
 _RELAYED = ("src_device", "via_device", "dst_device")
-_AMONG_GPUS = ("p2p", "staged", "two_hop", "mpi")
 _SINGLE_ROOT = 0.9
 _FEWEST_WITH_A_ROOT = 3
 _COUNTS = {"gpus": pl.Int32, "bytes": pl.Int64}
@@ -137,7 +140,7 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
     ==============  ====================================================================
     """
     among = transfers.filter(
-        pl.col("method").is_in(_AMONG_GPUS), pl.col("src_device") != pl.col("dst_device")
+        pl.col("method").is_in(AMONG_GPUS), pl.col("src_device") != pl.col("dst_device")
     ).drop_nulls("bytes")
     total = among["bytes"].sum()
     received = among.group_by(root="dst_device").agg(in_bytes=pl.col("bytes").sum())
@@ -257,47 +260,15 @@ def _pieces(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
 
 def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
     """Mark what was launched within an MPI call of the same thread."""
-    calls = _mpi_calls(trace)
-    inside = (
-        copies.select("op", "launch_thread", "launch_start", "launch_end")
-        .drop_nulls(["launch_thread", "launch_start"])
-        .sort("launch_start")
-        .join_asof(
-            calls, left_on="launch_start", right_on="start", check_sortedness=False,
-            by_left="launch_thread", by_right="thread",
-        )
-        .filter(pl.coalesce("launch_end", "launch_start") <= pl.col("end"))
-        .select("op", mpi=pl.lit(value=True))
+    launched = copies.drop_nulls("launch_start").select(
+        "op", thread="launch_thread", start="launch_start",
+        end=pl.coalesce("launch_end", "launch_start"),
     )  # fmt: skip
-    return (
-        copies.join(inside, on="op", how="left")
-        .with_columns(
-            method=pl.when("mpi").then(pl.lit("mpi")).otherwise("method"),
-            source=pl.when("mpi").then(pl.lit("mpi_call")).otherwise("source"),
-        )
-        .drop("mpi")
-    )
-
-
-def _mpi_calls(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end`` of MPI calls, by start; a call within another is part of it."""
-    columns = ("thread", "start", "end")
-    named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
-    calls = pl.concat(
-        [
-            trace["host"].filter(library="mpi").select(columns),
-            trace["ranges"].filter(named, pl.col("style") == "push_pop").select(columns),
-        ]
-    )
-    furthest = pl.col("end").cum_max().shift().over("thread")
-    return (
-        calls.sort("thread", "start", "end")
-        .with_columns(call=(pl.col("start") >= furthest).cum_sum().over("thread").fill_null(0))
-        .group_by("thread", "call")
-        .agg(pl.col("start").min(), pl.col("end").max())
-        .select(columns)
-        .sort("start")
-        .collect()
+    inside = within(launched, mpi_calls(trace).with_row_index("call"))
+    is_inside = pl.col("op").is_in(inside["op"].implode())
+    return copies.with_columns(
+        method=pl.when(is_inside).then(pl.lit("mpi")).otherwise("method"),
+        source=pl.when(is_inside).then(pl.lit("mpi_call")).otherwise("source"),
     )
 
 

@@ -18,7 +18,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import Listing
 
-KEYS = ("library", "collective", "bytes", "communicator", "stage", "iteration")
+KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
 """What collectives can be grouped by."""
 
 

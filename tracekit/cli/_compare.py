@@ -2,7 +2,7 @@
 
 import itertools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,8 +22,12 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import Listing
 
+if TYPE_CHECKING:
+    from tracekit.analysis import Comparison
+
 KEYS = (
-    "step", "stage", "kind", "kernel", "range", "device", "collective", "api", "link", "memory"
+    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
+    "link", "memory",
 )  # fmt: skip
 """What runs can be compared by; `step` is what the change of the step time is made of."""
 
@@ -74,7 +78,6 @@ def compare(
     reasons are said.
     """
     import tracekit
-    from tracekit import present
     from tracekit.analysis import exceeds
 
     keys = split_keys(by)
@@ -83,8 +86,20 @@ def compare(
     found = tracekit.compare(
         first, second, wanted, skip=skip, match_names=match_names, topology=topology
     )
+    _draw(found, (first.name, second.name), breakdowns, changes)
+    slower = fail_above is not None and exceeds(found, parse_percent(fail_above))
     rows = found.contributions if keys == ["step"] else found.table
-    names = (first.name, second.name)
+    warned = [f"{run.name}: {text}" for run in (first, second) for text in run.warnings]
+    meta = {**found.meta, "warnings": warned}
+    title = f"{first.name} → {second.name} · by {', '.join(keys)}"
+    return Listing("compare", None, rows, meta, title, "nothing ran in either", exit_code=slower)
+
+
+def _draw(
+    found: "Comparison", names: tuple[str, str], breakdowns: Path | None, changes: Path | None
+) -> None:
+    from tracekit import present
+
     subtitle = f"{names[0]} (A) and {names[1]} (B), means over iterations"
     if breakdowns is not None:
         figure = present.comparison_figure(
@@ -98,11 +113,6 @@ def compare(
             title="Largest changes", subtitle=subtitle,
         )  # fmt: skip
         present.save_figure(figure, changes)
-    slower = fail_above is not None and exceeds(found, parse_percent(fail_above))
-    warned = [f"{run.name}: {text}" for run in (first, second) for text in run.warnings]
-    meta = {**found.meta, "warnings": warned}
-    title = f"{first.name} → {second.name} · by {', '.join(keys)}"
-    return Listing("compare", None, rows, meta, title, "nothing ran in either", exit_code=slower)
 
 
 def _groups(columns: list[str]) -> list[str]:

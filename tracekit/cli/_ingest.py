@@ -28,7 +28,7 @@ _MANY = "Many reports"
 
 
 class OnError(StrEnum):
-    """What a report that cannot be read does to its run."""
+    """What a report that cannot be read, or is of another job, does to its run."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -90,7 +90,8 @@ def ingest(
         OnError | None,
         typer.Option(
             "--on-error",
-            help="Stop at a report that cannot be read, or skip it. Default: stop.",
+            help="Stop at a report that cannot be read or is of another job, or skip it. "
+            "Default: stop.",
             rich_help_panel=_MANY,
         ),
     ] = None,

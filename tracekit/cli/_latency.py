@@ -117,6 +117,8 @@ def latency(
         rows = analysis.message_histogram(opened.trace, **calls)
         _draw_histogram(rows, opened.name, figure)
         return Listing("latency", opened.name, rows, {}, title, "no messages were recorded")
+    if figure is not None:
+        raise UsageError(f"no figure shows {what}", "leave out --figure, or --what")
     if what is What.STAGING:
         rows = analysis.staging(opened.trace)
         return Listing("latency", opened.name, rows, {}, title, "no MPI collectives were recorded")

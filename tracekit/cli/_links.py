@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import tracekit
     from tracekit.analysis import Traffic
 
-KEYS = ("link", "pair", "route", "method", "stage", "iteration")
+KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
 """What traffic can be grouped by."""
 
 

@@ -31,7 +31,8 @@ class What(StrEnum):
     LARGEST_BATCH = "largest-batch"
 
 
-_KEYS = ("network", "method")
+_KEYS = ("network", "method", "source")
+"""What memory is compared within; samples of nvidia-smi hold what allocations do not."""
 
 
 @listing
@@ -111,19 +112,21 @@ def _points(
     store: Path | None,
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
     import tracekit
-    from tracekit.analysis import memory_use_with_meta, read_memory_table
+    from tracekit._studies import memory_points_with_meta
+    from tracekit.analysis import read_memory_table
     from tracekit.sources import read_smi
 
     if table is not None:
+        if runs or where or smi is not None:
+            raise UsageError("memory is of runs or of a table", "give either, not both")
         return read_memory_table(table), {"table": str(table)}
     chosen = tracekit.select_runs(
         runs or (() if where else ("@latest",)), where=parse_labels(where or []), store=store
     )
-    samples = None if smi is None else read_smi(smi)
-    metas = {run.name: memory_use_with_meta(run.trace, samples)[1] for run in chosen}
+    points, metas = memory_points_with_meta(chosen, None if smi is None else read_smi(smi))
     told = [f"{name}: {text}" for name, meta in metas.items()
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
-    return tracekit.memory_points(chosen, samples), {"runs": list(metas), "warnings": told}
+    return points, {"runs": list(metas), "warnings": told}
 
 
 def _rows(

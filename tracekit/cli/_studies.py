@@ -17,7 +17,7 @@ from tracekit.cli._options import (
     parse_labels,
 )
 from tracekit.cli._output import Listing
-from tracekit.errors import MissingDataError
+from tracekit.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -188,6 +188,11 @@ def overhead(
     from tracekit import analysis, present
 
     if api or profiler:
+        if any(given is not None for given in (table, figure, heat)):
+            raise UsageError(
+                "calls and the profiler's time are of runs, and in no figure",
+                "leave out --api and --profiler, or --table and figures",
+            )
         chosen = _chosen(runs, where, store)
         return _api(chosen) if api else _profiler(chosen)
     found = _study(runs, where, table, skip, Scope.GPU, store)

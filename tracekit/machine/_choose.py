@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -14,9 +14,11 @@ from tracekit.machine._placing import PlacedBy, place
 from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
 from tracekit.machine._products import with_bandwidths
 from tracekit.machine._read import read_topology
+from tracekit.machine._several import side_by_side
 from tracekit.machine._toml import machine_of_text
 
 _HEAD = 64
+_SHOWN = 4
 _TRACES = (b"SQLite format 3\0",)
 
 
@@ -92,10 +94,13 @@ def machine_of(
 ) -> Placed:
     """Return the machine that a run was recorded on.
 
+    Where no topology tells otherwise, the GPUs of each host are in a machine of their own, and
+    nothing is known to join these.
+
     Parameters
     ----------
     devices
-        The canonical table.
+        The canonical table, and perhaps ``host``.
     topology
         A topology file or a preset; without one, the machine is what was recorded, else told by the
         names of the GPUs.
@@ -111,18 +116,63 @@ def machine_of(
     InputError
         If the file is no topology.
     """
-    products = dict(devices.sort("device").select("device", "name").rows())
+    hosts = _hosts(devices)
     if topology is not None:
         chosen: Machine | None = find_machine(topology)
     elif len(set(recorded)) == 1:
         chosen = machine_of_text(recorded[0])
+    elif len(hosts) > 1:
+        return _of_hosts(hosts)
     else:
-        chosen = recognise(list(products.values()))
+        chosen = recognise(devices.sort("device")["name"].to_list())
     if chosen is None:
         raise MissingDataError("no GPU is in this run", "record with `nsys profile -t cuda`")
+    placed = _placed(chosen, devices)
+    if len(hosts) > 1:
+        what = f"GPUs of {_named(hosts)} are taken for those of one machine, {placed.machine.name}"
+        placed = replace(placed, warnings=(*placed.warnings, what))
+    return placed
+
+
+def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
+    products = dict(devices.select("device", "name").rows())
     placing = place(chosen, devices)
     found = dict(placing.gpus)
     rest = set(chosen.gpus) - set(found.values())
     machine = with_bandwidths(chosen, {gpu: products.get(dev) for dev, gpu in found.items()})
     whole = {gpu: gpu for gpu in sorted(rest) if gpu not in found} | found
     return Placed(machine, whole, placing.by, (*machine.warnings, *placing.warnings))
+
+
+def _hosts(devices: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the devices of each host, where several have devices that ran anything."""
+    if "host" not in devices.columns:
+        return {}
+    active = devices.filter("active")["host"].drop_nulls().unique(maintain_order=True)
+    known = devices.filter(pl.col("host").is_in(active.implode())).sort("device")
+    parts = known.partition_by("host", as_dict=True, maintain_order=True)
+    return {str(host): part for (host,), part in parts.items()}
+
+
+def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
+    names = list(hosts)
+    shown = ", ".join(names[:_SHOWN])
+    return f"{len(names)} hosts ({shown}{', ...' if len(names) > _SHOWN else ''})"
+
+
+def _of_hosts(hosts: Mapping[str, pl.DataFrame]) -> Placed:
+    """Return the machines of several hosts as one, as far as names of GPUs tell what they are."""
+    each = [machine_of(devices) for devices in hosts.values()]
+    warning = (
+        f"the run is of {_named(hosts)}, each of which is taken for a machine of its own: what "
+        "goes between them is on no link; if they are one machine, give --topology"
+    )
+    machine, firsts = side_by_side([placed.machine for placed in each], warning)
+    whole = {
+        device: first + gpu
+        for placed, devices, first in zip(each, hosts.values(), firsts, strict=True)
+        for device, gpu in placed.place.items()
+        if device in devices["device"]
+    }
+    warnings = [text for placed in each for text in placed.warnings]
+    return Placed(machine, whole, each[0].by, tuple(dict.fromkeys([*warnings, warning])))

@@ -95,6 +95,7 @@ REPORTS = Table(
         Column("host", pl.String, "name of the host it was recorded on"),
         Column("rank", pl.Int32, "rank of the recorded program in its job, as its environment or "
                "the trace says"),
+        Column("ranks", pl.Int32, "number of ranks of that job, as they say"),
         _time("session_start", "Unix time of time 0 of the report", nullable=True),
         _time("duration", "length of the recording", nullable=True),
         Column("clock", pl.String, "clock that its times are on in a run of several reports: those "

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 """How many configurations a figure with one row for each of them draws."""
 
+NO_RUNS = "no runs"
+"""What a figure says that has none to show."""
+
 SELF_TOLD = {"batch", "gpus", "gpu", "device"}
 """Columns whose name is in what a label says of them."""
 
@@ -50,6 +53,11 @@ def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
     there = [key for key in keys if key in table.columns]
     shared = [key for key in there if table[key].n_unique() == 1 and not table[key].has_nulls()]
     return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
+
+
+def not_shown(hidden: int, what: str) -> list[str]:
+    """Return a note of how many a figure leaves out, or none."""
+    return [f"not shown: {hidden:,} more {what}"] if hidden else []
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:

@@ -148,8 +148,10 @@ def _expected(found: Mapping[str, Any]) -> str:
         return "bytes between GPUs in each iteration: none are known, so none are expected"
     sizes = {name: _bytes(found[f"{name}_bytes"]) for name in ("gradient", "expected", "observed")}
     ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of what is expected)"
+    how = "by a model" if found["evidence"] == "modelled" else "observed"
+    unsized = f", {count(found['unsized'], 'transfer')} not sized" if found["unsized"] else ""
     return (
-        f"bytes between GPUs in each iteration: {sizes['observed']} observed{ratio}, "
+        f"bytes between GPUs in each iteration: {sizes['observed']} {how}{ratio}{unsized}, "
         f"{sizes['expected']} expected: 2 (n - 1) S for n = {found['gpus']} GPUs and gradients of "
         f"S = {sizes['gradient']}"
     )

@@ -18,7 +18,11 @@ from tracekit.store._staging import file_errors
 
 _PATIENCE = 5.0
 """Seconds until what a worker has written must be seen here; network disks take their time."""
+_ONE_JOB = "a run is one execution of one job, so leave out the report of another"
 
+Foreign = Callable[[Sequence[Path], Sequence[str]], Mapping[int, str]]
+"""Returns which reports, of folders with their tables and of names of their files, are not of the
+run, by number, and why."""
 Failed = Callable[[Path, InputError], None]
 """Told of a report that cannot be made; raises where that ends everything."""
 
@@ -54,6 +58,7 @@ def make_reports(
     executor: Executor,
     failed: Failed,
     tell: Tell,
+    foreign: Foreign = lambda _folders, _names: {},
 ) -> Made:
     """Make all reports of a run.
 
@@ -66,9 +71,11 @@ def make_reports(
     executor
         Who makes them.
     failed
-        Told of each that cannot be made. If it returns, the run goes without that one.
+        Told of each that cannot be made, or is foreign. If it returns, the run goes without it.
     tell
         Told how far each report is; at its end, that all of it is done.
+    foreign
+        Tells which of the reports that were made are not of the run.
 
     Raises
     ------
@@ -90,6 +97,11 @@ def make_reports(
     if not made:
         raise InputError(f"none of the {len(reports)} reports could be read")
     made.sort(key=lambda outcome: outcome.number)
+    names = [reports[outcome.number][0].absolute().name for outcome in made]
+    strange = foreign([folder / outcome.folder for outcome in made], names)
+    for index, why in strange.items():
+        failed(reports[made[index].number][0], InputError(why, _ONE_JOB))
+    made = [outcome for index, outcome in enumerate(made) if index not in strange]
     with file_errors(folder):
         for index, outcome in enumerate(made):
             (folder / outcome.folder).rename(folder / str(index))

@@ -8,8 +8,9 @@ import polars as pl
 
 from tracekit._spool import Workspace
 from tracekit.sources._ordering import Ordered
+from tracekit.sources._seen import OPEN
 from tracekit.sources.kineto._events import nanoseconds
-from tracekit.sources.kineto._host import OPEN, HostRanges, cuda_calls
+from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._work import gpu_work
 

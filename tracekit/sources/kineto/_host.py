@@ -7,9 +7,7 @@ import json
 import polars as pl
 
 from tracekit.model import RANGE_STYLE
-
-OPEN = (1 << 63) - 1
-"""Stands for the end of a range that was still open when recording ended."""
+from tracekit.sources._seen import OPEN
 
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 _COLLECTIVES = (

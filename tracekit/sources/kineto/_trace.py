@@ -15,10 +15,10 @@ from tracekit._ahead import ahead
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
+from tracekit.sources._seen import OPEN
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events
 from tracekit.sources.kineto._gathered import Gathered
-from tracekit.sources.kineto._host import OPEN
 
 Progress = Callable[[str, int, int], None]
 
@@ -27,28 +27,27 @@ _MOST_RANKS = 1 << 30
 _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
 """One of these is in the head of every trace of Kineto's."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
-_RECORD = (
-    "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-)
+_PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_RECORD = f"record with {_PROFILE}"
 _YEAR_2001, _YEAR_2096 = 10**18, 4 * 10**18
 """Unix times, ns: what lies between them is one, and what does not is a clock of its own."""
 _WAITING = 1
 """Pieces of text that wait for each thread: they are large."""
 
 _CONTENTS = (
-    ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", "ProfilerActivity.CUDA"),
-    ("copies", "gpu_memcpy", ("copy",), "input data and peer copies", "ProfilerActivity.CUDA"),
-    ("memsets", "gpu_memset", ("memset",), "GPU time of memsets", "ProfilerActivity.CUDA"),
+    ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", _PROFILE),
+    ("copies", "gpu_memcpy", ("copy",), "input data and peer copies", _PROFILE),
+    ("memsets", "gpu_memset", ("memset",), "GPU time of memsets", _PROFILE),
     ("CUDA calls", "cuda_runtime, cuda_driver", ("call",),
-     "which thread launched an op, and when", "ProfilerActivity.CUDA"),
+     "which thread launched an op, and when", _PROFILE),
     ("operators", "cpu_op", ("operator",), "layers, and which forward op a backward op is of",
-     "ProfilerActivity.CPU"),
+     _PROFILE),
     ("annotations", "user_annotation", ("annotation",), "stages and iterations",
      "torch.profiler.record_function, and profiler.step() in each iteration"),
     ("collective sizes", "record_param_comms", ("sized",),
      "communicators and message sizes of NCCL calls", "PyTorch 2.2 or newer"),
     ("Python functions", "python_function", ("python",), "nothing that is read yet",
-     "with_stack=True"),
+     "torch.profiler.profile(with_stack=True)"),
 )  # fmt: skip
 
 
@@ -75,7 +74,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
         If it is other JSON.
     """
     with closing(Document(path)) as document:
-        gathered = Gathered(workspace, _rank(document.before()))
+        gathered = Gathered(workspace, _told(document.before(), "rank"))
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:
@@ -93,11 +92,12 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
     progress("read events", size, size)
 
 
-def _rank(around: Mapping[str, Any]) -> int | None:
+def _told(around: Mapping[str, Any], key: str) -> int | None:
+    """Return a number that the trace tells of its job: ``rank`` or ``world_size``."""
     told = around.get("distributedInfo")
-    rank = told.get("rank") if isinstance(told, dict) else None
-    is_one = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MOST_RANKS
-    return rank if is_one else None
+    number = told.get(key) if isinstance(told, dict) else None
+    is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
+    return number if is_one else None
 
 
 def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Recording:
@@ -241,7 +241,8 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
             "schema_version": [str(version) if isinstance(version, int | float | str) else None],
             "size": [path.stat().st_size],
             "session_start": [_session_start(origin, around.get("baseTimeNanoseconds"))],
-            "rank": [_rank(around)],
+            "rank": [_told(around, "rank")],
+            "ranks": [_told(around, "world_size")],
             "duration": [end - origin if end is not None and whole else None],
         }
     )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.model import KIND
+from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources.kineto._names import ShortNames
 
 _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]+)\))?"
-_COPY_KINDS = {
-    "HtoD": "h2d", "DtoH": "d2h", "HtoA": "h2d", "AtoH": "d2h", "AtoA": "d2d", "AtoD": "d2d",
-    "DtoA": "d2d", "DtoD": "d2d", "HtoH": "h2h", "PtoP": "p2p",
-}  # fmt: skip
+_KIND_OF = {name: kind for name, kind in COPY_KINDS.values() if kind != "unknown"}
 _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
 _INT32 = (1 << 31) - 1
@@ -66,7 +64,7 @@ def _copied() -> pl.Expr:
     )
     from_gpu, to_gpu = (pl.col(name).is_in(_DEVICE_MEMORY) for name in ("source", "target"))
     from_host, to_host = (pl.col(name).is_in(_HOST_MEMORY) for name in ("source", "target"))
-    kind = pl.col("copy_kind").replace_strict(_COPY_KINDS, default=None, return_dtype=pl.String)
+    kind = pl.col("copy_kind").replace_strict(_KIND_OF, default=None, return_dtype=pl.String)
     between = (kind == "d2d") & (pl.col("from_device") != pl.col("to_device"))
     return (
         pl.when(pl.col("group") == "kernel").then(pl.lit("compute"))

@@ -17,6 +17,7 @@ from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
 
 PAYLOADS = "NVTX payloads"
 """The feature whose rows are a part of those of a table, and so counted by who reads it."""
+_ALWAYS = "nsys profile, whatever is traced"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class _Feature:
     record_with: str
     counted: bool = True
     """Whether rows are counted; large tables that nothing reads are not."""
+    part: str = ""
+    """The part of the table that it is."""
 
 
 _FEATURES = (
@@ -48,9 +51,10 @@ _FEATURES = (
         (NVTX,),
         "communicators, peers and message sizes of NCCL calls",
         "nsys export --type sqlite --include-blobs=true",
+        part=" (binaryData)",
     ),
-    _Feature("thread names", ("ThreadNames",), "which threads load data or run backward", "any"),
-    _Feature("GPU descriptions", ("TARGET_INFO_GPU",), "which physical GPU is meant", "any"),
+    _Feature("thread names", ("ThreadNames",), "which threads load data or run backward", _ALWAYS),
+    _Feature("GPU descriptions", ("TARGET_INFO_GPU",), "which physical GPU is meant", _ALWAYS),
     _Feature(
         "GPU memory events",
         (MEMORY_USAGE,),
@@ -77,7 +81,7 @@ _FEATURES = (
         "MPI calls, their sizes, and between which ranks",
         "nsys profile -t mpi --mpi-impl=openmpi",
     ),
-    _Feature("profiler overhead", OVERHEAD_TABLES, "time that the profiler itself took", "any"),
+    _Feature("profiler overhead", OVERHEAD_TABLES, "time that the profiler itself took", _ALWAYS),
     _Feature(
         "OS runtime calls",
         ("OSRT_API",),
@@ -114,7 +118,7 @@ def _row(file: ExportFile, feature: _Feature, known: Mapping[str, int]) -> dict[
     return {
         "report": 0,
         "feature": feature.name,
-        "source_table": ", ".join(present or feature.tables),
+        "source_table": ", ".join(present or feature.tables) + feature.part,
         "present": bool(present),
         "rows": rows,
         "tells": feature.tells,

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
+from tracekit.sources._seen import Seen
 from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
@@ -25,7 +26,6 @@ from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
-from tracekit.sources.nsys._seen import Seen
 
 Progress = Callable[[str, int, int], None]
 
@@ -265,6 +265,7 @@ def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:
             "size": [file.size],
             "host": [metadata.host],
             "rank": [metadata.rank],
+            "ranks": [metadata.ranks],
             "session_start": [metadata.session_start],
             "duration": [metadata.duration],
         }

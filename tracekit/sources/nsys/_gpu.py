@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
+from tracekit.sources._copies import Copies
 from tracekit.sources.nsys._contexts import Contexts
 from tracekit.sources.nsys._ids import Texts, given, small
 from tracekit.sources.nsys._input import Export
@@ -33,25 +34,14 @@ _HEAD: dict[str, SqlType] = {
     "globalPid": "int",
 }
 
-# What ENUM_CUDA_MEMCPY_OPER means in every version; the table itself may be absent or empty.
-_COPY_KINDS = {
-    0: ("Unknown", "unknown"),
-    1: ("HtoD", "h2d"),
-    2: ("DtoH", "d2h"),
-    3: ("HtoA", "h2d"),
-    4: ("AtoH", "d2h"),
-    5: ("AtoA", "d2d"),
-    6: ("AtoD", "d2d"),
-    7: ("DtoA", "d2d"),
-    8: ("DtoD", "d2d"),
-    9: ("HtoH", "h2h"),
-    10: ("PtoP", "p2p"),
-    11: ("Unified HtoD", "h2d"),
-    12: ("Unified DtoH", "d2h"),
-    13: ("Unified DtoD", "d2d"),
-}
-_HOST_MEMORY = (0, 1)  # pageable, pinned
-_DEVICE_MEMORY = (2, 3, 5)  # device, array, device static
+_COPIES = Copies(
+    host_memory=(0, 1),  # pageable, pinned
+    device_memory=(2, 3, 5),  # device, array, device static
+    here="deviceId",
+    source="src_ordinal",
+    target="dst_ordinal",
+)
+"""Their codes are those of nsys's own tables of names, which may be absent or empty."""
 
 
 class GpuWork:
@@ -125,17 +115,13 @@ class GpuWork:
 
     def copies(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Find out what copies do, and between which GPUs."""
-        copies = frame.with_columns(
-            copy_kind=_by_code(0),
-            kind=_kind_by_memory(_by_code(1)),
+        copies = _COPIES.directed(frame).with_columns(
             src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
             dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
         )
-        copies = self._with_ends_by_context(copies).with_columns(_copy_ends())
-        copies = copies.with_columns(kind=_kind_by_ends().cast(KIND))
+        copies = _COPIES.ended(self._with_ends_by_context(copies))
         self._count_ends(copies)
-        name = pl.format("[CUDA memcpy {}]", "copy_kind").cast(pl.Categorical())
-        return copies.with_columns(name=name, short_name=name).drop(*_COPY, "by_context")
+        return copies.drop(*_COPY, "by_context")
 
     def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Take the GPUs that copies between GPUs do not name from the contexts that they name."""
@@ -169,62 +155,6 @@ def _else(first: pl.Series, second: pl.Series) -> pl.Series:
 def _with_head(frame: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
     return shifted(frame, metadata, "start", "end").with_columns(
         small(pl.col("deviceId", "contextId")).cast(pl.Int32), given(pl.col("streamId"))
-    )
-
-
-def _by_code(part: int) -> pl.Expr:
-    """Return the direction of a copy as recorded (part 0), or its kind (part 1)."""
-    return pl.col("copyKind").replace_strict(
-        list(_COPY_KINDS),
-        [row[part] for row in _COPY_KINDS.values()],
-        default=_COPY_KINDS[0][part],
-        return_dtype=pl.String,
-    )
-
-
-def _kind_by_memory(kind: pl.Expr) -> pl.Expr:
-    """Take the kind of a copy of unknown direction from the kinds of memory at its ends."""
-    from_host, to_host = (
-        pl.col("srcKind").is_in(_HOST_MEMORY),
-        pl.col("dstKind").is_in(_HOST_MEMORY),
-    )
-    from_gpu = pl.col("srcKind").is_in(_DEVICE_MEMORY)
-    to_gpu = pl.col("dstKind").is_in(_DEVICE_MEMORY)
-    return (
-        pl.when(kind != "unknown").then(kind)
-        .when(from_host & to_gpu).then(pl.lit("h2d"))
-        .when(from_gpu & to_host).then(pl.lit("d2h"))
-        .when(from_gpu & to_gpu).then(pl.lit("d2d"))
-        .when(from_host & to_host).then(pl.lit("h2h"))
-        .otherwise(kind)
-    )  # fmt: skip
-
-
-def _copy_ends() -> list[pl.Expr]:
-    """Fill in the GPU at the ends of a copy that names none: it is the one that ran the copy."""
-    kind, here = pl.col("kind"), pl.col("deviceId")
-    return [
-        pl.when(kind == "p2p").then("src_ordinal")
-        .when(kind.is_in(("d2h", "d2d"))).then(pl.coalesce("src_ordinal", here))
-        .alias("src_ordinal"),
-        pl.when(kind == "p2p").then("dst_ordinal")
-        .when(kind.is_in(("h2d", "d2d"))).then(pl.coalesce("dst_ordinal", here))
-        .alias("dst_ordinal"),
-    ]  # fmt: skip
-
-
-def _kind_by_ends() -> pl.Expr:
-    """Call a copy between two GPUs what it is.
-
-    One that the driver makes through host memory is recorded as two, to the host and from it, and
-    both have device memory at both ends.
-    """
-    between = (pl.col("kind") == "d2d") & (pl.col("src_ordinal") != pl.col("dst_ordinal"))
-    halves = pl.col("copy_kind").is_in(("HtoD", "DtoH")) & pl.all_horizontal(
-        pl.col("srcKind", "dstKind").is_in(_DEVICE_MEMORY)
-    )
-    return (
-        pl.when(between).then(pl.lit("p2p")).when(halves).then(pl.lit("staged")).otherwise("kind")
     )
 
 

@@ -8,9 +8,10 @@ import polars as pl
 
 from tracekit.model import RANGE_STYLE
 from tracekit.sources._ordering import Ordered
+from tracekit.sources._run_labels import RunLabels
+from tracekit.sources._seen import OPEN
 from tracekit.sources.nsys._ids import Texts, process_of
 from tracekit.sources.nsys._input import Export
-from tracekit.sources.nsys._labels import RunLabels
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._payload_layouts import SCHEMAS
 from tracekit.sources.nsys._payloads import Payloads
@@ -27,9 +28,6 @@ _RANGE_ROWS = (*_PUSH_POP, *_START_END)
 
 # Domains that name themselves by what is in them, for exports that lost the domains' own names.
 _DOMAIN_BY_CONTENT = {"NCCL": "^nccl", "TSL": "^(Thunk|Xla)", "MPI": "^MPI_"}
-
-OPEN = (1 << 63) - 1
-"""Stands for the end of a range that was still open when recording ended."""
 
 _NVTX_INTEGERS = (
     "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId",

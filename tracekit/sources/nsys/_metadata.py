@@ -22,6 +22,8 @@ _EXPORT_KEYS = (
 _VISIBLE = "CUDA_VISIBLE_DEVICES="
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 """Variables in which launchers tell a process its rank, the surest first."""
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Variables in which they tell it how many ranks there are."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Metadata:
     host: str | None = None
     visible_devices: tuple[str, ...] | None = None
     rank: int | None = None
+    ranks: int | None = None
     """Rank of the recorded command in its job, as its environment said."""
     warnings: tuple[str, ...] = field(default=())
 
@@ -54,7 +57,8 @@ def read_metadata(file: ExportFile) -> Metadata:
         duration=_first(file, "ANALYSIS_DETAILS", "duration"),
         host=_host(file),
         visible_devices=_visible_devices(file),
-        rank=_rank(file),
+        rank=_number(file, _RANKS),
+        ranks=_number(file, _SIZES),
         warnings=_filter_warnings(export),
     )
 
@@ -92,8 +96,9 @@ def _visible_devices(file: ExportFile) -> tuple[str, ...] | None:
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
-def _rank(file: ExportFile) -> int | None:
-    found = (_variable(file, f"{name}=") for name in _RANKS)
+def _number(file: ExportFile, variables: tuple[str, ...]) -> int | None:
+    """Return the number that the first of some variables holds."""
+    found = (_variable(file, f"{name}=") for name in variables)
     return next((int(text) for text in found if text and re.fullmatch("[0-9]{1,9}", text)), None)
 
 

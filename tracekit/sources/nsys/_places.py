@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tracekit._compiled import compiled, given, locate
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.sources._seen import OPEN
 from tracekit.sources.nsys._devices import DeviceMap
-from tracekit.sources.nsys._host import OPEN
 from tracekit.sources.nsys._ids import process_of
 
 _ORDINAL_BITS = 32

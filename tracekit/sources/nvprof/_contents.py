@@ -43,7 +43,7 @@ _FEATURES = (
         "nvprof -o run.nvvp PROGRAM, with NVTX ranges in the program",
     ),
     _Feature("NVTX values", (MARKER_DATA,), "values that the program attached to its ranges"),
-    _Feature("GPU descriptions", (DEVICE,), "which physical GPU is meant", "any"),
+    _Feature("GPU descriptions", (DEVICE,), "which physical GPU is meant"),
     _Feature(
         "NVLink and PCIe",
         (f"{TABLE}NVLINK", f"{TABLE}PCIE"),

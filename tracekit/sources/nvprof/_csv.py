@@ -19,9 +19,9 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
 from tracekit.model import KIND, Recording, Stream
-from tracekit.sources._copies import classified
-from tracekit.sources.nsys._seen import Seen
-from tracekit.sources.nvprof._input import PROCESS, small, thread_gid
+from tracekit.sources._copies import COPY_KINDS
+from tracekit.sources._seen import Seen
+from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
 from tracekit.sources.nvprof._names import readable, short_name
 from tracekit.sources.nvprof._places import Places, processes, threads
 
@@ -40,15 +40,11 @@ _SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _DECIMAL = r"^\d{1,15}(\.\d*)?$"
 _MOST = 1 << 61
 # Directions and kinds of memory by the numbers that CUPTI gives them.
-_DIRECTIONS = {
-    "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8,
-    "HtoH": 9, "PtoP": 10,
-}  # fmt: skip
+_DIRECTIONS = {direction: code for code, (direction, _) in COPY_KINDS.items()}
 _MEMORY = {
     "Pageable": 1, "Pinned": 2, "Device": 3, "Array": 4, "Managed": 5, "Device Static": 6,
     "Managed Static": 7,
 }  # fmt: skip
-_HOST_MEMORY, _DEVICE_MEMORY = (1, 2), (3, 4, 6)
 
 _PROCESS_LINE = re.compile(r"^==(\d{1,9})==(?: NVPROF is profiling process \d+, command: (\S+))?")
 _COLUMNS = (
@@ -364,11 +360,8 @@ class _Work:
     def _copies(self, ops: pl.DataFrame) -> pl.DataFrame:
         copies = ops.drop_nulls("direction").drop("name")
         self.counts["copies"] += copies.height
-        return classified(
-            copies.with_columns(copyKind=_by_word("direction", _DIRECTIONS)),
-            host_memory=_HOST_MEMORY,
-            device_memory=_DEVICE_MEMORY,
-        )
+        coded = copies.with_columns(copyKind=_by_word("direction", _DIRECTIONS))
+        return COPIES.ended(COPIES.directed(coded))
 
     def _memsets(self, ops: pl.DataFrame) -> pl.DataFrame:
         memsets = ops.filter(pl.col("name").str.starts_with("[CUDA memset"))

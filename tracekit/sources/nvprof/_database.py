@@ -11,7 +11,7 @@ from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.machine import machine_toml, read_topology
 from tracekit.model import MACHINE, Recording, Stream
-from tracekit.sources.nsys._seen import Seen
+from tracekit.sources._seen import Seen
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._contents import RECORD, read_contents
 from tracekit.sources.nvprof._gpu import GPU_COLUMNS, GPU_TABLES, KERNEL_TABLES, GpuWork

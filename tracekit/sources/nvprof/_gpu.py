@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
-from tracekit.sources._copies import classified
-from tracekit.sources.nvprof._input import TABLE, Strings, small, timed
+from tracekit.sources.nvprof._input import COPIES, TABLE, Strings, small, timed
 from tracekit.sources.nvprof._names import KernelNames
 from tracekit.sources.sqlite import SqliteFile
 
@@ -21,9 +20,6 @@ GPU_COLUMNS = ("start", "end", "deviceId", "correlationId")
 
 _HEAD = (*GPU_COLUMNS, "contextId", "streamId", "graphNodeId")
 _IDENTITY = ("start", "end", "deviceId", "streamId", "correlationId")
-# Kinds of memory, of which nsys counts each one lower.
-_HOST_MEMORY = (1, 2)  # pageable, pinned
-_DEVICE_MEMORY = (3, 4, 6)  # device, array, device static
 
 _OWNERLESS = (
     "GPU ops could be of several of the processes in the file and were left out: "
@@ -116,8 +112,7 @@ class GpuWork:
 
 def _copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
     none = pl.lit(None, pl.Int32)
-    copies = ops.with_columns(src_device=none, dst_device=none)
-    return _classified(copies)
+    return _classified(ops.with_columns(src_device=none, dst_device=none))
 
 
 def _peer_copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
@@ -130,7 +125,7 @@ def _peer_copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _classified(copies: pl.DataFrame) -> pl.DataFrame:
-    return classified(copies, host_memory=_HOST_MEMORY, device_memory=_DEVICE_MEMORY)
+    return COPIES.ended(COPIES.directed(copies))
 
 
 def _memsets(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:

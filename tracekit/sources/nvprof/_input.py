@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.sources._copies import Copies
 from tracekit.sources.sqlite import SqliteFile
 
 TABLE = "CUPTI_ACTIVITY_KIND_"
 STRINGS = "StringTable"
+
+COPIES = Copies(
+    host_memory=(1, 2),  # pageable, pinned
+    device_memory=(3, 4, 6),  # device, array, device static
+)
+"""What copies do, by CUPTI's kinds of memory; nsys counts each one lower."""
 
 PROCESS, THREAD = 1, 2
 """Kinds of objects that a row can be about."""

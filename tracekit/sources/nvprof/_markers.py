@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from tracekit.model import RANGE_STYLE
-from tracekit.sources.nsys._host import OPEN
-from tracekit.sources.nsys._labels import RunLabels
+from tracekit.sources._run_labels import RunLabels
+from tracekit.sources._seen import OPEN
 from tracekit.sources.nvprof._input import TABLE, THREAD, Strings, object_gid, pid_of
 from tracekit.sources.sqlite import SqliteFile, SqlType
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.model import DEVICES, REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
-from tracekit.sources.nsys._host import OPEN
+from tracekit.sources._seen import OPEN
 from tracekit.sources.nvprof._input import (
     PROCESS,
     TABLE,

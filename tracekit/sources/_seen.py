@@ -8,7 +8,9 @@ import polars as pl
 
 from tracekit._spool import Workspace
 from tracekit.sources._ordering import Ordered
-from tracekit.sources.nsys._host import OPEN
+
+OPEN = (1 << 63) - 1
+"""Stands for the end of a range that was still open when recording ended."""
 
 
 class Seen:

@@ -1,0 +1,65 @@
+"""All that a run moved: copies, messages and collectives together, each byte once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from link_helpers import HERE, machine
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import Traffic
+from tracekit.machine import Placed
+
+RANKS = 2
+
+
+class Exchange(TraceBuilder):
+    """Process n is rank n, on device n."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for rank in range(RANKS):
+            self._call(rank, -100, "ncclCommInitRank", {"No. of ranks": RANKS, "Rank": rank})
+
+    def _call(
+        self, rank: int, at: int, name: str, more: dict[str, Any] | None, last: int = 4
+    ) -> None:
+        text = None if more is None else json.dumps({"NCCL communicator ID": 1} | more)
+        self.range(at, at + last, name, thread=10 * rank, domain="NCCL", payload=text)
+
+    def all_to_all(self, rank: int, size: int) -> None:
+        """As PyTorch does it: each rank sends a part to each, itself too."""
+        self.range(0, 100, "nccl:all_to_all", thread=10 * rank)
+        self._call(rank, 2, "ncclGroupStart", None, last=1)
+        for peer in range(RANKS):
+            for turn, name in enumerate(("ncclSend", "ncclRecv")):
+                told = {"Message size [bytes]": size, "Peer rank": peer}
+                self._call(rank, 4 + 4 * peer + 2 * turn, name, told, last=1)
+        self._call(rank, 22, "ncclGroupEnd", None, last=30)
+        self.op(
+            "ncclDevKernel_SendRecv(args)", 27, thread=10 * rank, start=29, end=62, device=rank,
+            kind="collective", collective="send_recv", short_name="ncclDevKernel_SendRecv",
+        )  # fmt: skip
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    b = Exchange()
+    for rank in range(RANKS):
+        b.all_to_all(rank, 50)
+    return Traffic(b.attributed(), Placed(machine(), HERE, "number"))
+
+
+def test_what_was_recorded_is_not_modelled_too(traffic: Traffic) -> None:
+    assert traffic.calls.select("collective", "bytes").rows() == [("all_to_all", 100)] * RANKS
+    columns = ("src_device", "dst_device", "bytes", "evidence", "source")
+    assert sorted(traffic.transfers.select(columns).rows()) == [
+        (0, 1, 50, "measured", "payload"), (1, 0, 50, "measured", "payload"),
+    ]  # fmt: skip
+
+
+def test_what_stays_on_a_gpu_crosses_nothing(traffic: Traffic) -> None:
+    pairs = traffic.links("pair")
+    assert pairs.select("src_device", "dst_device", "bytes").rows() == [(0, 1, 50), (1, 0, 50)]

@@ -1,0 +1,68 @@
+"""What of a run is measured: the work of its GPUs, or without any, its ranges on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.analysis._host_time import host_windows, on_host
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
+from tracekit.analysis._windows import Cutter, iteration_windows
+from tracekit.errors import MissingDataError
+from tracekit.model import Trace
+
+HOST = "host, from NVTX ranges: the run holds no GPU work"
+"""What is said of numbers that are not of GPU time."""
+_KEYS = ("stage", "iteration", "rank", "node")
+"""What ranges on the host can be laid out by."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured: a run with its ops, or with stretches of its ranges in place of them."""
+
+    trace: Trace
+    is_host: bool = False
+
+    def counting(self, *, is_cut: bool) -> Counting:
+        """Return how what is measured is counted."""
+        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
+        return pieces if is_cut else whole
+
+    @property
+    def cutter(self) -> Cutter:
+        """What cuts its time into iterations."""
+        return host_windows if self.is_host else iteration_windows
+
+
+def has_ops(trace: Trace) -> bool:
+    """Tell whether a run holds any GPU work."""
+    return trace["ops"].head(1).collect().height > 0
+
+
+def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
+    """Return what of a run is measured: its ranges on the host where it has no work on a GPU.
+
+    Raises
+    ------
+    MissingDataError
+        If the run has neither, or a key is one of GPU work alone.
+    """
+    if has_ops(trace):
+        return Work(trace)
+    host = on_host(trace)
+    if not has_ops(host):
+        raise MissingDataError(
+            "this run holds neither GPU work nor NVTX ranges that are stages",
+            f"record with {how_to_record(trace, 'ops')} and its NVTX ranges, or name your ranges"
+            " with --rules",
+        )
+    for key in keys:
+        if key not in _KEYS:
+            raise MissingDataError(
+                f"this run holds no GPU work, so there is nothing by {key}",
+                f"record with {how_to_record(trace, 'ops')}; ranges can be laid out by"
+                f" {', '.join(_KEYS)}",
+            )
+    return Work(host, is_host=True)

@@ -1,0 +1,192 @@
+"""Any value by two things, as a heat map with numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError
+from tracekit.present._configurations import NO_RUNS, SELF_TOLD, described, distinct, not_shown
+from tracekit.present._figures import (
+    MINUS,
+    PLAIN_AXIS,
+    colour_bar,
+    colour_scale,
+    decimals_of,
+    empty_figure,
+    figure_layout,
+    figure_text,
+    fitting_ticks,
+    text_width,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+DIVERGING = ("#2166AC", "#67A9CF", "#D1E5F0", "#F7F7F7", "#FDDBC7", "#EF8A62", "#B2182B")
+"""Colours from below zero over zero to above, evenly spaced; safe for any colour vision."""
+
+_MOST_CELLS = 50
+_MOST_WIDE = 16
+_WIDTH, _LEAST_WIDTH = 960, 560
+_SCALE = 136
+"""Room for the scale of colours at the right, in pixels."""
+
+
+def heat_figure(
+    table: pl.DataFrame,
+    rows: str,
+    columns: str,
+    value: str,
+    unit: str,
+    *,
+    title: str,
+    subtitle: str,
+) -> go.Figure:
+    """Return a value by two things as a heat map with numbers.
+
+    Numbers are in their order, other names as the table has them. Where a value can be below zero,
+    colours go two ways from zero. At most 50 rows and columns are drawn.
+
+    Parameters
+    ----------
+    table
+        One row per cell, with the columns that the next three parameters name; a value that is
+        null is drawn as ``?``, and a cell that has no row stays blank.
+    rows, columns, value
+        Names of the columns: what the rows and the columns of the map are, and the numbers.
+    unit
+        Unit of the numbers, such as ``%``; may be empty.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+
+    Raises
+    ------
+    UsageError
+        If the table has a cell twice.
+    """
+    if table.is_empty():
+        return empty_figure(title, subtitle, NO_RUNS)
+    if table.select(rows, columns).is_duplicated().any():
+        raise UsageError(
+            f"a heat map by {rows} and {columns} has a cell twice",
+            "choose columns that tell all rows apart, or fewer rows",
+        )
+    values = _without_nan(table.select(rows, columns, value))
+    downs, acrosses = distinct(values, rows), distinct(values, columns)
+    notes = [
+        *(["? unknown"] if values[value].has_nulls() else []),
+        *not_shown(max(len(downs) - _MOST_CELLS, 0), f"rows ({rows})"),
+        *not_shown(max(len(acrosses) - _MOST_CELLS, 0), f"columns ({columns})"),
+    ]
+    downs, acrosses = downs[:_MOST_CELLS], acrosses[:_MOST_CELLS]
+    names = [described(rows, each) for each in downs]
+    texts = [described(columns, each) for each in acrosses]
+    figure = _grid(names, texts, title=title, subtitle=subtitle, notes=notes)
+    _add_cells(figure, values, downs, acrosses, unit)
+    if columns not in SELF_TOLD:
+        figure.update_xaxes(title_text=figure_text(columns))
+    return figure
+
+
+def _grid(
+    names: Sequence[str], texts: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
+) -> go.Figure:
+    """Return the axes of a map, with the names of its rows and the texts of its columns."""
+    import plotly.graph_objects as go
+
+    left = text_width(names) + 52
+    each = min(max((_WIDTH - left - _SCALE) / len(texts), 40), 120)
+    ticks, below = fitting_ticks(texts, each)
+    high = 36 if len(names) <= _MOST_WIDE else 24
+    plot = round(each * len(texts))
+    layout = figure_layout(
+        title,
+        subtitle,
+        width=max(plot + left + _SCALE, _LEAST_WIDTH),
+        height=max(high * len(names), 120) + 92 + below + 30,
+        margin={"l": left, "r": max(_SCALE, _LEAST_WIDTH - plot - left), "t": 92, "b": below + 30},
+        notes=notes,
+    )
+    figure = go.Figure(layout=layout)
+    figure.update_xaxes(ticks)
+    figure.update_yaxes(
+        **PLAIN_AXIS, tickvals=list(range(len(names))), range=[len(names) - 0.5, -0.5],
+        ticktext=[figure_text(name) for name in names],
+    )  # fmt: skip
+    return figure
+
+
+def _without_nan(values: pl.DataFrame) -> pl.DataFrame:
+    import polars.selectors as cs
+
+    return values.with_columns(cs.float().fill_nan(None))
+
+
+def _add_cells(
+    figure: go.Figure,
+    table: pl.DataFrame,
+    downs: Sequence[Any],
+    acrosses: Sequence[Any],
+    unit: str,
+) -> None:
+    """Add the map of a table of rows, columns and values, and marks where a value is unknown."""
+    import plotly.graph_objects as go
+
+    values = {(down, across): value for down, across, value in table.iter_rows()}
+    known = [value for value in values.values() if value is not None]
+    whole = all(isinstance(value, int) for value in known)
+    decimals = 0 if whole else decimals_of(max(map(abs, known), default=0))
+    cells = [[values.get((down, across)) for across in acrosses] for down in downs]
+    texts = [[_cell_text(value, decimals) for value in line] for line in cells]
+    suffix = f" {figure_text(unit)}" if unit else ""
+    figure.add_trace(
+        go.Heatmap(
+            x=list(range(len(acrosses))),
+            y=list(range(len(downs))),
+            z=cells,
+            text=texts,
+            texttemplate="%{text}",
+            textfont={"size": 12 if len(acrosses) <= _MOST_WIDE else 10},
+            hoverinfo="text",
+            hovertext=[[text and f"{text}{suffix}" for text in line] for line in texts],
+            hoverongaps=False,
+            colorbar=colour_bar(unit),
+            showscale=bool(known),
+            xgap=2,
+            ygap=2,
+            **_cell_colours(known),
+        )
+    )
+    unknown = [
+        (x, y)
+        for y, down in enumerate(downs)
+        for x, across in enumerate(acrosses)
+        if values.get((down, across), 0) is None
+    ]
+    figure.add_trace(
+        go.Scatter(
+            x=[x for x, _ in unknown],
+            y=[y for _, y in unknown],
+            text=["?"] * len(unknown),
+            mode="text",
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+
+
+def _cell_text(value: float | None, decimals: int) -> str:
+    return "" if value is None else f"{value:,.{decimals}f}".replace("-", MINUS)
+
+
+def _cell_colours(known: Sequence[float]) -> dict[str, Any]:
+    """Return the colours of some values: two ways from zero where some are below it."""
+    low, high = min(known, default=0), max(known, default=1)
+    if low < 0:
+        ends = max(-low, high)
+        scale = [(place / (len(DIVERGING) - 1), each) for place, each in enumerate(DIVERGING)]
+        return {"colorscale": scale, "zmin": -ends, "zmax": ends}
+    return {"colorscale": colour_scale(), "zmin": low if low < high else 0, "zmax": high or 1}

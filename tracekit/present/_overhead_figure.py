@@ -1,0 +1,138 @@
+"""What a way to communicate costs beside another, as bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracekit.present._configurations import (
+    NO_RUNS,
+    common_note,
+    described,
+    distinct,
+    label_of,
+    not_shown,
+    varying,
+)
+from tracekit.present._figures import (
+    INK,
+    MINUS,
+    colour_at,
+    empty_figure,
+    figure_text,
+    fitting_ticks,
+)
+from tracekit.present._panels import WIDE, known_rows, paneled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+_MOST_PANELS = 6
+_MOST_GROUPS = 24
+_WIDEST_BAR = 90
+_LEAST_LABELLED = 26
+
+
+def overhead_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return the overhead of a method over its baseline, by network and batch size.
+
+    One panel per method, number of GPUs and kind of scaling, at most 6; one group of bars per
+    network, at most 24; one colour per batch size, darker for larger ones.
+
+    Parameters
+    ----------
+    table
+        One row per configuration: ``network``, ``batch``, ``gpus``, ``method``, optionally
+        ``scaling``, and ``overhead_percent``, null where unknown.
+    title, subtitle
+        Plain texts; see `figure_layout`. The subtitle says what the baseline is.
+    """
+    known = known_rows(table, "overhead_percent")
+    if known.is_empty():
+        return empty_figure(title, subtitle, NO_RUNS)
+    by = [key for key in ("method", "gpus", "scaling") if key in known.columns]
+    panels = known.partition_by(by, maintain_order=True)
+    shown, keys = panels[:_MOST_PANELS], varying(known, by)
+    networks, batches = distinct(known, "network"), distinct(known, "batch")
+    groups = networks[:_MOST_GROUPS]
+    each = WIDE / len(groups)
+    ticks, below = fitting_ticks([described("network", network) for network in groups], each)
+    gap = max(0.24, 1 - _WIDEST_BAR * len(batches) / each)
+    same = by if len(batches) > 1 else ["batch", *by]
+    figure = paneled(
+        [label_of(panel.row(0, named=True), keys) for panel in shown],
+        [described("batch", batch) for batch in batches] if len(batches) > 1 else [],
+        across=1,
+        each=300 if len(shown) == 1 else 200,
+        below=below + 12,
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *common_note(known, same),
+            *not_shown(len(networks) - len(groups), "networks"),
+            *not_shown(len(panels) - len(shown), "panels"),
+        ],
+    )
+    for place, panel in enumerate(shown):
+        bars = _overhead_bars(panel, groups, batches, first=place == 0, wide=each * (1 - gap))
+        figure.add_traces(bars, rows=[place + 1] * len(bars), cols=[1] * len(bars))
+    figure.update_layout(barmode="group", bargap=gap, bargroupgap=0.06)
+    figure.update_xaxes(ticks)
+    figure.update_yaxes(
+        title_text="overhead (%)", range=_overhead_range(known),
+        zeroline=True, zerolinecolor=INK, zerolinewidth=1.5, zerolinelayer="above traces",
+    )  # fmt: skip
+    return figure
+
+
+def _overhead_bars(
+    panel: pl.DataFrame,
+    networks: Sequence[Any],
+    batches: Sequence[Any],
+    *,
+    first: bool,
+    wide: float,
+) -> list[go.Bar]:
+    """Return one trace per batch size, the larger the darker; a group is so many pixels wide."""
+    import plotly.graph_objects as go
+    import polars as pl
+
+    bars = []
+    for place, batch in enumerate(batches):
+        own = panel.filter(pl.col("batch").eq_missing(batch))
+        values = dict(own.select("network", "overhead_percent").iter_rows())
+        known = [(x, values[name]) for x, name in enumerate(networks) if name in values]
+        texts = [f"{value:.1f}".replace("-", MINUS) for _, value in known]
+        bars.append(
+            go.Bar(
+                x=[x for x, _ in known],
+                y=[value for _, value in known],
+                name=figure_text(described("batch", batch)),
+                legendgroup=str(place),
+                showlegend=first and len(batches) > 1,
+                marker={"color": colour_at(0.15 + 0.7 * place / max(len(batches) - 1, 1))},
+                text=texts if wide / len(batches) >= _LEAST_LABELLED else None,
+                constraintext="none",
+                textposition="outside",
+                textangle=0,
+                textfont_size=11,
+                cliponaxis=False,
+                hoverinfo="text",
+                hovertext=[
+                    f"<b>{figure_text(described('network', networks[x]))}</b><br>"
+                    f"{figure_text(described('batch', batch))}<br>{text} %"
+                    for (x, _), text in zip(known, texts, strict=True)
+                ],
+            )
+        )
+    return bars
+
+
+def _overhead_range(known: pl.DataFrame) -> list[float]:
+    """Return the ends of the axis, with room for what the bars say."""
+    values = known["overhead_percent"].to_list()
+    low, high = min(0, *values), max(0, *values)
+    room = 0.14 * (high - low) or 1
+    return [low - room if low < 0 else 0, high + room if high > 0 else 0]

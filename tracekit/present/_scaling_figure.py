@@ -1,0 +1,205 @@
+"""Scaling curves: speedup or efficiency over the number of GPUs."""
+
+from __future__ import annotations
+
+from math import log10
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError
+from tracekit.present._configurations import NO_RUNS, common_note, described, distinct, not_shown
+from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
+from tracekit.present._panels import cell, known_rows, paneled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+_MOST_FACETS = 12
+_MOST_ACROSS = 3
+_FACET_HEIGHTS = {1: 400, 2: 320, 3: 250}
+_LINEAR_GPUS = 4
+_MOST_COUNTS = 8
+_LONE = 1.5
+_SCALING = {"speedup": "speedup", "efficiency": "efficiency (%)"}
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+
+
+def scaling_figure(
+    table: pl.DataFrame, *, value: str = "speedup", title: str, subtitle: str
+) -> go.Figure:
+    """Return scaling curves over the number of GPUs, and what would be ideal.
+
+    One panel per network, at most 12; one colour per method; one dash and marker per batch size.
+    From more than four GPUs on, the axes are logarithmic, so that the ideal speedup stays straight.
+
+    Parameters
+    ----------
+    table
+        One row per configuration: ``network``, ``batch``, ``method``, ``gpus``, and ``speedup``
+        or ``efficiency`` (a fraction: 0.42 is 42 %); rows without a value are not drawn.
+    value
+        ``speedup`` or ``efficiency``.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+
+    Raises
+    ------
+    UsageError
+        If `value` is another.
+    """
+    import polars as pl
+
+    if value not in _SCALING:
+        raise UsageError(f"no scaling curves of {value!r}", "choose speedup or efficiency")
+    known = known_rows(table, value).filter(pl.col("gpus") > 0, pl.col(value) > 0)
+    if known.is_empty():
+        return empty_figure(title, subtitle, NO_RUNS)
+    networks = distinct(known, "network")
+    shown, keys = networks[:_MOST_FACETS], _curve_keys(known)
+    across = min(len(shown), _MOST_ACROSS)
+    figure = paneled(
+        [described("network", network) for network in shown],
+        [key.name for key in keys],
+        across=across,
+        each=_FACET_HEIGHTS[across],
+        below=56,
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *common_note(known, ("batch",)),
+            *not_shown(len(networks) - len(shown), "networks"),
+        ],
+    )
+    figure.add_traces(keys)
+    gpus = distinct(known, "gpus")
+    axis = _padded(gpus[0], gpus[-1], far=gpus[-1] > _LINEAR_GPUS)
+    for place, network in enumerate(shown):
+        own = known.filter(known["network"].eq_missing(network))
+        for curve in [_ideal(axis, value), *_curves(own, known, value)]:
+            figure.add_trace(curve, **cell(place, across))
+    _scaling_axes(figure, known, value, len(shown))
+    return figure
+
+
+def _methods(known: pl.DataFrame) -> dict[Any, str]:
+    return {
+        method: SERIES_COLOURS[place % len(SERIES_COLOURS)]
+        for place, method in enumerate(distinct(known, "method"))
+    }
+
+
+def _batches(known: pl.DataFrame) -> dict[Any, dict[str, Any]]:
+    """Return dash and marker of each batch size."""
+    return {
+        batch: {"dash": _DASHES[place % len(_DASHES)], "symbol": _MARKERS[place % len(_MARKERS)]}
+        for place, batch in enumerate(distinct(known, "batch"))
+    }
+
+
+def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
+    """Return the entries of the legend: methods by colour, batch sizes by dash, and the ideal."""
+    import plotly.graph_objects as go
+
+    def entry(name: str, colour: str, dash: str, symbol: str | None) -> go.Scatter:
+        return go.Scatter(
+            x=[None], y=[None], mode="lines+markers" if symbol else "lines",
+            name=figure_text(name), line={"color": colour, "dash": dash, "width": 2},
+            marker={"symbol": symbol, "size": 7, "color": colour},
+        )  # fmt: skip
+
+    batches = _batches(known)
+    return [
+        *(
+            entry(described("method", method), colour, "solid", None)
+            for method, colour in _methods(known).items()
+        ),
+        *(
+            entry(described("batch", batch), MUTED, look["dash"], look["symbol"])
+            for batch, look in batches.items()
+            if len(batches) > 1
+        ),
+        entry("ideal", INK, "5px,4px", None),
+    ]
+
+
+def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatter]:
+    """Return the curves of one network."""
+    import plotly.graph_objects as go
+
+    colours, looks = _methods(known), _batches(known)
+    curves = []
+    for (method, batch), rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
+        look, name = looks[batch], f"{described('method', method)}, {described('batch', batch)}"
+        curves.append(
+            go.Scatter(
+                x=rows["gpus"].to_list(),
+                y=(rows[value] * (100 if value == "efficiency" else 1)).to_list(),
+                mode="lines+markers",
+                line={"color": colours[method], "dash": look["dash"], "width": 2},
+                marker={"symbol": look["symbol"], "size": 7, "color": colours[method]},
+                hoverinfo="text",
+                hovertext=[
+                    f"<b>{figure_text(name)}</b><br>{described('gpus', gpus)}<br>"
+                    + (f"{100 * number:.1f} %" if value == "efficiency" else f"{number:.2f}")
+                    for gpus, number in rows.select("gpus", value).iter_rows()
+                ],
+                showlegend=False,
+            )
+        )
+    return curves
+
+
+def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
+    """Return what would be ideal from one end of the axis across to the other."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=list(axis),
+        y=[100, 100] if value == "efficiency" else list(axis),
+        mode="lines",
+        line={"color": INK, "dash": "5px,4px", "width": 1},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: int) -> None:
+    gpus, values = distinct(known, "gpus"), known[value].to_list()
+    far = gpus[-1] > _LINEAR_GPUS
+    told = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
+    labels = {"tickvals": told, "ticktext": [str(count) for count in told]}
+    figure.update_xaxes(**labels, **_scaled(*_padded(gpus[0], gpus[-1], far=far), far=far))
+    if value == "efficiency":
+        figure.update_yaxes(range=[0, 100 * max(1.08, *(1.05 * each for each in values))])
+    elif far:
+        ends = _padded(min(1, *values), max(gpus[-1], *values), far=True)
+        ticks = [2.0**power for power in range(-6, 13)]
+        texts = [f"{tick:g}" for tick in ticks]
+        figure.update_yaxes(tickvals=ticks, ticktext=texts, **_scaled(*ends, far=True))
+    else:
+        figure.update_yaxes(range=[0, 1.06 * max(gpus[-1], *values)])
+    across = min(panels, _MOST_ACROSS)
+    for place in range(panels):
+        at = cell(place, across)
+        if place + across >= panels:
+            figure.update_xaxes(title_text="GPUs", **at)
+        if at["col"] == 1:
+            figure.update_yaxes(title_text=_SCALING[value], **at)
+
+
+def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
+    """Return the ends of an axis a little beyond those of what it shows."""
+    if far:
+        room = (high / low) ** 0.05 if high > low else _LONE
+        return low / room, high * room
+    room = 0.05 * (high - low) or 0.1
+    return low - room, high + room
+
+
+def _scaled(low: float, high: float, *, far: bool) -> dict[str, Any]:
+    """Return an axis from one value to another, logarithmic where it goes far."""
+    ends = [log10(low), log10(high)] if far else [low, high]
+    return {"type": "log" if far else "linear", "range": ends}
