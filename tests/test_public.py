@@ -62,6 +62,10 @@ PUBLIC = {
         overhead_figure printable records save_figure scaling_figure stage_bars_figure terminal
         to_csv to_json to_markdown to_parquet utilisation_figure
     """,
+    "tracekit.recording": """
+        Configuration LAUNCHERS Launch Nsys Plan Study Wanted find_nsys gpu_count load_study perform
+        plan profile_command reports_in split study_names trace_names
+    """,
     "tracekit.sources": "Progress check_readable content_files open_report read read_smi",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
@@ -92,6 +96,7 @@ MAY_IMPORT = {
     "store": {"model", "sources", "attribution"},
     "analysis": {"model", "machine"},
     "present": {"model", "analysis", "machine"},
+    "recording": set(),
     **{part: set() for part in EVERYWHERE},
 }
 """What each part may import of ours, beside itself and `EVERYWHERE`; the rest may import all."""

@@ -10,7 +10,8 @@ TracekitError
 │   ├── UnsupportedTraceError  it is a trace of a kind that is not read yet
 │   ├── DamagedTraceError  it is a trace, but cut short or corrupt
 │   └── MissingDataError   it is a trace, but lacks what was asked for
-└── StoreError             the store or its catalogue cannot be used
+├── StoreError             the store or its catalogue cannot be used
+└── RecordingError         a program cannot be recorded, or ended with an error
 
 Each says what is wrong, where, and what to do. The command line prints it as one message and exits
 with 2; no traceback is shown for any of them.
@@ -76,3 +77,7 @@ class MissingDataError(InputError):
 
 class StoreError(TracekitError):
     """The store or its catalogue cannot be used."""
+
+
+class RecordingError(TracekitError):
+    """A program cannot be recorded, or ended with an error."""

@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 SCHEMAS = ROOT / "schemas" / "json"
 QUERY = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"
-LINK_KEYS = ["link", "pair", "route", "method", "stage", "iteration", "link,stage", "pair,method"]
-COMPARED = ["step", "stage", "kind", "kernel", "range", "device", "collective", "api", "link"]
+LINK_KEYS = [
+    "link", "pair", "route", "method", "stage", "rank", "node", "iteration", "link,stage",
+    "pair,method",
+]  # fmt: skip
+COMPARED = [
+    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
+    "link",
+]  # fmt: skip
 OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
 SIZED = ["--bytes", "all_reduce=25MB"]
@@ -55,6 +61,7 @@ LISTINGS = {
         ["collectives"],
         ["collectives", *SIZED],
         ["collectives", "--by", "collective,stage"],
+        ["collectives", "--by", "collective,rank,node"],
     ],
     "compare": [
         *(["compare", "ddp", "ddp", "--by", key] for key in COMPARED),
@@ -89,6 +96,7 @@ LISTINGS = {
     "topology-list": [["topology", "list"]],
     "topology-check": [["topology", "check", str(TOPOLOGY)]],
     "info": [["info"], ["info", "ddp"]],
+    "record": [["record", "--study", "dgx1"], ["record", "--study", "dgx1", "--where", "gpus=2"]],
     "sql": [["sql", "@latest", QUERY], ["sql", "ddp", "SELECT * FROM ranges LIMIT 20"]],
     "runs": [["runs"], ["runs", "list"], ["runs", "--label", "gpus=4"], ["runs", "--label", "a=b"]],
     "runs-show": [["runs", "show"], ["runs", "show", "ddp"]],
@@ -108,7 +116,10 @@ def test_every_schema_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("name", "words"), CASES, ids=[" ".join(w[:4]) for _, w in CASES])
-def test_json_is_as_its_schema_says(stored: Path, name: str, words: list[str]) -> None:
+def test_json_is_as_its_schema_says(
+    stored: Path, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # nothing is recorded
     done = tracekit(*words, "--format", "json")
     document = json.loads(done.stdout)
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())

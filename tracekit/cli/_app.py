@@ -16,6 +16,7 @@ from tracekit.cli._latency import latency
 from tracekit.cli._links import links
 from tracekit.cli._memory import memory
 from tracekit.cli._options import examples
+from tracekit.cli._record import record
 from tracekit.cli._runs import runs
 from tracekit.cli._sql import sql
 from tracekit.cli._studies import overhead, scaling, study
@@ -58,6 +59,15 @@ app.command(
         "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
     )
 )(ingest)
+app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "tracekit record -- python train.py --epochs 1",
+        "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
+        "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
+        "tracekit record --study dgx1 --where network=lenet",
+    ),
+)(record)
 app.add_typer(runs, name="runs")
 app.command(
     epilog=examples(

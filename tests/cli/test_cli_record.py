@@ -1,0 +1,182 @@
+"""`tracekit record`, with a program that takes the place of nsys, and with nsys where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli_helpers import ROOT, in_process, tracekit
+from fake_nsys import make_fake_nsys
+
+import tracekit as tk
+
+PRINTING = [sys.executable, "-c", "print('loss 3')"]
+
+
+@pytest.fixture(autouse=True)
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    program = make_fake_nsys(folder)
+    monkeypatch.setenv("TRACEKIT_NSYS", str(program))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return program
+
+
+def test_a_program_is_recorded_ingested_and_broken_down(tmp_path: Path) -> None:
+    done = in_process("record", "--name", "first", "--label", "gpus=0", "--", *PRINTING)
+    assert done.code == 0, done.stderr
+    assert "first · time by stage" in done.stdout
+    assert "measured on the host" in done.stdout
+    assert "loss 3" in done.stderr
+    assert "loss 3" not in done.stdout
+    run = tk.open("first")
+    assert dict(run.labels) == {"gpus": "0"}
+    assert run.breakdown()["busy_ns"].to_list() == [1200, 400]
+    assert (tmp_path / "recordings" / "first" / "report.nsys-rep").is_file()
+
+
+def test_its_result_is_a_breakdown_in_any_format() -> None:
+    done = in_process("record", "--format", "json", *PRINTING)
+    document = json.loads(done.stdout)
+    schema = json.loads((ROOT / "schemas" / "json" / "breakdown.schema.json").read_text())
+    jsonschema.validate(document, schema)
+    assert document["rows"][0]["ranges"] == 2
+
+
+def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    for expected in ("train", "train-2"):
+        done = in_process("record", "--", sys.executable, script, "--lr", "3")
+        assert f"{expected} · time by stage" in done.stdout
+    (tmp_path / "recordings" / "train-3").mkdir()
+    assert "/train-4/" in tracekit("record", "--dry-run", "--", "python", script).stdout
+    module = tracekit("record", "--dry-run", "--", "python", "-u", "-m", "pkg.train", "-x").stdout
+    assert "/pkg.train/" in module
+    assert "/python/" in tracekit("record", "--dry-run", "--", "python", "-c", "pass").stdout
+    taken = tracekit("record", "--name", "train", "--", *PRINTING)
+    assert taken.exit_code == 2
+    assert "there is a run 'train' already" in taken.stderr
+
+
+def test_ranks_become_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = tmp_path / "srun"
+    launcher.write_text(
+        "#!/bin/sh\nshift 2\nfor SLURM_PROCID in 0 1; do\n"
+        'export SLURM_PROCID; "$@" || exit 1\ndone\n'
+    )
+    launcher.chmod(0o755)
+    done = in_process("record", "--name", "two", "--", launcher, "-n", "2", *PRINTING)
+    assert done.code == 0, done.stderr
+    found = tk.open("two").breakdown(by="rank")  # 200 ns of 1,800 lie between the steps
+    assert found.rows() == [(0, 4, 1600, 16 / 36), (1, 4, 1600, 16 / 36)]
+
+
+def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
+    done = tracekit("record", "--dry-run", "--memory-usage", "--", "python", "a b.py")
+    assert done.stdout == (
+        f"{nsys} profile --trace=cuda,nvtx,osrt --cuda-memory-usage=true --sample=none"
+        f" --cpuctxsw=none --output={tmp_path}/recordings/a_b/report python 'a b.py'\n"
+    )
+    assert not (tmp_path / "recordings").exists()
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no program to record"),
+        (["--trace", "cuda,x", "--", "a"], "cannot trace 'x'"),
+        (["--nsys", "/no/such", "--", "a"], "there is no /no/such here to record with"),
+        (["--study", "x"], "no study 'x'"),
+        (["--study", "cpu", "--", "a"], "leave out the program"),
+        (["--cpu", "--", "a"], "--where and --cpu are for a study"),
+        (["--label", "x", "--", "a"], "label 'x' is not of the form"),
+    ],
+)
+def test_what_cannot_be_recorded(words: list[str], message: str) -> None:
+    done = tracekit("record", *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
+    done = in_process("record", "--name", "x", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.code == 2
+    assert "ended with code 7" in done.stderr
+    assert json.loads(tracekit("runs", "--format", "json").stdout)["rows"] == []
+
+
+STUDY = """
+version = 1
+program = ["{python}", "-c", "import sys; sys.exit({code})"]
+[grid]
+code = [0, 5]
+[fixed]
+device = "cpu"
+"""
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "codes.toml"
+    path.write_text(STUDY)
+    first = in_process("record", "--study", path, "--format", "json")
+    assert first.code == 1
+    rows = json.loads(first.stdout)["rows"]
+    assert rows[0]["status"] == "recorded"
+    assert rows[1]["status"].startswith("failed: ")
+    assert rows[1]["status"].endswith("ended with code 5")
+    assert dict(tk.open("codes-code=0").labels) == {"study": "codes", "code": "0"}
+    # A recording that was not ingested is ingested, and not made again.
+    tracekit("runs", "remove", "codes-code=0")
+    again = in_process("record", "--study", path, "--where", "code=0", "--format", "json")
+    assert json.loads(again.stdout)["rows"][0]["status"] == "recorded"
+    assert "recording: " not in again.stderr
+    third = in_process("record", "--study", path, "--where", "code=0")
+    assert "recorded already" in third.stdout
+
+
+def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:
+    done = tracekit("record", "--study", "dgx1", "--where", "network=lenet", "--where", "batch=16")
+    assert done.exit_code == 0
+    assert done.stdout.count("left out: needs 8 GPUs, and there are 0") == 2
+    cpu = tracekit("record", "--study", "dgx1", "--cpu", "--dry-run", "--format", "json")
+    rows = json.loads(cpu.stdout)["rows"]
+    assert {row["status"] for row in rows if row["method"] == "nccl"} == {
+        "left out: nccl needs GPUs"
+    }
+    assert all("--device cpu" in row["status"] for row in rows if row["method"] == "p2p")
+
+
+REAL = shutil.which("nsys")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(REAL is None, reason="no nsys on the path")
+def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever version of the package nvtx is here, processes and the capture are recorded."""
+    monkeypatch.delenv("TRACEKIT_NSYS")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import nvtx, time\n"
+        "for n in range(3):\n"
+        "    with nvtx.annotate(f'iteration {n}'):\n"
+        "        with nvtx.annotate('FP'):\n"
+        "            time.sleep(0.01)\n"
+        "        with nvtx.annotate('WU'):\n"
+        "            time.sleep(0.005)\n"
+    )
+    done = in_process("record", "--trace", "nvtx,osrt", "--format", "json", sys.executable, script)
+    assert (tmp_path / "recordings" / "train" / "report.nsys-rep").is_file(), done.stderr
+    if "neither GPU work nor NVTX ranges" in done.stderr:
+        pytest.skip("this nsys does not hear this version of the package nvtx")
+    rows = {row["stage"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["FP"]["ranges"] == 3
+    assert 30_000_000 <= rows["FP"]["busy_ns"] < 300_000_000
+    assert 15_000_000 <= rows["WU"]["busy_ns"] < rows["FP"]["busy_ns"]

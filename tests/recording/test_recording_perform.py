@@ -1,0 +1,146 @@
+"""Plans, and what becomes of them under a program that takes the place of nsys."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_nsys import make_fake_nsys
+
+from tracekit.errors import RecordingError, UsageError
+from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
+
+
+@pytest.fixture
+def nsys(tmp_path: Path) -> Nsys:
+    return find_nsys(str(make_fake_nsys(tmp_path)))
+
+
+def test_one_report_of_a_program(tmp_path: Path, nsys: Nsys) -> None:
+    made = plan(["python", "a b.py"], Wanted(), nsys, tmp_path / "out")
+    assert made.environment == {}
+    assert made.command[-3:] == (f"--output={tmp_path}/out/report", "python", "a b.py")
+    assert shlex.split(str(made)) == list(made.command)
+
+
+def test_a_report_of_each_rank(tmp_path: Path, nsys: Nsys) -> None:
+    command = ["srun", "-n", "2", "./train"]
+    made = plan(command, Wanted(), nsys, tmp_path / "out")
+    assert made.command[:5] == ("srun", "-n", "2", nsys.program, "profile")
+    assert made.command[-2:] == (f"--output={tmp_path}/out/rank%q{{SLURM_PROCID}}", "./train")
+    together = plan(command, Wanted(), nsys, tmp_path / "out", one_report=True)
+    assert together.command[0] == nsys.program
+    assert together.command[-5:] == (f"--output={tmp_path}/out/report", *command)
+
+
+def test_variables_that_are_set(tmp_path: Path, nsys: Nsys) -> None:
+    by_range = plan(["a"], Wanted(capture_range="x@y"), nsys, tmp_path)
+    assert by_range.environment == {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    assert str(by_range).startswith("NSYS_NVTX_PROFILER_REGISTER_ONLY=0 /")
+    logged = plan(["a"], Wanted(capture_range="cuda"), nsys, tmp_path, nccl_log=True)
+    assert logged.environment["NCCL_DEBUG"] == "INFO"
+    assert logged.environment["NCCL_DEBUG_FILE"] == f"{tmp_path}/nccl.%h.%p.log"
+
+
+@pytest.mark.parametrize("wanted", [Wanted(gpu_metrics="all"), Wanted(nic_metrics=True)])
+def test_counters_are_sampled_once_per_machine(tmp_path: Path, nsys: Nsys, wanted: Wanted) -> None:
+    with pytest.raises(UsageError, match="--one-report"):
+        plan(["srun", "a"], wanted, nsys, tmp_path)
+    assert plan(["srun", "a"], wanted, nsys, tmp_path, one_report=True)
+
+
+def test_reports_are_there_once_the_program_is_through(tmp_path: Path, nsys: Nsys) -> None:
+    out = tmp_path / "deep" / "out"
+    seen = f"import os; print(os.listdir({str(out.parent)!r}))"
+    made = perform(plan([sys.executable, "-c", seen], Wanted(), nsys, out))
+    assert made == [out / "report.nsys-rep"] == reports_in(out)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_its_output_leaves_standard_output_alone(
+    tmp_path: Path, nsys: Nsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    perform(plan([sys.executable, "-c", "print('loss 3')"], Wanted(), nsys, tmp_path / "out"))
+    assert capfd.readouterr().out == ""
+
+
+def test_nothing_is_overwritten(tmp_path: Path, nsys: Nsys) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").touch()
+    with pytest.raises(UsageError, match="holds files already: give another"):
+        perform(plan(["true"], Wanted(), nsys, out))
+    (out / "mine").unlink()
+    assert perform(plan(["true"], Wanted(), nsys, out))
+
+
+def test_a_program_that_fails(tmp_path: Path, nsys: Nsys) -> None:
+    out = tmp_path / "out"
+    made = plan([sys.executable, "-c", "raise SystemExit(3)"], Wanted(), nsys, out)
+    with pytest.raises(RecordingError, match=r"SystemExit\(3\)' ended with code 3: .*out.partial"):
+        perform(made)
+    assert not out.exists()
+    assert [path.name for path in reports_in(tmp_path / "out.partial")] == ["report.nsys-rep"]
+    # What an earlier attempt left is not taken for a part of the next one.
+    assert perform(plan(["true"], Wanted(), nsys, out)) == [out / "report.nsys-rep"]
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_no_report_is_written(tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_REPORT", "1")
+    with pytest.raises(RecordingError, match=r"nsys wrote no report of true: .*capture range"):
+        perform(plan(["true"], Wanted(), nsys, tmp_path / "out"))
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_launcher_that_is_not_there(tmp_path: Path, nsys: Nsys) -> None:
+    with pytest.raises(RecordingError, match="/no/such/srun does not run"):
+        perform(plan(["/no/such/srun", "a"], Wanted(), nsys, tmp_path / "out"))
+    assert list(tmp_path.glob("out*")) == []
+
+
+def test_an_interrupt_waits_for_the_report(tmp_path: Path, nsys: Nsys) -> None:
+    """As from a terminal, all processes are interrupted together."""
+    ready = tmp_path / "ready"
+    program = (
+        "import pathlib, time\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    pass\n"
+    )
+    tool = tmp_path / "patient"
+    tool.write_text(
+        Path(nsys.program)
+        .read_text()
+        .replace(
+            "code = subprocess",
+            "import signal; signal.signal(signal.SIGINT, lambda *_: None)\ncode = subprocess",
+        )
+    )
+    tool.chmod(0o755)
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from tracekit.recording import *\n"
+        f"made = plan([sys.executable, '-c', {program!r}], Wanted(), find_nsys({str(tool)!r}),"
+        f" Path({str(tmp_path / 'out')!r}))\n"
+        "try:\n    perform(made)\nexcept Exception as error:\n    sys.exit(repr(error))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, start_new_session=True, text=True
+    ) as process:
+        end = time.monotonic() + 60
+        while not ready.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        time.sleep(0.2)
+        import os
+
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert "RecordingError" in said
+    assert "interrupted: what was recorded is in" in said
+    assert reports_in(tmp_path / "out.partial")

@@ -1,0 +1,139 @@
+"""Studies: their grids, and what of them a machine allows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracekit.errors import UsageError
+from tracekit.recording import gpu_count, load_study, study_names
+
+TEXT = """
+version = 1
+title = "a study"
+program = ["{python}", "train.py", "--gpus={gpus}", "{method}"]
+only_gpus = ["nccl"]
+[grid]
+gpus = [1, 2]
+method = ["p2p", "nccl"]
+[fixed]
+steps = 3
+"""
+
+
+def _written(folder: Path, text: str = TEXT) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_all_that_are_known_can_be_loaded() -> None:
+    assert study_names() == ["cpu", "dgx1"]
+    for name in study_names():
+        study = load_study(name)
+        assert study.title
+        for each in study.configurations():
+            assert "workloads.train" in study.command(each, cpu=False)
+
+
+def test_the_grid_of_the_studies() -> None:
+    study = load_study("dgx1")
+    assert len(study.configurations()) == 5 * 3 * 4 * 2
+    chosen = study.configurations({"network": "lenet", "gpus": "8", "batch": "16"})
+    assert [each.name for each in chosen] == [
+        "dgx1-network=lenet-batch=16-gpus=8-method=p2p",
+        "dgx1-network=lenet-batch=16-gpus=8-method=nccl",
+    ]
+    assert chosen[0].labels == {
+        "study": "dgx1", "network": "lenet", "batch": "16", "gpus": "8", "method": "p2p",
+    }  # fmt: skip
+
+
+def test_commands(tmp_path: Path) -> None:
+    study = load_study(_written(tmp_path))
+    first, second = study.configurations({"gpus": "2"})
+    command = (sys.executable, "train.py", "--gpus=2", "p2p", "--steps", "3")
+    assert study.command(first, cpu=False) == command
+    assert study.command(first, cpu=True) == (*command, "--device", "cpu")
+    assert first.name == "mine-gpus=2-method=p2p"
+    assert second.options == {"gpus": 2, "method": "nccl"}
+
+
+def test_what_a_machine_allows(tmp_path: Path) -> None:
+    study = load_study(_written(tmp_path))
+    p2p, nccl = study.configurations({"gpus": "2"})
+    assert study.obstacle(p2p, 2, cpu=False) is None
+    assert study.obstacle(p2p, 1, cpu=False) == "needs 2 GPUs, and there are 1"
+    assert study.obstacle(p2p, 0, cpu=True) is None
+    assert study.obstacle(nccl, 0, cpu=True) == "nccl needs GPUs"
+
+
+def test_a_study_that_trains_on_the_cpu_by_itself() -> None:
+    study = load_study("cpu")
+    assert study.on_cpu
+    command = study.command(study.configurations()[0], cpu=True)
+    assert command.count("--device") == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"network": "x"}, "study mine has no 'network': it has gpus, method"),
+        ({"gpus": "3"}, "study mine has no configuration with gpus=3"),
+    ],
+)
+def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_study(_written(tmp_path)).configurations(where)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version = 2", "version is not 1"),
+        ("not toml", r"mine.toml is not a study \("),
+        (TEXT.replace("title", "titel"), "unknown key 'titel'"),
+        (TEXT.replace("[1, 2]", "[]"), "gpus is not a list"),
+        (TEXT.replace("[1, 2]", "[1.5]"), "gpus is not a list"),
+        (TEXT.replace("{method}", "{methods}"), "program names 'methods'"),
+        ("version = 1\nprogram = 3", "program is not a list"),
+        ("version = 1\ngrid = 3", "grid is not a table"),
+    ],
+)
+def test_files_that_are_no_studies(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_study(_written(tmp_path, text))
+
+
+def test_no_such_study() -> None:
+    with pytest.raises(UsageError, match=r"no study 'nope': there are cpu, dgx1, or name a file"):
+        load_study("nope")
+
+
+def test_text_in_a_study_is_not_run(tmp_path: Path) -> None:
+    text = TEXT.replace('"train.py"', '"{gpus.__class__}", "$(touch x); {0}"')
+    with pytest.raises(UsageError, match="program names '0'"):
+        load_study(_written(tmp_path, text))
+
+
+class TestGpus:
+    @pytest.fixture
+    def two(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def test_as_the_driver_says(self, two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert gpu_count() == 2
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert gpu_count() == 1
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert gpu_count() == 0
+
+    def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/no/such")
+        assert gpu_count() == 0

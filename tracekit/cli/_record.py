@@ -1,0 +1,350 @@
+"""`tracekit record`: record a program, or a study, with Nsight Systems."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.cli._guard import complain
+from tracekit.cli._options import (
+    LabelOption,
+    RulesOption,
+    StoreOption,
+    WhereOption,
+    listing,
+    parse_labels,
+    rows_frame,
+)
+from tracekit.cli._output import Listing
+from tracekit.cli._progress import progress_bar, progress_bars
+from tracekit.errors import InputError, RecordingError, UsageError
+
+if TYPE_CHECKING:
+    import tracekit
+    from tracekit.recording import Configuration, Plan, Study, Wanted
+
+_WHAT = "What to record"
+_STUDY = "Studies"
+_FOLDER = Path("recordings")
+_FAILED = 1
+
+
+@listing
+def record(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- PROGRAM...", help="The program to record, with its arguments."),
+    ] = None,
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run. Default: the program's.")
+    ] = None,
+    label: LabelOption = None,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--reports", metavar="DIR", help="Where reports are kept, in a folder for each run."
+        ),
+    ] = _FOLDER,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands, and run nothing.")
+    ] = False,
+    one_report: Annotated[
+        bool,
+        typer.Option(
+            "--one-report", help="Record a launcher and all its ranks on this machine together."
+        ),
+    ] = False,
+    nsys: Annotated[
+        str | None,
+        typer.Option(
+            "--nsys", metavar="PATH", help="The nsys. Default: TRACEKIT_NSYS, or the installed."
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="APIS",
+            help="As nsys takes it. Default: cuda,nvtx,osrt, and mpi under mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi-impl",
+            metavar="MPI",
+            help="openmpi or mpich. Default: that of mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    capture_range: Annotated[
+        str | None,
+        typer.Option(
+            "--capture-range",
+            metavar="RANGE",
+            help="Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
+            " range (name@domain).",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    memory_usage: Annotated[
+        bool,
+        typer.Option("--memory-usage", help="Record the use of GPU memory.", rich_help_panel=_WHAT),
+    ] = False,
+    gpu_metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-metrics",
+            metavar="GPUS",
+            help="Sample counters of these GPUs: all, or numbers with commas.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    nic_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--nic-metrics", help="Sample counters of network adapters.", rich_help_panel=_WHAT
+        ),
+    ] = False,
+    graph_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--graph-nodes", help="Record the nodes of CUDA graphs.", rich_help_panel=_WHAT
+        ),
+    ] = False,
+    cpu_samples: Annotated[
+        bool,
+        typer.Option("--cpu-samples", help="Sample what CPUs do.", rich_help_panel=_WHAT),
+    ] = False,
+    nccl_log: Annotated[
+        bool,
+        typer.Option(
+            "--nccl-log",
+            help="Have NCCL write its rings and trees, for `tracekit links --nccl-log`.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nsys-option",
+            metavar="OPTION",
+            help="An option of `nsys profile`, such as --nsys-option=--delay=5.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Record a grid of configurations: dgx1, cpu, or a TOML file. What is in the store"
+            " already is not recorded again.",
+            rich_help_panel=_STUDY,
+        ),
+    ] = None,
+    where: WhereOption = None,
+    cpu: Annotated[
+        bool,
+        typer.Option("--cpu", help="Train a study on the CPU.", rich_help_panel=_STUDY),
+    ] = False,
+    rules: RulesOption = None,
+    store: StoreOption = None,
+) -> Listing:
+    """Record a program with nsys, ingest the report, and say where the time goes.
+
+    Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
+    tracekit stand before the program.
+    """
+    from tracekit.recording import Wanted, trace_names
+
+    wanted = Wanted(
+        trace_names(trace or ""), capture_range, memory_usage, gpu_metrics, nic_metrics,
+        graph_nodes, cpu_samples, mpi, tuple(more or ()),
+    )  # fmt: skip
+    recorder = _Recorder(
+        wanted, folder, nsys, store, rules, parse_labels(label or []), one_report, nccl_log
+    )
+    if study is not None:
+        if program or name:
+            raise UsageError(
+                "a study names its programs and runs itself", "leave out the program and --name"
+            )
+        return _record_study(recorder, study, parse_labels(where or []), cpu=cpu, dry_run=dry_run)
+    if where or cpu:
+        raise UsageError("--where and --cpu are for a study", "name it with --study")
+    chosen = recorder.free_name(program or [], name)
+    plan = recorder.plan(program or [], chosen)
+    if dry_run:
+        typer.echo(str(plan))
+        raise typer.Exit
+    return _breakdown(recorder.record(plan, chosen))
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Records programs in one way, into one store."""
+
+    wanted: "Wanted"
+    folder: Path
+    nsys: str | None
+    store: Path | None
+    rules: Path | None
+    labels: Mapping[str, str]
+    one_report: bool
+    nccl_log: bool
+
+    def names(self) -> set[str]:
+        """Return the names of the runs in the store."""
+        from tracekit import Store
+
+        return {each.name for each in Store.discover(self.store).runs()}
+
+    def free_name(self, program: Sequence[str], name: str | None) -> str:
+        """Return a name that no run has: the one asked for, or the program's with a number."""
+        from tracekit.errors import NameTakenError
+
+        taken = self.names()
+        if name is not None:
+            if name in taken:
+                raise NameTakenError(f"there is a run {name!r} already", "give another --name")
+            return name
+        own = _program_name(program)
+        tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+        return next(
+            each for each in tried if each not in taken and not (self.folder / each).exists()
+        )
+
+    def plan(self, program: Sequence[str], name: str) -> "Plan":
+        """Return how to record a program."""
+        from tracekit.recording import find_nsys, plan
+
+        return plan(
+            program,
+            self.wanted,
+            find_nsys(self.nsys),
+            self.folder / _as_file_name(name),
+            one_report=self.one_report,
+            nccl_log=self.nccl_log,
+        )
+
+    def record(
+        self, plan: "Plan", name: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> "tracekit.Run":
+        """Record what was planned, and ingest it."""
+        from tracekit.recording import perform
+
+        typer.echo(f"recording: {plan}", err=True)
+        reports = perform(plan)
+        typer.echo(f"recorded: {', '.join(map(str, reports))}", err=True)
+        return self.ingest(reports, name, labels)
+
+    def ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
+        """Make a run of reports; a message about one of them says that they are still there."""
+        try:
+            return self._ingest(reports, name, {**self.labels, **labels})
+        except InputError as error:
+            raise type(error)(error.what, _also(error.hint, reports[0].parent)) from error
+
+    def _ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
+        import tracekit
+
+        options: dict[str, Any] = {
+            "name": name, "labels": labels, "store": self.store, "rules": self.rules,
+            "nsys": self.nsys,
+        }  # fmt: skip
+        if len(reports) == 1:
+            with progress_bar(reports[0]) as progress:
+                return tracekit.ingest(reports[0], progress=progress, **options)[0]
+        with progress_bars(name) as (progress, each):
+            return tracekit.ingest(reports, progress=progress, report_progress=each, **options)[0]
+
+
+def _also(hint: str | None, folder: Path) -> str:
+    kept = f"what was recorded is in {folder}"
+    return kept if hint is None else f"{hint}; {kept}"
+
+
+def _program_name(program: Sequence[str]) -> str:
+    """Return what a program is called: its script or module, not the Python that runs it."""
+    from tracekit.recording import split
+
+    words = list(split(program).program)
+    if PurePath(words[0]).name.startswith("python"):
+        rest = [word for word in words[1:] if word == "-m" or not word.startswith("-")]
+        words = (words if "-c" in words else rest[1:] if rest[:1] == ["-m"] else rest) or words
+    own = PurePath(words[0]).name
+    return own.removesuffix(".py") or "program"
+
+
+def _as_file_name(name: str) -> str:
+    """Return a name in which nothing means anything to a file system, nor to nsys."""
+    return "".join(each if each.isalnum() or each in "-_.=+" else "_" for each in name).strip(".")
+
+
+def _breakdown(run: "tracekit.Run") -> Listing:
+    from tracekit.analysis import breakdown_with_meta, share_meaning
+
+    rows, meta = breakdown_with_meta(run.trace, ["stage"])
+    meta["share"] = share_meaning("stage")
+    if run.warnings:
+        meta = {**meta, "warnings": list(run.warnings)}
+    return Listing(
+        "breakdown", run.name, rows, meta, f"{run.name} · time by stage", "no ops in this window"
+    )
+
+
+def _record_study(
+    recorder: _Recorder, reference: str, where: Mapping[str, str], *, cpu: bool, dry_run: bool
+) -> Listing:
+    from tracekit.recording import gpu_count, load_study
+
+    study = load_study(reference)
+    gpus, done = gpu_count(), recorder.names()
+    rows: list[dict[str, Any]] = []
+    for configuration in study.configurations(where):
+        obstacle = study.obstacle(configuration, gpus, cpu=cpu or study.on_cpu)
+        if configuration.name in done:
+            status = "recorded already"
+        elif obstacle is not None:
+            status = f"left out: {obstacle}"
+        elif dry_run:
+            status = str(_configured(recorder, study, configuration, cpu=cpu))
+        else:
+            status = _attempt(recorder, study, configuration, cpu=cpu)
+        rows.append({**configuration.options, "run": configuration.name, "status": status})
+    failed = any(row["status"].startswith("failed") for row in rows)
+    return Listing(
+        "record", None, rows_frame(rows), {"study": study.name, "title": study.title},
+        f"study {study.name}", exit_code=_FAILED if failed else 0,
+    )  # fmt: skip
+
+
+def _configured(
+    recorder: _Recorder, study: "Study", configuration: "Configuration", *, cpu: bool
+) -> "Plan":
+    return recorder.plan(study.command(configuration, cpu=cpu), configuration.name)
+
+
+def _attempt(
+    recorder: _Recorder, study: "Study", configuration: "Configuration", *, cpu: bool
+) -> str:
+    """Record a configuration, and return what became of it: others may still succeed."""
+    from tracekit.recording import reports_in
+
+    try:
+        plan = _configured(recorder, study, configuration, cpu=cpu)
+        if reports := reports_in(plan.folder):  # as an earlier attempt left them
+            recorder.ingest(reports, configuration.name, configuration.labels)
+        else:
+            recorder.record(plan, configuration.name, configuration.labels)
+    except (RecordingError, InputError) as error:
+        complain(f"{configuration.name}: {error}")
+        return f"failed: {error.what}"
+    return "recorded"

@@ -1,0 +1,29 @@
+"""Records programs with Nsight Systems: which command that takes, and running it."""
+
+from tracekit.recording._launchers import LAUNCHERS, Launch, split
+from tracekit.recording._machine import gpu_count
+from tracekit.recording._nsys import Nsys, find_nsys
+from tracekit.recording._perform import perform
+from tracekit.recording._plan import Plan, plan, reports_in
+from tracekit.recording._profile import Wanted, profile_command, trace_names
+from tracekit.recording._study import Configuration, Study, load_study, study_names
+
+__all__ = [
+    "LAUNCHERS",
+    "Configuration",
+    "Launch",
+    "Nsys",
+    "Plan",
+    "Study",
+    "Wanted",
+    "find_nsys",
+    "gpu_count",
+    "load_study",
+    "perform",
+    "plan",
+    "profile_command",
+    "reports_in",
+    "split",
+    "study_names",
+    "trace_names",
+]

@@ -1,0 +1,152 @@
+"""Launchers of jobs: where the program begins among their arguments, and how a rank knows itself.
+
+nsys has to stand between a launcher and its program to write one report per rank.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from tracekit.errors import UsageError
+
+_SECONDS = 60
+_PYTHON_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
+_MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
+        "mpiexec.mpich", "orterun", "prterun")  # fmt: skip
+LAUNCHERS = ("torchrun", "srun", *_MPI)
+"""Programs that are known to run others once per rank."""
+_OPEN_MPI = ("open mpi", "open-mpi", "openrte", "prrte", "prte")
+_ALONE = {
+    "torchrun": {"--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path",
+                 "--run_path", "--virtual-local-rank", "--virtual_local_rank"},
+    "mpi": {"--allow-run-as-root", "--oversubscribe", "-oversubscribe", "--nooversubscribe",
+            "--bynode", "--byslot", "--tag-output", "-tag-output", "-l", "-prepend-rank", "-q",
+            "--quiet", "-v", "--verbose", "--display-map", "--report-bindings", "-genvall",
+            "-genvnone", "-disable-hostname-propagation", "--use-hwthread-cpus"},
+    "srun": {"-l", "--label", "-u", "--unbuffered", "--exclusive", "--overlap", "-O",
+             "--overcommit", "-K", "-E", "--preserve-env", "--contiguous", "--exact", "-Q",
+             "--quiet", "-v", "--verbose"},
+}  # fmt: skip
+"""Options without a value; all others are taken to have one, joined by an equals sign or not."""
+_TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-genv", "-env"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command taken apart.
+
+    Parameters
+    ----------
+    launcher
+        The launcher with its options; empty where there is none.
+    program
+        The program with its arguments.
+    rank_variable
+        Which variable of the environment holds the rank.
+    mpi
+        ``openmpi`` or ``mpich``, where the launcher is of an MPI.
+    """
+
+    launcher: tuple[str, ...]
+    program: tuple[str, ...]
+    rank_variable: str | None = None
+    mpi: str | None = None
+
+
+def split(command: Sequence[str]) -> Launch:
+    """Take a command apart into its launcher, if it has one that is known, and the program.
+
+    Raises
+    ------
+    UsageError
+        If the command is empty, or nothing is left for a launcher to run.
+    """
+    if not command:
+        raise UsageError("there is no program to record", "tracekit record -- python train.py")
+    kind, begin = _launcher(command)
+    if kind is None:
+        return Launch((), tuple(command))
+    end = _end_of_options(command, begin, _ALONE["mpi" if kind in _MPI else kind])
+    if end >= len(command):
+        raise UsageError(
+            f"{command[0]} has no program to run", f"tracekit record -- {command[0]} ... program"
+        )
+    if kind == "torchrun":
+        return _torchrun(command, begin, end)
+    if kind == "srun":
+        return Launch(tuple(command[:end]), tuple(command[end:]), "SLURM_PROCID")
+    mpi = implementation(command[0])
+    variable = "OMPI_COMM_WORLD_RANK" if mpi == "openmpi" else "PMI_RANK"
+    return Launch(tuple(command[:end]), tuple(command[end:]), variable, mpi)
+
+
+def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
+    """Return which launcher a command begins with, and where its options begin."""
+    name = PurePath(command[0]).name
+    if name in LAUNCHERS:
+        return name, 1
+    is_module = name.startswith("python") and len(command) > 2 and command[1] == "-m"  # noqa: PLR2004
+    return (_PYTHON_MODULES.get(command[2]), 3) if is_module else (None, 0)
+
+
+def _end_of_options(command: Sequence[str], begin: int, alone: set[str]) -> int:
+    """Return where the first word is that is neither an option nor the value of one."""
+    at = begin
+    while at < len(command) and command[at].startswith("-"):
+        option = command[at]
+        if option == "--":
+            return at + 1
+        if option in alone or "=" in option:
+            at += 1
+        elif option in _TWO_VALUES:
+            at += 3
+        else:
+            at += 2
+    return at
+
+
+def _torchrun(command: Sequence[str], begin: int, end: int) -> Launch:
+    """Have torchrun run a program rather than a Python script, so that nsys can be that program."""
+    options = list(command[begin:end])
+    runs_program = {"--no-python", "--no_python"} & set(options)
+    is_module = {"-m", "--module"} & set(options)
+    kept = [each for each in options if each not in {"-m", "--module"}]
+    if runs_program:
+        return Launch((*command[:begin], *kept), tuple(command[end:]), "RANK")
+    python = [_python_of(command), "-u", *(["-m"] if is_module else [])]
+    launcher = (*command[:begin], *kept, "--no-python")
+    return Launch(launcher, (*python, *command[end:]), "RANK")
+
+
+def _python_of(command: Sequence[str]) -> str:
+    """Return the Python that a torchrun belongs to: the one beside it, else the first on the path.
+
+    A symbolic link to a Python of a virtual environment must not be followed, or it is left.
+    """
+    if PurePath(command[0]).name.startswith("python"):
+        return command[0]
+    found = shutil.which(command[0])
+    beside = None if found is None else shutil.which("python", path=str(PurePath(found).parent))
+    return beside or "python"
+
+
+def implementation(launcher: str) -> str:
+    """Return which MPI a launcher is of, ``openmpi`` or ``mpich`` (and all that is like it)."""
+    said = PurePath(launcher).name
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that the user is about to run
+            [launcher, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        said += (done.stdout + done.stderr).decode("utf-8", "replace")
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # what runs it will say so
+    is_open = any(each in said.lower() for each in (*_OPEN_MPI, "openmpi", "orterun", "prterun"))
+    return "openmpi" if is_open else "mpich"

@@ -1,0 +1,28 @@
+"""What the machine at hand has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+_SECONDS = 60
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpu_count() -> int:
+    """Return how many GPUs a program would see here: 0 where no driver says that there are any."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-L"],  # noqa: S607 - the driver's tool is wherever the path has it
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    present = sum(line.startswith(b"GPU ") for line in done.stdout.splitlines())
+    visible = os.environ.get(_VISIBLE)
+    if visible is None:
+        return present
+    return min(present, sum(bool(each.strip()) for each in visible.split(",")))

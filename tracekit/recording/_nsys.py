@@ -1,0 +1,87 @@
+"""What the installed nsys can record, as its own help says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from tracekit.errors import RecordingError
+
+VARIABLE = "TRACEKIT_NSYS"
+"""Names the nsys to use, if it is not the one on the path."""
+_SECONDS = 60
+_OPTION = re.compile(r"^\s+(?:-[a-zA-Z], )?--([a-z][a-z0-9-]+)", re.MULTILINE)
+_TRACE = re.compile(r"^\s+-t, --trace=(?:.|\n)*?(?=^\s+-|\Z)", re.MULTILINE)
+_QUOTED = re.compile(r"'([a-z][a-z0-9-]*)'")
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An nsys and what it can do.
+
+    Parameters
+    ----------
+    program
+        Its path.
+    version
+        What it says its version is.
+    options
+        Long options of ``nsys profile``, without dashes.
+    traces
+        What its option ``--trace`` takes; empty where its help does not say.
+    """
+
+    program: str
+    version: str
+    options: frozenset[str]
+    traces: frozenset[str]
+
+    @classmethod
+    def of(cls, program: str, version: str, profile_help: str) -> Nsys:
+        """Read what an nsys can do out of ``nsys --version`` and ``nsys profile --help``."""
+        traces = _TRACE.search(profile_help)
+        return cls(
+            program,
+            version.strip(),
+            frozenset(_OPTION.findall(profile_help)),
+            frozenset(_QUOTED.findall(traces[0] if traces else "")),
+        )
+
+    def first_of(self, *options: str) -> str | None:
+        """Return the first of some options that it has: newer versions rename some."""
+        return next((option for option in options if option in self.options), None)
+
+
+def find_nsys(tool: str | None = None) -> Nsys:
+    """Return the nsys of this name or path; by default ``TRACEKIT_NSYS``, else the one on the path.
+
+    Raises
+    ------
+    RecordingError
+        If there is none, or it does not run.
+    """
+    name = tool or os.environ.get(VARIABLE) or "nsys"
+    program = shutil.which(name)
+    if program is None:
+        raise RecordingError(
+            f"there is no {name} here to record with",
+            f"install NVIDIA Nsight Systems, or name its nsys with --nsys or {VARIABLE}",
+        )
+    return Nsys.of(program, _said(program, "--version"), _said(program, "profile", "--help"))
+
+
+def _said(program: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that the user chose
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RecordingError(f"{program} does not run ({error})") from error
+    return (done.stdout + done.stderr).decode("utf-8", "replace")

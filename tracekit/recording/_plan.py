@@ -1,0 +1,119 @@
+"""How a program is recorded: the whole command, and where its reports will be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracekit.errors import UsageError
+from tracekit.recording._launchers import Launch, split
+from tracekit.recording._nsys import Nsys
+from tracekit.recording._profile import CUDA_RANGE, Wanted, profile_command
+
+_ENDINGS = (".nsys-rep", ".qdrep")
+_NCCL_LOG = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,COLL",
+}
+"""What makes NCCL write its rings, trees and the choice of each call."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a program is recorded.
+
+    Parameters
+    ----------
+    launch
+        The program, and what launches it.
+    profile
+        The command that records a program, but for where to.
+    folder
+        Where reports are written.
+    variables
+        Variables that are set for all of it.
+    nccl_log
+        Whether NCCL is made to write logs into the folder.
+    """
+
+    launch: Launch
+    profile: tuple[str, ...]
+    folder: Path
+    variables: Mapping[str, str]
+    nccl_log: bool
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What is run."""
+        variable = self.launch.rank_variable
+        name = "report" if variable is None else f"rank%q{{{variable}}}"
+        output = f"--output={self.folder.absolute() / name}"
+        return (*self.launch.launcher, *self.profile, output, *self.launch.program)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that are set for it."""
+        log = {"NCCL_DEBUG_FILE": str(self.folder.absolute() / "nccl.%h.%p.log")}
+        return {**self.variables, **(_NCCL_LOG | log if self.nccl_log else {})}
+
+    def __str__(self) -> str:
+        """Return it as a line for a shell."""
+        variables = [f"{key}={shlex.quote(value)}" for key, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.command)])
+
+
+def plan(
+    program: Sequence[str],
+    wanted: Wanted,
+    nsys: Nsys,
+    folder: Path,
+    *,
+    one_report: bool = False,
+    nccl_log: bool = False,
+) -> Plan:
+    """Return how to record a program.
+
+    Parameters
+    ----------
+    program
+        Its command. Under a launcher that is known (`LAUNCHERS`) each rank gets an nsys and a
+        report of its own.
+    wanted
+        What is to be recorded.
+    nsys
+        What records it.
+    folder
+        Where reports are written.
+    one_report
+        Whether a launcher and all its ranks are recorded into one report.
+    nccl_log
+        Whether NCCL is made to write logs into the folder.
+
+    Raises
+    ------
+    UsageError
+        If there is no program, or this nsys cannot record what is wanted.
+    """
+    launch = split(program)
+    wanted = replace(wanted, mpi=wanted.mpi or launch.mpi)
+    if one_report or not launch.launcher:
+        launch = Launch((), tuple(program))
+    elif wanted.gpu_metrics is not None or wanted.nic_metrics:
+        raise UsageError(
+            "counters of GPUs and NICs are of a whole machine, and each rank would sample them",
+            "record all ranks of a machine into one report: --one-report",
+        )
+    variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
+    return Plan(launch, tuple(profile_command(nsys, wanted)), folder, variables, nccl_log)
+
+
+def _by_nvtx(wanted: Wanted) -> bool:
+    """Tell whether nsys waits for an NVTX range; else it hears of registered names alone."""
+    return wanted.capture_range not in {None, CUDA_RANGE}
+
+
+def reports_in(folder: Path) -> list[Path]:
+    """Return the reports in a folder, by name."""
+    return sorted(path for path in folder.glob("*") if path.suffix in _ENDINGS)

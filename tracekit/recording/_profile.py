@@ -1,0 +1,119 @@
+"""The arguments of ``nsys profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracekit.errors import UsageError
+from tracekit.recording._nsys import Nsys
+
+CUDA_RANGE = "cuda"
+"""The capture range that a program marks by cudaProfilerStart and cudaProfilerStop."""
+_TRACES = ("cuda", "nvtx", "osrt")
+_QUIET = {"sample": "none", "cpuctxsw": "none"}
+"""What costs time and space and tells nothing of stages."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be recorded.
+
+    Parameters
+    ----------
+    traces
+        What ``--trace`` is given; by default cuda, nvtx and osrt, with mpi under its launchers.
+    capture_range
+        ``cuda``, or the NVTX range ``name@domain``, in which alone is recorded; by default all.
+    memory_usage
+        Whether to record the use of GPU memory.
+    gpu_metrics
+        GPUs to sample counters of, as nsys takes them; ``all`` for all.
+    nic_metrics
+        Whether to sample counters of network adapters.
+    graph_nodes
+        Whether to record the nodes of CUDA graphs one by one.
+    cpu_samples
+        Whether to sample what CPUs do.
+    mpi
+        ``openmpi`` or ``mpich``; by default the launcher tells.
+    more
+        Further arguments of ``nsys profile``, as they are.
+    """
+
+    traces: tuple[str, ...] = ()
+    capture_range: str | None = None
+    memory_usage: bool = False
+    gpu_metrics: str | None = None
+    nic_metrics: bool = False
+    graph_nodes: bool = False
+    cpu_samples: bool = False
+    mpi: str | None = None
+    more: tuple[str, ...] = ()
+
+
+def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
+    """Return the command that records what is wanted, but for where to.
+
+    Raises
+    ------
+    UsageError
+        If this nsys cannot record it.
+    """
+    arguments = [*_traces(nsys, wanted), *_extras(nsys, wanted)]
+    if not wanted.cpu_samples:
+        arguments += [f"--{name}={value}" for name, value in _QUIET.items() if name in nsys.options]
+    return [nsys.program, "profile", *arguments, *wanted.more]
+
+
+def _traces(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
+    chosen = wanted.traces or (*_TRACES, *(("mpi",) if wanted.mpi else ()))
+    unknown = [each for each in chosen if nsys.traces and each not in nsys.traces]
+    if unknown:
+        known = ", ".join(sorted(nsys.traces))
+        raise UsageError(f"{_who(nsys)} cannot trace {unknown[0]!r}", f"it traces {known}")
+    yield f"--trace={','.join(dict.fromkeys(chosen))}"
+    if wanted.mpi and "mpi" in chosen:
+        yield f"--{_has(nsys, 'mpi-impl')}={wanted.mpi}"
+
+
+def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
+    if wanted.capture_range is not None:
+        yield from _capture_range(nsys, wanted.capture_range)
+    if wanted.memory_usage:
+        yield f"--{_has(nsys, 'cuda-memory-usage')}=true"
+    if wanted.graph_nodes:
+        yield f"--{_has(nsys, 'cuda-graph-trace')}=node"
+    if wanted.gpu_metrics is not None:
+        yield f"--{_has(nsys, 'gpu-metrics-devices', 'gpu-metrics-device')}={wanted.gpu_metrics}"
+    if wanted.nic_metrics:
+        yield f"--{_has(nsys, 'nic-metrics')}=true"
+
+
+def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
+    """Record a range alone, and let the program go on behind it: nsys would end it there."""
+    if capture_range == CUDA_RANGE:
+        yield f"--{_has(nsys, 'capture-range')}=cudaProfilerApi"
+    else:
+        yield f"--{_has(nsys, 'capture-range')}=nvtx"
+        yield f"--{_has(nsys, 'nvtx-capture')}={capture_range}"
+    if "capture-range-end" in nsys.options:
+        yield "--capture-range-end=stop"
+    elif "stop-on-range-end" in nsys.options:
+        yield "--stop-on-range-end=false"
+
+
+def _has(nsys: Nsys, *options: str) -> str:
+    found = nsys.first_of(*options)
+    if found is None:
+        raise UsageError(f"{_who(nsys)} has no option --{options[0]}", "use a newer nsys")
+    return found
+
+
+def _who(nsys: Nsys) -> str:
+    return f"{nsys.program} ({nsys.version})" if nsys.version else nsys.program
+
+
+def trace_names(text: str) -> tuple[str, ...]:
+    """Return what ``cuda,nvtx`` names."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,198 @@
+"""Studies: one program recorded in each combination of some options, as far as a machine allows."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit._resources import schemas
+from tracekit.errors import UsageError
+
+_VERSION = 1
+_KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}
+_GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
+_PLACE = re.compile(r"\{(\w+)\}")
+
+Value = str | int
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One combination: its options by name, which are labels of its run as well."""
+
+    study: str
+    options: Mapping[str, Value]
+
+    @property
+    def name(self) -> str:
+        """Name of its run."""
+        return "-".join([self.study, *(f"{key}={value}" for key, value in self.options.items())])
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of its run."""
+        return {"study": self.study, **{key: str(value) for key, value in self.options.items()}}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of configurations of one program.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    title
+        What it is.
+    program
+        The command, with ``{option}`` where an option goes.
+    grid
+        The values of each option.
+    only_gpus
+        Methods that run on GPUs alone.
+    on_cpu
+        Whether it trains on the CPU by itself.
+    """
+
+    name: str
+    title: str
+    program: tuple[str, ...]
+    grid: Mapping[str, tuple[Value, ...]]
+    only_gpus: frozenset[str]
+    on_cpu: bool
+
+    def configurations(self, where: Mapping[str, str] | None = None) -> list[Configuration]:
+        """Return the combinations, of which `where` chooses by the values of options.
+
+        Raises
+        ------
+        UsageError
+            If an option of `where` is not of the grid, or nothing is chosen.
+        """
+        chosen = where or {}
+        for key in chosen.keys() - self.grid.keys():
+            raise UsageError(f"study {self.name} has no {key!r}", f"it has {', '.join(self.grid)}")
+        found = list(self._all(chosen))
+        if not found:
+            text = ", ".join(f"{key}={value}" for key, value in chosen.items())
+            raise UsageError(f"study {self.name} has no configuration with {text}")
+        return found
+
+    def _all(self, where: Mapping[str, str]) -> Iterator[Configuration]:
+        for values in itertools.product(*self.grid.values()):
+            options = dict(zip(self.grid, values, strict=True))
+            if all(str(options[key]) == value for key, value in where.items()):
+                yield Configuration(self.name, options)
+
+    def command(self, configuration: Configuration, *, cpu: bool) -> tuple[str, ...]:
+        """Return the command of a configuration, with ``--device cpu`` if it is to be the CPU."""
+        known = {_PYTHON: sys.executable, **configuration.options}
+        device = ("--device", "cpu") if cpu and not self.on_cpu else ()
+        return (*(_filled(part, known) for part in self.program), *device)
+
+    def obstacle(self, configuration: Configuration, gpus: int, *, cpu: bool) -> str | None:
+        """Return why a configuration cannot run on a machine, in words; None if it can.
+
+        Parameters
+        ----------
+        configuration
+            The configuration.
+        gpus
+            How many GPUs the machine has.
+        cpu
+            Whether to train on the CPU.
+        """
+        method, needed = (
+            configuration.options.get(_METHOD),
+            int(configuration.options.get(_GPUS, 1)),
+        )
+        if cpu:
+            return f"{method} needs GPUs" if method in self.only_gpus else None
+        if needed > gpus:
+            return f"needs {needed} GPU{'s' if needed > 1 else ''}, and there are {gpus}"
+        return None
+
+
+def _folder() -> Path:
+    return schemas() / "studies"
+
+
+def study_names() -> list[str]:
+    """Return the names of the studies that are known."""
+    return sorted(path.name.removesuffix(".toml") for path in _folder().glob("*.toml"))
+
+
+def load_study(reference: str) -> Study:
+    """Return a study that is known by its name, or that of a TOML file.
+
+    Raises
+    ------
+    UsageError
+        If there is none, or the file is not one.
+    """
+    path = Path(reference)
+    if reference in study_names():
+        text = (_folder() / f"{reference}.toml").read_text(encoding="utf-8")
+    elif path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+    else:
+        raise UsageError(
+            f"no study {reference!r}", f"there are {', '.join(study_names())}, or name a file"
+        )
+    try:
+        return _study(path.name.removesuffix(".toml"), tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise UsageError(f"{reference} is not a study ({error})", "see docs/recording.md") from None
+
+
+def _study(name: str, content: Mapping[str, Any]) -> Study:
+    if content.get("version") != _VERSION:
+        raise ValueError(f"version is not {_VERSION}")
+    if unknown := content.keys() - _KEYS:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    grid = {str(key): tuple(values) for key, values in _table(content, "grid").items()}
+    fixed = _table(content, "fixed")
+    for key, values in [*grid.items(), *((key, (value,)) for key, value in fixed.items())]:
+        _check(key, values)
+    return Study(
+        name,
+        str(content.get("title", name)),
+        _program(content.get("program"), {*grid, _PYTHON}, fixed),
+        grid,
+        frozenset(map(str, content.get("only_gpus", ()))),
+        fixed.get("device") == "cpu",
+    )
+
+
+def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} is not a table")  # noqa: TRY004 - of a file, not of a program
+    return table
+
+
+def _check(key: str, values: Sequence[object]) -> None:
+    if not values or not all(isinstance(value, str | int) for value in values):
+        raise ValueError(f"{key} is not a list of texts and whole numbers")
+
+
+def _program(parts: object, known: set[str], fixed: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the program with what is fixed put in; raise ValueError if it makes no sense."""
+    if not isinstance(parts, list) or not parts:
+        raise ValueError("program is not a list of texts")
+    options = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
+    whole = (*map(str, parts), *options)
+    unknown = {name for part in whole for name in _PLACE.findall(part)} - known
+    if unknown:
+        raise ValueError(f"program names {min(unknown)!r}, which is not in the grid")
+    return whole
+
+
+def _filled(part: str, options: Mapping[str, Value]) -> str:
+    return _PLACE.sub(lambda found: str(options[found[1]]), part)
