@@ -1,0 +1,54 @@
+"""Several runs, one after another, in the same processes."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workloads._options import Options
+    from workloads._summary import Summary
+
+PATIENCE_S = 120
+
+
+def train_each(wanted: Sequence[Options], size: int, folder: Path) -> list[Summary]:
+    """Train as asked for, each time with `size` processes, and return what rank 0 tells."""
+    context = mp.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    arguments = (wanted, size, folder, writer)
+    processes = [context.Process(target=_work, args=(rank, *arguments)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    writer.close()
+    try:
+        assert reader.poll(PATIENCE_S), "the processes take too long"
+        found: list[Summary] = reader.recv()
+        for process in processes:
+            process.join(PATIENCE_S)
+        assert [process.exitcode for process in processes] == [0] * size
+        return found
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _work(
+    rank: int, wanted: Sequence[Options], size: int, folder: Path, writer: Connection
+) -> None:
+    import torch
+
+    from workloads._loop import train
+    from workloads.methods._method import World
+
+    torch.set_num_threads(1)
+    summaries: list[Any] = []
+    for number, options in enumerate(wanted):
+        store = partial(torch.distributed.FileStore, str(folder / f"store{number}"), size)
+        summaries.append(train(options, World(rank, size, rank, store)))
+    if rank == 0:
+        writer.send(summaries)

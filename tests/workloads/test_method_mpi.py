@@ -1,0 +1,212 @@
+"""Training by MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("mpi4py")
+
+from workloads import _mpi  # noqa: E402
+from workloads._errors import MissingError  # noqa: E402
+from workloads._loop import train  # noqa: E402
+from workloads._options import BatchScope, DeviceKind, Options, Staging  # noqa: E402
+from workloads.latency import sizes  # noqa: E402
+from workloads.methods._method import World  # noqa: E402
+from workloads.methods.mpi import Mpi, fill_buckets, is_staged  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120
+TRAIN = [sys.executable, "-m", "workloads.train", "--no-nvtx", "--method=mpi"]
+
+
+@pytest.fixture(scope="session")
+def mpiexec() -> list[str]:
+    """Give the command that starts two processes; the test is skipped where there is none."""
+    try:
+        return [*Mpi.starter(Options(gpus=2))]
+    except MissingError as error:
+        pytest.skip(str(error))
+
+
+def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def _summary(folder: Path, *command: str) -> dict[str, Any]:
+    """Run a training, and return what it has written."""
+    path = folder / "summary.json"
+    done = _run(*command, f"--summary={path}")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_training_is_that_of_one_device(mpiexec: list[str], tmp_path: Path) -> None:
+    asked = ["--batch=12", "--batch-scope=global", "--steps=4", "--learning-rate=0.05"]
+    found = _summary(tmp_path, *mpiexec, *TRAIN, *asked, "--evaluate-every=4", "--bucket-mb=0.05")
+    alone = train(
+        Options(
+            batch=12, batch_scope=BatchScope.GLOBAL, steps=4, learning_rate=0.05,
+            evaluate_every=4, nvtx=False,
+        ),
+        World(),
+    )  # fmt: skip
+    assert found["losses"] == pytest.approx(alone.losses, abs=1e-5)
+    assert max(alone.losses) > min(alone.losses) + 0.05
+    assert found["evaluations"][0]["loss"] == pytest.approx(alone.evaluations[0].loss, abs=1e-5)
+    assert found["gather_bytes"] == 4 * 61_706
+    assert (found["scatter_bytes"], found["evidence"]) == (0, "message")
+
+
+def test_it_starts_its_processes_itself(mpiexec: list[str], tmp_path: Path) -> None:
+    found = _summary(tmp_path, *TRAIN, "--gpus=2", "--steps=1", "--batch=2")
+    assert found["gather_bytes"] == 4 * 61_706
+    assert found["labels"]["gpus"] == "2"
+
+
+FAILING = """
+import os
+from workloads._launch import run
+from workloads._loop import Loop
+from workloads._options import Options
+
+step = Loop._step
+
+def failing(self, number):
+    if number == 1 and os.environ["WHO_FAILS"] == str(self._method.own[0]):
+        raise RuntimeError("lost on purpose")
+    return step(self, number)
+
+Loop._step = failing
+run(Options(method="mpi", gpus=2, steps=3, batch=2, nvtx=False))
+"""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_process_that_fails_ends_all(mpiexec: list[str], rank: str) -> None:
+    done = _run(*mpiexec, sys.executable, "-c", FAILING, WHO_FAILS=rank)
+    assert done.returncode != 0
+    assert "lost on purpose" in done.stderr
+
+
+def test_another_mpi_than_that_of_the_launcher(mpiexec: list[str]) -> None:
+    """Started by Open MPI's launcher, a process that has loaded MPICH is alone."""
+    names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+    started = dict(zip(names, ("0", "2", "0"), strict=True))
+    done = _run(*TRAIN, "--gpus=2", "--steps=1", **started)
+    assert done.returncode == 3
+    assert "MPI counts 1 processes and the launcher 2: mpi4py has loaded" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(MissingError, match=r"run mpirun -n 4 python -m workloads\.train"):
+        Mpi.starter(Options(gpus=4))
+
+
+def test_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mpi, "find_spec", {"grpc": object()}.get)
+    with pytest.raises(MissingError, match="mpi4py is not installed"):
+        Mpi.check(Options(), 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "knows_cuda", "staged"),
+    [
+        (Staging.AUTO, "cuda", True, False),
+        (Staging.AUTO, "cuda", False, True),
+        (Staging.AUTO, "cuda", None, True),
+        (Staging.HOST, "cuda", True, True),
+        (Staging.DIRECT, "cuda", True, False),
+        (Staging.DIRECT, "cuda", None, False),  # the user knows better
+        (Staging.HOST, "cpu", False, False),  # gradients are in host memory already
+        (Staging.DIRECT, "cpu", False, False),
+    ],
+)
+def test_what_is_staged(
+    wanted: Staging, device: str, knows_cuda: bool | None, staged: bool
+) -> None:
+    assert is_staged(wanted, device, knows_cuda=knows_cuda) is staged
+
+
+def test_device_memory_that_mpi_does_not_take() -> None:
+    with pytest.raises(MissingError, match="does not take memory of CUDA devices"):
+        is_staged(Staging.DIRECT, "cuda", knows_cuda=False)
+
+
+def test_fill_buckets() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (1, 2, 3, 4, 5)]
+    filled = [[one.numel() for one in some] for some in fill_buckets(parameters, 12)]
+    assert filled == [[1, 2], [3], [4], [5]]
+    assert [len(some) for some in fill_buckets(parameters, 0)] == [1, 1, 1, 1, 1]
+    assert [len(some) for some in fill_buckets(parameters, 1 << 20)] == [5]
+
+
+def test_latency_by_size(mpiexec: list[str]) -> None:
+    sweep = [sys.executable, "-m", "workloads.latency", "--no-nvtx", "--repeats=3"]
+    done = _run(*mpiexec, *sweep, "--largest=64")
+    assert done.returncode == 0, done.stderr
+    _, *rows = [line.split() for line in done.stdout.splitlines()]
+    operations = ("all_reduce", "broadcast", "ping_pong")
+    expected = [(one, str(size)) for size in (4, 8, 16, 32, 64) for one in operations]
+    assert [(row[0], row[1]) for row in rows] == expected
+    for row in rows:
+        least, median, mean, most = map(float, row[2:])
+        assert 0 < least <= median <= most
+        assert least <= mean <= most
+
+
+def test_nobody_to_exchange_messages_with(mpiexec: list[str]) -> None:
+    done = _run(mpiexec[0], "-n", "1", sys.executable, "-m", "workloads.latency", "--no-nvtx")
+    assert done.returncode == 2
+    assert "run mpirun -n 2 python -m workloads.latency" in done.stderr
+
+
+def test_a_tracer_that_looks_for_mpi_too_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warned(preloaded: str, *, has_library: bool) -> str:
+        library = SimpleNamespace(PMPI_Init=None) if has_library else SimpleNamespace()
+        monkeypatch.setattr(_mpi.ctypes, "CDLL", lambda _: library)
+        monkeypatch.setenv("LD_PRELOAD", preloaded)
+        _mpi._warn_of_crash()
+        return capsys.readouterr().err
+
+    tracer = "/nsys/libToolsInjectionProxy64.so:/nsys/libToolsInjectionMPICH64.so"
+    assert "LD_PRELOAD=$LD_PRELOAD:/path/to/libmpi.so" in warned(tracer, has_library=False)
+    assert warned(tracer, has_library=True) == ""
+    assert warned("/nsys/libToolsInjectionProxy64.so", has_library=False) == ""
+
+
+def test_sizes() -> None:
+    assert list(sizes(4, 4 << 20)) == [4 << power for power in range(21)]
+    assert list(sizes(6, 47)) == [6, 12, 24]
+
+
+@pytest.mark.gpu
+def test_gradients_staged_through_the_host(mpiexec: list[str], tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    asked = ["--device=cuda", "--gpus=1", "--steps=4", "--mpi-staging=host"]
+    found = _summary(tmp_path, mpiexec[0], "-n", "1", *TRAIN, *asked)
+    alone = train(Options(steps=4, device=DeviceKind.CUDA, nvtx=False), World())
+    assert found["losses"] == pytest.approx(alone.losses, abs=1e-5)

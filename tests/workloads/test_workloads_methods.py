@@ -1,0 +1,262 @@
+"""Ways of training on several devices: each computes what one device would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from workloads._errors import MissingError, OptionError  # noqa: E402
+from workloads._launch import run  # noqa: E402
+from workloads._loop import pauses, train  # noqa: E402
+from workloads._options import (  # noqa: E402
+    BatchScope,
+    DeviceKind,
+    Exchange,
+    Options,
+    Precision,
+    Root,
+)
+from workloads._passes import total_loss  # noqa: E402
+from workloads._stores import file_store  # noqa: E402
+from workloads._summary import Summary  # noqa: E402
+from workloads.methods import METHODS, find_method  # noqa: E402
+from workloads.methods._method import World  # noqa: E402
+from workloads.methods.p2p import spread_roots  # noqa: E402
+from workloads.networks import NETWORKS  # noqa: E402
+
+BYTES = 4 * 61_706
+"""S: bytes of LeNet's parameters."""
+
+CPU = Options(
+    network="lenet", batch=12, batch_scope=BatchScope.GLOBAL, steps=6, warm_up=1, seed=2,
+    evaluate_every=4, device=DeviceKind.CPU, nvtx=False,
+)  # fmt: skip
+GPU = replace(CPU, device=DeviceKind.CUDA, steps=4)
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Summary:
+    """What comes out on one device."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    summary = train(CPU, World())
+    torch.set_num_threads(threads)
+    return summary
+
+
+def _agree(one: Summary, other: Summary, tolerance: float = 1e-5) -> None:
+    assert one.losses == pytest.approx(other.losses, rel=tolerance)
+    assert [each.step for each in one.evaluations] == [each.step for each in other.evaluations]
+    for found, expected in zip(one.evaluations, other.evaluations, strict=True):
+        assert found.loss == pytest.approx(expected.loss, rel=tolerance)
+        assert found.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
+
+
+def test_one_device_learns_and_exchanges_nothing() -> None:
+    summary = train(replace(CPU, batch=64, steps=20, warm_up=0, evaluate_every=20), World())
+    assert len(summary.losses) == 20
+    assert summary.losses[-1] < 0.5 * summary.losses[0]
+    assert summary.evaluations[0].loss < 0.6 * summary.losses[0]
+    assert summary.evaluations[0].accuracy > 0.5
+    assert (summary.gather_bytes, summary.scatter_bytes) == (0, 0)
+    assert summary.images_per_s == pytest.approx(64 * 20 / summary.seconds)
+
+
+@pytest.mark.parametrize("root", Root)
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_copies_between_devices_are_as_good_as_one_device(
+    gpus: int, root: Root, alone: Summary
+) -> None:
+    summary = train(replace(CPU, method="p2p", gpus=gpus, root=root), World())
+    _agree(summary, alone)
+    # Of a step, each way: all but the root's own go to it. That is 2(n-1)S in all.
+    assert (summary.gather_bytes, summary.scatter_bytes) == ((gpus - 1) * BYTES,) * 2
+    assert summary.parameter_bytes == BYTES
+    assert summary.evidence == "copied"
+
+
+@pytest.mark.parametrize("exchange", Exchange)
+def test_collectives_of_two_processes_are_as_good_as_one_device(
+    exchange: Exchange, alone: Summary
+) -> None:
+    summary = run(replace(CPU, method="gloo", gpus=2, exchange=exchange))
+    assert summary is not None
+    _agree(summary, alone)
+    back = 0 if exchange is Exchange.ALL_REDUCE else BYTES
+    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, back)
+    assert summary.evidence == "message"
+
+
+@pytest.mark.parametrize("exchange", Exchange)
+def test_collectives_of_one_process_warn_of_nothing(
+    exchange: Exchange, alone: Summary, tmp_path: Path
+) -> None:
+    # In this process a warning is an error.
+    options = replace(CPU, method="gloo", exchange=exchange, bucket_mb=0.1)
+    world = World(make_store=lambda: file_store(str(tmp_path / "store"), 1))
+    _agree(train(options, world), alone)
+
+
+def test_fewer_bits_compute_about_the_same(alone: Summary) -> None:
+    summary = train(replace(CPU, precision=Precision.BF16), World())
+    assert summary.losses == pytest.approx(alone.losses, rel=0.05)
+    assert summary.losses != pytest.approx(alone.losses, rel=1e-5)
+
+
+def test_weights_and_samples_depend_on_the_seed(alone: Summary) -> None:
+    assert train(CPU, World()).losses == alone.losses
+    assert train(replace(CPU, seed=3), World()).losses != alone.losses
+
+
+def test_no_steps_are_none() -> None:
+    summary = train(replace(CPU, steps=0, warm_up=0), World())
+    assert summary.losses == []
+    assert summary.images_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "roots"),
+    [
+        ([5, 4, 3, 2, 1], 1, [0, 0, 0, 0, 0]),
+        ([1, 8, 2, 4], 2, [1, 0, 1, 1]),
+        ([3, 3, 3], 3, [0, 1, 2]),
+        ([], 2, []),
+    ],
+)
+def test_roots_are_spread_by_size(sizes: list[int], devices: int, roots: list[int]) -> None:
+    assert spread_roots(sizes, devices) == roots
+
+
+def test_auxiliary_logits_add_to_the_loss_by_their_weights() -> None:
+    logits, labels = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+    one = total_loss(logits, labels, ())
+    assert float(one) == pytest.approx(0.693147, abs=1e-6)
+    assert float(total_loss((logits, logits, logits), labels, (0.3, 0.4))) == pytest.approx(
+        1.7 * float(one)
+    )
+    with pytest.raises(ValueError, match="zip"):
+        total_loss((logits, logits), labels, (0.3, 0.4))
+
+
+def test_a_network_with_auxiliary_classifiers_trains() -> None:
+    options = replace(
+        CPU, network="googlenet", image_size=32, batch=2, steps=1, warm_up=0, evaluate_every=1
+    )
+    summary = train(options, World())
+    # Three classifiers that know nothing of 1000 classes, of which two weigh 0.3.
+    assert summary.losses[0] == pytest.approx(1.6 * 6.9, rel=0.1)
+    assert summary.parameter_bytes == 4 * NETWORKS["googlenet"].parameters
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "expected"),
+    [
+        (0, None, []),
+        (1, None, [1]),
+        (5, None, [1, 2, 3, 4, 5]),
+        (25, None, [3, 6, 9, 12, 15, 18, 21, 24, 25]),
+        (20, 7, [2, 4, 6, 7, 8, 10, 12, 14, 16, 18, 20]),
+        (4, 9, [1, 2, 3, 4]),
+    ],
+)
+def test_a_run_pauses_to_tell_and_to_evaluate(
+    steps: int, every: int | None, expected: list[int]
+) -> None:
+    assert pauses(steps, every) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        (replace(CPU, method="none", gpus=2), OptionError, "choose a --method"),
+        (replace(CPU, method="nccl"), OptionError, "--method gloo"),
+        (replace(GPU, method="gloo"), OptionError, "--method nccl"),
+        (replace(CPU, method="carrier-pigeon"), OptionError, "methods are none, p2p"),
+        (replace(CPU, method="no.such:Method"), OptionError, "cannot be loaded"),
+        (replace(CPU, network="vgg"), OptionError, "networks are lenet"),
+        (replace(CPU, precision=Precision.AMP), OptionError, "bf16"),
+        (
+            replace(
+                CPU, method="gloo", precision=Precision.AMP, exchange=Exchange.REDUCE_BROADCAST
+            ),
+            OptionError,
+            "bf16",
+        ),
+        (replace(CPU, method="p2p", gpus=5), OptionError, "a multiple of 5"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(
+    options: Options, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        run(options)
+
+
+@pytest.mark.parametrize("method", ["none", "p2p", "nccl"])
+def test_without_a_gpu_asking_for_one_says_what_to_do(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MissingError, match=r"no CUDA device.*--device cpu"):
+        run(replace(GPU, method=method))
+
+
+@pytest.mark.parametrize("method", ["p2p", "nccl"])
+def test_with_too_few_gpus_it_is_said_how_many_there_are(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(MissingError, match="4 GPUs are asked for and this host has 1"):
+        run(replace(GPU, method=method, gpus=4))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_found_by_name(name: str) -> None:
+    if name == "mpi":
+        pytest.importorskip("mpi4py")
+    if name == "ps":
+        pytest.importorskip("grpc")
+    assert find_method(name).launch in ("alone", "spawn", "mpi")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(replace(GPU, method=method, **changed), marks=needs_gpu)
+        for method, changed in [
+            ("none", {}),
+            ("p2p", {"gpus": min(2, torch.cuda.device_count())}),
+            ("p2p", {"gpus": min(2, torch.cuda.device_count()), "root": Root.SPREAD}),
+            ("nccl", {"gpus": min(2, torch.cuda.device_count())}),
+            (
+                "nccl",
+                {"gpus": min(2, torch.cuda.device_count()), "exchange": Exchange.REDUCE_BROADCAST},
+            ),
+        ]
+    ],
+    ids=["none", "p2p", "spread", "all_reduce", "reduce_broadcast"],
+)
+def test_gpus_compute_what_the_cpu_does(options: Options) -> None:
+    summary = run(options)
+    assert summary is not None
+    _agree(summary, train(replace(CPU, steps=4), World()), tolerance=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", [Precision.AMP, Precision.BF16])
+def test_gpus_compute_about_the_same_in_fewer_bits(precision: Precision) -> None:
+    summary = run(replace(GPU, precision=precision))
+    assert summary is not None
+    expected = train(replace(CPU, steps=4), World()).losses
+    assert summary.losses == pytest.approx(expected, rel=0.05)

@@ -1,0 +1,172 @@
+"""NVTX annotations: ranges, marks and labels, all in the domain ``tracekit``.
+
+The names say the stage of what they hold, as ``README.md`` beside this file lists. Without
+annotations nothing is imported, created or hooked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from workloads._errors import MissingError
+from workloads._tell import tell
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DOMAIN = "tracekit"
+"""The NVTX domain of all annotations."""
+
+LABEL = "tracekit.label"
+"""What the mark of a label begins with; ``key=value`` follows."""
+
+_NOTHING = nullcontext()
+_INJECTIONS = ("NVTX_INJECTION64_PATH", "NVTX_INJECTION32_PATH")
+_PAYLOADS_SINCE = (0, 2, 12)
+
+
+class Annotations:
+    """What a program writes about itself into a trace; this one writes nothing."""
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a push/pop range around what the calling thread does."""
+        del name
+        return _NOTHING
+
+    def process_range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a start/end range around what any thread of the process does.
+
+        Such is the backward pass: PyTorch runs it on a thread of each device.
+        """
+        del name
+        return _NOTHING
+
+    def mark(self, name: str) -> None:
+        """Mark a moment."""
+
+    def labels(self, labels: Mapping[str, object]) -> None:
+        """Label the run; tracekit takes these labels over when it ingests the trace."""
+        for key, value in labels.items():
+            self.mark(f"{LABEL} {key}={value}")
+
+    def layers(self, module: nn.Module) -> None:
+        """Put a range around the forward pass of each layer of a network, where that is wanted.
+
+        Its layers are the modules that hold no others, and its immediate children: the blocks.
+        """
+
+
+class NvtxAnnotations(Annotations):
+    """Annotations by the package ``nvtx``, which cost little while no profiler listens.
+
+    Parameters
+    ----------
+    layers
+        Whether layers get ranges of their own.
+
+    Raises
+    ------
+    MissingError
+        If that package is not installed.
+    """
+
+    def __init__(self, *, layers: bool) -> None:
+        self._layers = layers
+        try:
+            import nvtx  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingError(
+                "the package nvtx is not installed",
+                "pip install 'tracekit[workloads]', or train with --no-nvtx",
+            ) from error
+        self._nvtx = nvtx
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a push/pop range around what the calling thread does."""
+        return self._nvtx.annotate(name, domain=DOMAIN)  # type: ignore[no-any-return]
+
+    def process_range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a start/end range around what any thread of the process does."""
+        return _ProcessRange(self._nvtx, name)
+
+    def mark(self, name: str) -> None:
+        """Mark a moment."""
+        self._nvtx.mark(name, domain=DOMAIN)
+
+    def layers(self, module: nn.Module) -> None:
+        """Put a range around the forward pass of each layer of a network, where that is wanted."""
+        if self._layers:
+            for name, layer in named_layers(module):
+                self._enclose(layer, layer_name(name, layer))
+
+    def _enclose(self, layer: nn.Module, name: str) -> None:
+        nvtx = self._nvtx
+
+        def push(*_: object) -> None:
+            nvtx.push_range(name, domain=DOMAIN)
+
+        def pop(*_: object) -> None:
+            nvtx.pop_range(domain=DOMAIN)
+
+        layer.register_forward_pre_hook(push)
+        layer.register_forward_hook(pop)
+
+
+class _ProcessRange:
+    """A start/end range as a context."""
+
+    def __init__(self, nvtx: Any, name: str) -> None:
+        self._nvtx = nvtx
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._id = self._nvtx.start_range(self._name, domain=DOMAIN)
+
+    def __exit__(self, *_: object) -> None:
+        self._nvtx.end_range(self._id)
+
+
+def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
+    """Return annotations, of layers too or not, or those that write nothing.
+
+    Raises
+    ------
+    MissingError
+        If they are wanted and the package ``nvtx`` is not installed.
+    """
+    return NvtxAnnotations(layers=layers) if wanted else Annotations()
+
+
+def named_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Give the modules of a network that hold no others, and its immediate children."""
+    for name, layer in module.named_modules():
+        is_leaf = next(layer.children(), None) is None
+        if name and (is_leaf or "." not in name):
+            yield name, layer
+
+
+def layer_name(name: str, layer: nn.Module) -> str:
+    """Return the name of a layer's range, such as ``layer conv1 (Conv2d)``."""
+    return f"layer {name} ({type(layer).__name__})"
+
+
+def warn_of_lost_ranges() -> None:
+    """Warn on stderr where a profiler listens whose age may keep it from seeing the ranges."""
+    if not any(os.environ.get(name) for name in _INJECTIONS):
+        return
+    installed = version("nvtx")
+    if _numbers(installed) >= _PAYLOADS_SINCE:
+        tell(
+            f"nvtx {installed} writes ranges in a form that older versions of Nsight "
+            "Systems (2024.2 among them) do not record: if ranges are missing from the trace, "
+            "pip install 'nvtx<0.2.12'"
+        )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])

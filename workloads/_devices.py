@@ -1,0 +1,51 @@
+"""The devices that a method trains on."""
+
+from __future__ import annotations
+
+import torch
+
+from workloads._errors import MissingError
+from workloads._options import DeviceKind
+
+
+def choose_devices(kind: DeviceKind, count: int) -> tuple[torch.device, ...]:
+    """Return the first devices of this host.
+
+    Parameters
+    ----------
+    kind
+        ``auto`` are GPUs if there is any, else the CPU.
+    count
+        How many. The CPU stands for any number of devices.
+
+    Raises
+    ------
+    MissingError
+        If there are not as many GPUs.
+    """
+    if kind is DeviceKind.CPU or (kind is DeviceKind.AUTO and not torch.cuda.is_available()):
+        return (torch.device("cpu"),) * count
+    require_gpus(count)
+    return tuple(torch.device("cuda", index) for index in range(count))
+
+
+def require_gpus(count: int) -> None:
+    """Make sure that this host has so many GPUs.
+
+    Raises
+    ------
+    MissingError
+        If it has not.
+    """
+    if not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f" (this PyTorch, {torch.__version__}, is without)"
+        raise MissingError(
+            f"PyTorch finds no CUDA device{built}",
+            "train on the CPU, with --device cpu and the method gloo, p2p or none",
+        )
+    found = torch.cuda.device_count()
+    if found < count:
+        raise MissingError(
+            f"{count} GPUs are asked for and this host has {found}",
+            f"give --gpus {found}, or --device cpu with the method gloo or p2p",
+        )

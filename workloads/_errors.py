@@ -1,0 +1,50 @@
+"""Every error that the workloads raise on purpose.
+
+WorkloadError
+├── OptionError       options make no sense, or not together
+├── MissingError      a device, library or file that is asked for is not there
+├── DataError         a data set is not what the network takes
+└── RankError         a process of the job failed
+"""
+
+from __future__ import annotations
+
+
+class WorkloadError(Exception):
+    """Base of all errors of the workloads.
+
+    Parameters
+    ----------
+    what
+        What is wrong and where, as a clause without a full stop.
+    hint
+        What the user can do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what, hint)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.what if self.hint is None else f"{self.what}: {self.hint}"
+
+
+class OptionError(WorkloadError):
+    """Options make no sense, or not together."""
+
+
+class MissingError(WorkloadError):
+    """A device, library or file that is asked for is not there."""
+
+
+class DataError(WorkloadError):
+    """A data set is not what the network takes."""
+
+
+class RankError(WorkloadError):
+    """A process of the job failed."""
+
+    exit_code = 3

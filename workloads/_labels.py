@@ -1,0 +1,67 @@
+"""The labels that a run gets, in its trace and its summary."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from workloads._epochs import Plan
+from workloads._options import Options
+from workloads.methods._method import Method
+from workloads.networks import Network
+
+_PACKAGES = ("nvtx", "numpy", "mpi4py", "grpcio")
+_OF_METHOD = {
+    "p2p": ("root",),
+    "nccl": ("exchange",),
+    "gloo": ("exchange",),
+    "pipeline": ("schedule", "micro_batches"),
+}
+
+
+def run_labels(options: Options, plan: Plan, network: Network, method: Method) -> Mapping[str, str]:
+    """Return what a run is, alike in all its processes.
+
+    ``network, batch, gpus, method, scaling`` are what tracekit's studies read; ``batch`` counts
+    as `Options.batch_scope` says, which is a label as well.
+    """
+    device = method.devices[0]
+    labels: dict[str, object] = {
+        "network": options.network,
+        "batch": options.batch,
+        "batch_scope": options.batch_scope,
+        "gpus": options.gpus,
+        "method": options.method,
+        **{name: getattr(options, name) for name in _OF_METHOD.get(options.method, ())},
+        "scaling": options.scaling,
+        "images": plan.images,
+        "data": "synthetic" if options.data is None else "stored",
+        "image_size": options.image_size,
+        "precision": options.precision,
+        "seed": options.seed,
+        "parameters": network.parameters,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        **_versions(),
+    }
+    return {key: str(value) for key, value in labels.items() if value is not None}
+
+
+def _versions() -> Mapping[str, str | None]:
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": nccl and ".".join(map(str, nccl)),
+        **{name: _installed(name) for name in _PACKAGES},
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,253 @@
+"""How the processes of a job come to be, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from workloads._errors import OptionError, RankError, WorkloadError
+from workloads._loop import train
+from workloads._options import Options
+from workloads._stores import file_store, join_store
+from workloads._summary import Summary
+from workloads._world import Place, find_place
+from workloads.methods import find_method
+from workloads.methods._method import Launch, Method, World
+
+_GRACE_S = 1.0
+"""How long to wait, after a process has failed, for one that failed first and says so later."""
+_PATIENCE_S = 5.0
+"""How long a process has to end when it is told to."""
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+def run(options: Options) -> Summary | None:
+    """Train, in as many processes as the method has.
+
+    They are those that torchrun or mpiexec has started, if this process is one of them. Otherwise
+    the others are started on this host.
+
+    Returns
+    -------
+    What came out; None where another process tells it: this one is not that of rank 0, or mpiexec
+    was started.
+
+    Raises
+    ------
+    WorkloadError
+        If what is asked for cannot be done here, or a process failed; then none is left.
+    """
+    method = find_method(options.method)
+    place = find_place()
+    if place is not None:
+        return _join(method, options, place)
+    method.check(options, options.gpus)
+    if method.launch is Launch.MPI:
+        _start(method.starter(options), options)
+        return None
+    count = method.processes(options)
+    if method.launch is Launch.ALONE:
+        return train(options, World())
+    with tempfile.TemporaryDirectory(prefix="workloads-") as folder, _stopped_by_sigterm():
+        return _spawn(options, count, Path(folder) / "store")
+
+
+def _join(method: type[Method], options: Options, place: Place) -> Summary | None:
+    """Train as one process of a job that a launcher has started."""
+    count = method.processes(options)
+    if place.size != count:
+        raise OptionError(
+            f"the method {options.method} on {options.gpus} GPUs has {count} processes, and "
+            f"{place.size} were started",
+            f"start {count}, or give another --gpus or --method",
+        )
+    method.check(options, 1 if method.launch is Launch.ALONE else place.local_rank + 1)
+    store = partial(join_store, place)
+    summary = train(options, World(place.rank, place.size, place.local_rank, store))
+    return summary if place.rank == 0 else None
+
+
+def _start(starter: Sequence[str], options: Options) -> None:
+    """Let another program start the processes, each with the same options."""
+    own = (sys.executable, "-m", "workloads.train", *as_arguments(options))
+    code = subprocess.run([*starter, *own], check=False).returncode  # noqa: S603
+    if code:
+        raise RankError(f"{starter[0]} ended with exit code {code}")
+
+
+def as_arguments(options: Options) -> list[str]:
+    """Return the arguments of a command line that ask for these options."""
+    arguments = []
+    for each in fields(options):
+        name, value = each.name.replace("_", "-"), getattr(options, each.name)
+        if isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            arguments.append(f"--{name}={value}")
+    return arguments
+
+
+# -- processes on this host ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a process failed.
+
+    `trace` is the traceback of an error that nobody foresaw; `is_silent` where the process has
+    ended without telling.
+    """
+
+    error: WorkloadError
+    trace: str | None = None
+    is_silent: bool = False
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process of the job, and where it tells what came out."""
+
+    rank: int
+    process: BaseProcess
+    outcome: Connection
+
+    def result(self) -> Summary | _Failure:
+        """Return what came out; only once it is told, or the process has ended."""
+        try:
+            told: Summary | _Failure = self.outcome.recv()
+        except EOFError:
+            self.process.join(_PATIENCE_S)
+            error = RankError(f"the process of rank {self.rank} {self._end()}")
+            return _Failure(error, is_silent=True)
+        return told
+
+    def _end(self) -> str:
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return "does not answer" if code is None else f"ended with exit code {code}"
+
+
+def _spawn(options: Options, count: int, store: Path) -> Summary:
+    """Train in new processes of this host, which find each other through a file."""
+    context = mp.get_context("spawn")
+    workers = []
+    try:
+        for rank in range(count):
+            reader, writer = context.Pipe(duplex=False)
+            arguments = (options, rank, count, str(store), writer)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            writer.close()
+            workers.append(_Worker(rank, process, reader))
+        return _outcome(workers)
+    finally:
+        _end_all([worker.process for worker in workers])
+
+
+def _outcome(workers: Sequence[_Worker]) -> Summary:
+    """Wait for all processes, or for the first that fails."""
+    results: dict[int, Summary] = {}
+    waiting = {worker.outcome: worker for worker in workers}
+    while waiting:
+        for ready in wait(list(waiting)):
+            worker = waiting.pop(ready)  # type: ignore[call-overload]
+            result = worker.result()
+            if isinstance(result, _Failure):
+                raise _first_cause(result, list(waiting.values()))
+            results[worker.rank] = result
+    for worker in workers:
+        worker.process.join(_PATIENCE_S)
+    return results[0]
+
+
+def _first_cause(seen: _Failure, others: Sequence[_Worker]) -> WorkloadError:
+    """Return why the job failed, and print the traceback if nobody foresaw it.
+
+    A process that has ended without a word counts before all others: they notice that it is gone,
+    and may be heard first.
+    """
+    failures = [seen, *_heard(others)]
+    cause = next((failure for failure in failures if failure.is_silent), seen)
+    if cause.trace is not None:
+        sys.stderr.write(cause.trace)
+    return cause.error
+
+
+def _heard(workers: Sequence[_Worker]) -> Iterator[_Failure]:
+    """Give the failures that are told within a short time."""
+    until = time.monotonic() + _GRACE_S
+    waiting = {worker.outcome: worker for worker in workers}
+    while waiting and (left := until - time.monotonic()) > 0:
+        for ready in wait(list(waiting), left):
+            result = waiting.pop(ready).result()  # type: ignore[call-overload]
+            if isinstance(result, _Failure):
+                yield result
+
+
+def _end_all(processes: Sequence[BaseProcess]) -> None:
+    """End processes, and wait until they have ended."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(_PATIENCE_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise an exception, so that no process is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: object) -> None:
+    del frame
+    raise SystemExit(128 + number)
+
+
+def _work(options: Options, rank: int, count: int, store: str, outcome: Connection) -> None:
+    """Be one process of the job, and tell what came out."""
+    _stay_on_this_host(count)
+    world = World(rank, count, rank, partial(file_store, store, count))
+    try:
+        outcome.send(train(options, world))
+    except WorkloadError as error:
+        outcome.send(_Failure(error))
+    except KeyboardInterrupt:
+        pass  # The first process got it as well, and says so.
+    except Exception as error:  # noqa: BLE001  whatever it is, it is told in the first process
+        what = f"the process of rank {rank} failed ({type(error).__name__}: {error})"
+        outcome.send(_Failure(RankError(what), traceback.format_exc()))
+
+
+def _stay_on_this_host(count: int) -> None:
+    """Let Gloo use no network, and the processes share the cores."""
+    if sys.platform in _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // count))

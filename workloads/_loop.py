@@ -1,0 +1,208 @@
+"""The training loop, which every process of a job runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from workloads._annotate import Annotations, make_annotations
+from workloads._data import Data, Share, Synthetic, find_network
+from workloads._epochs import Plan, plan
+from workloads._errors import MissingError
+from workloads._labels import run_labels
+from workloads._options import Options
+from workloads._stored import Shards, Stored
+from workloads._summary import Evaluation, Summary
+from workloads._tell import tell
+from workloads.methods import find_method
+from workloads.methods._method import Method, Setup, World
+from workloads.networks import Network
+
+MEASURED = "measured"
+"""Name of the range around the measured steps, for ``nsys profile --capture-range=nvtx``."""
+
+_FLOAT_BYTES = 4
+_REPORTS = 10
+"""How often progress is told in a run, at most."""
+
+
+def train(options: Options, world: World) -> Summary:
+    """Train, as one process of a job.
+
+    Returns
+    -------
+    What came out of all processes together, alike in each of them.
+
+    Raises
+    ------
+    WorkloadError
+        If what is asked for cannot be done here.
+    """
+    network = find_network(options.network, options.image_size)
+    notes = make_annotations(wanted=options.nvtx, layers=options.layers)
+    shards = None if options.data is None else Shards(options.data, network)
+    much = plan(options, None if shards is None else shards.count)
+    try:
+        with find_method(options.method).open(Setup(options, network, world, notes)) as method:
+            data = _open_data(shards, network, method, much, options.seed)
+            say = tell if world.rank == 0 else _say_nothing
+            return Loop(options, much, network, method, data, notes, say).run()
+    except torch.OutOfMemoryError as error:
+        raise MissingError(
+            f"the memory of a GPU does not hold {options.network} and a batch of {options.batch}",
+            "give a smaller --batch",
+        ) from error
+
+
+class Loop:
+    """The steps of one run.
+
+    Parameters
+    ----------
+    options, much, network
+        What is asked for.
+    method, data
+        How it is trained, and on what.
+    notes
+        Where annotations go.
+    say
+        Tells the user how far it is.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        much: Plan,
+        network: Network,
+        method: Method,
+        data: Data,
+        notes: Annotations,
+        say: Callable[[str], None],
+    ) -> None:
+        self._options, self._much, self._network = options, much, network
+        self._method, self._data = method, data
+        self._notes, self._say = notes, say
+        self._losses: list[float] = []
+        self._evaluations: list[Evaluation] = []
+
+    def run(self) -> Summary:
+        """Train, and return what came out of all processes."""
+        labels = run_labels(self._options, self._much, self._network, self._method)
+        warm_up, steps = self._options.warm_up, self._much.steps
+        if warm_up:
+            self._run_steps(range(warm_up))
+        before = self._exchanged()
+        with _captured(self._notes, self._method, wanted=self._options.capture_range):
+            self._notes.labels(labels)
+            seconds = self._measure()
+        gather, scatter, activations = ((self._exchanged() - before) / max(1, steps)).tolist()
+        return Summary(
+            labels=labels,
+            losses=self._losses,
+            warm_up=warm_up,
+            seconds=seconds,
+            images_per_s=self._much.batch * steps / seconds if steps else None,
+            epoch_steps=self._much.epoch_steps,
+            parameter_bytes=_FLOAT_BYTES * self._network.parameters,
+            evidence=self._method.exchanged.evidence,
+            gather_bytes=gather,
+            scatter_bytes=scatter,
+            activation_bytes=activations,
+            evaluations=self._evaluations,
+        )
+
+    def _measure(self) -> float:
+        """Run the measured steps, and return the seconds that they took."""
+        seconds = 0.0
+        done, warm_up = 0, self._options.warm_up
+        every = self._options.evaluate_every
+        for stop in pauses(self._much.steps, every):
+            seconds += self._run_steps(range(warm_up + done, warm_up + stop))
+            self._say(f"step {stop} of {self._much.steps}: loss {self._losses[-1]:.6f}")
+            if every and stop % every == 0:
+                self._evaluate(stop)
+            done = stop
+        return seconds
+
+    def _run_steps(self, numbers: range) -> float:
+        """Run some steps, wait for their end, and return the seconds that they took."""
+        self._wait()
+        begun = time.perf_counter()
+        shares = [self._step(number) for number in numbers]
+        self._wait()
+        seconds = time.perf_counter() - begun
+        self._losses += self._totals(shares).tolist()
+        return seconds
+
+    def _step(self, number: int) -> Sequence[Tensor]:
+        measured = number - self._options.warm_up
+        name = f"iteration {measured}" if measured >= 0 else f"warm-up {number}"
+        with self._notes.range(name):
+            with self._notes.range("IO"):
+                parts = self._method.load(self._data.step(number))
+            return self._method.step(parts)
+
+    def _evaluate(self, step: int) -> None:
+        with self._notes.range("ME"):
+            shares = self._method.evaluate(self._method.load(self._data.evaluation()))
+            self._wait()
+        totals = [self._totals([[share[which] for share in shares]]) for which in (0, 1)]
+        loss, accuracy = (float(total) for total in totals)
+        self._evaluations.append(Evaluation(step, loss, accuracy))
+        self._say(f"after step {step}: loss {loss:.6f}, accuracy {accuracy:.4f}")
+
+    def _totals(self, shares: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Return means over the parts of all processes, of each of some numbers."""
+        own = [sum(float(part) for part in parts) for parts in shares]
+        return self._method.total(torch.tensor(own, dtype=torch.float64)) / self._method.parts
+
+    def _exchanged(self) -> Tensor:
+        """Return what all processes have exchanged: gradients, weights, activations."""
+        now = self._method.exchanged
+        counts = torch.tensor([now.gather, now.scatter, now.activations], dtype=torch.int64)
+        return self._method.total(counts)
+
+    def _wait(self) -> None:
+        for device in self._method.devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+
+def pauses(steps: int, evaluate_every: int | None) -> list[int]:
+    """Return after how many steps a run pauses, to tell its progress or to evaluate."""
+    told = range(-(-steps // _REPORTS), steps, max(1, -(-steps // _REPORTS)))
+    evaluated = range(evaluate_every, steps, evaluate_every) if evaluate_every else ()
+    return sorted({*told, *evaluated, steps} - {0})
+
+
+@contextmanager
+def _captured(notes: Annotations, method: Method, *, wanted: bool) -> Iterator[None]:
+    """Tell a profiler that waits for it when to begin and when to end."""
+    if not wanted:
+        yield
+        return
+    has_gpu = method.devices[0].type == "cuda"
+    if has_gpu:
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    with notes.process_range(MEASURED):
+        yield
+    if has_gpu:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def _open_data(
+    shards: Shards | None, network: Network, method: Method, much: Plan, seed: int
+) -> Data:
+    pin = method.devices[0].type == "cuda"
+    share = Share(much.batch, method.parts, method.own, pin=pin)
+    if shards is None:
+        return Synthetic(network, share, seed)
+    return Stored(shards, share, seed)
+
+
+def _say_nothing(text: str) -> None:
+    del text

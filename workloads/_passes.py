@@ -1,0 +1,111 @@
+"""What every method computes alike: the loss, its gradients, and the update of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from workloads._errors import OptionError
+from workloads._options import Options, Precision
+from workloads.methods._method import Part
+from workloads.networks import Network, build
+
+_NUMBERS = {Precision.AMP: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+def build_network(options: Options) -> nn.Module:
+    """Return the network, with weights that depend on the seed alone."""
+    torch.manual_seed(options.seed)
+    module: nn.Module = build(options.network)
+    return module
+
+
+class Passes:
+    """Forward and backward pass and update, in the precision that is asked for.
+
+    Parameters
+    ----------
+    options
+        What is asked for.
+    network
+        The network: it says what auxiliary losses weigh.
+    kind
+        Type of the devices, ``cpu`` or ``cuda``.
+
+    Raises
+    ------
+    OptionError
+        If that precision is not for these devices.
+    """
+
+    def __init__(self, options: Options, network: Network, kind: str) -> None:
+        if options.precision is Precision.AMP and kind != "cuda":
+            raise OptionError(
+                "--precision amp computes in numbers of 16 bits whose gradients are scaled, which "
+                "is for GPUs",
+                "give --precision bf16 on the CPU",
+            )
+        self._options = options
+        self._weights = network.auxiliary
+        self._kind = kind
+        self._scaler = torch.amp.GradScaler(kind, enabled=options.precision is Precision.AMP)
+
+    def loss(self, module: nn.Module, part: Part) -> Tensor:
+        """Return the mean loss of a part, auxiliary losses included."""
+        with self._autocast():
+            return total_loss(module(part.inputs), part.labels, self._weights)
+
+    def backward(self, losses: Sequence[Tensor]) -> None:
+        """Add the gradients of losses to those of the parameters, all devices at a time."""
+        torch.autograd.backward([self._scaler.scale(loss) for loss in losses])
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer: stochastic gradient descent with momentum."""
+        rate, momentum = self._options.learning_rate, self._options.momentum
+        return torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update parameters by their gradients, and forget these."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    def evaluate(self, module: nn.Module, part: Part) -> Tensor:
+        """Return the mean loss and the share of right answers, shape (2,)."""
+        module.eval()
+        with torch.no_grad(), self._autocast():
+            logits = module(part.inputs)
+            loss = total_loss(logits, part.labels, ())
+            right = (logits.argmax(-1) == part.labels).float().mean()
+        module.train()
+        return torch.stack([loss.float(), right])
+
+    def _autocast(self) -> torch.amp.autocast:
+        numbers = _NUMBERS.get(self._options.precision)
+        return torch.autocast(self._kind, numbers, enabled=numbers is not None)
+
+
+def total_loss(
+    outputs: Tensor | Sequence[Tensor], labels: Tensor, weights: Sequence[float]
+) -> Tensor:
+    """Return the cross entropy of logits, and of auxiliary logits by their weights.
+
+    Parameters
+    ----------
+    outputs
+        Logits of shape (batch, ..., classes); or these and those of auxiliary heads.
+    labels
+        Classes of shape (batch, ...).
+    weights
+        The weight of each auxiliary head.
+    """
+    if isinstance(outputs, Tensor):
+        return cross_entropy(outputs.flatten(0, -2), labels.flatten())
+    main, *auxiliary = outputs
+    loss = total_loss(main, labels, ())
+    for weight, logits in zip(weights, auxiliary, strict=True):
+        loss = loss + weight * total_loss(logits, labels, ())
+    return loss

@@ -1,0 +1,97 @@
+"""What came out of a training run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good the network was after some step.
+
+    `step` counts the measured steps before it; `accuracy` is the share of right answers.
+    """
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a training run, of all processes together.
+
+    Parameters
+    ----------
+    labels
+        What the run was: network, batch, gpus, method, versions and so on.
+    losses
+        The mean loss over the global batch, of each step; those of warm-up come first.
+    warm_up
+        How many of them are warm-up.
+    seconds
+        How long the measured steps took, without evaluations.
+    images_per_s
+        Samples of a step by its mean time; null where nothing was measured.
+    epoch_steps
+        Steps of an epoch; null where its images are not known.
+    parameter_bytes
+        Bytes of all parameters: S.
+    evidence
+        What the following count: ``copied`` bytes, or ``message`` bytes handed to collectives.
+    gather_bytes, scatter_bytes, activation_bytes
+        Bytes of gradients, of weights, and of activations and their gradients, per measured step.
+    evaluations
+        How good the network was at times.
+    """
+
+    labels: Mapping[str, str]
+    losses: Sequence[float]
+    warm_up: int
+    seconds: float
+    images_per_s: float | None
+    epoch_steps: int | None
+    parameter_bytes: int
+    evidence: str
+    gather_bytes: float
+    scatter_bytes: float
+    activation_bytes: float
+    evaluations: Sequence[Evaluation]
+
+    def write(self, file: Path) -> None:
+        """Write everything as JSON."""
+        file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    def as_text(self) -> str:
+        """Return what a user wants to see, a line each."""
+        measured = self.losses[self.warm_up :]
+        rows: dict[str, Any] = {
+            key: self.labels[key] for key in ("network", "method", "gpus", "batch", "device")
+        }
+        rows["parameters"] = f"{self.labels['parameters']} ({self.parameter_bytes} bytes)"
+        if measured:
+            rows["steps"] = f"{len(measured)} in {self.seconds:.3f} s"
+            rows["step"] = f"{1e3 * self.seconds / len(measured):.3f} ms"
+            rows["loss"] = f"{measured[0]:.6f} first, {measured[-1]:.6f} last"
+        if self.images_per_s is not None:
+            rows["images/s"] = f"{self.images_per_s:.1f}"
+        rows["exchanged"] = self._exchanged()
+        for each in self.evaluations[-1:]:
+            rows["accuracy"] = f"{each.accuracy:.4f} after {each.step} steps"
+        width = max(map(len, rows))
+        return "\n".join(f"{key:<{width}}  {value}" for key, value in rows.items())
+
+    def _exchanged(self) -> str:
+        moved = {
+            "gradients": self.gather_bytes,
+            "weights": self.scatter_bytes,
+            "activations": self.activation_bytes,
+        }
+        told = [f"{round(count)} of {what}" for what, count in moved.items() if count]
+        if not told:
+            return "nothing"
+        return f"bytes per step, {self.evidence}: {', '.join(told)}"

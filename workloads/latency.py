@@ -1,0 +1,157 @@
+"""Measure MPI's latency by message size: ``mpirun -n 2 python -m workloads.latency``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from workloads._annotate import Annotations, make_annotations, warn_of_lost_ranges
+from workloads._command import command
+from workloads._errors import OptionError
+from workloads._mpi import load_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Operation(StrEnum):
+    """What messages are sent for."""
+
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    PING_PONG = "ping_pong"
+
+
+class Latency(NamedTuple):
+    """How long an operation takes, in ns.
+
+    Of a repetition that is the mean over the processes. A ping-pong is between the first two, and
+    counts half, for it is two messages.
+    """
+
+    operation: Operation
+    size_bytes: int
+    min_ns: float
+    median_ns: float
+    mean_ns: float
+    max_ns: float
+
+
+def sizes(smallest: int, largest: int) -> Iterator[int]:
+    """Give sizes from the smallest on, each twice the one before."""
+    size = smallest
+    while size <= largest:
+        yield size
+        size *= 2
+
+
+def sweep(
+    communicator: MPI.Intracomm, size_bytes: int, repeats: int, warm_up: int, notes: Annotations
+) -> Iterator[Latency]:
+    """Measure each operation with messages of a size; all processes call this.
+
+    Gives what came out in the process of rank 0, and nothing in the others.
+
+    Parameters
+    ----------
+    communicator
+        The processes, two at least.
+    size_bytes
+        Bytes of a message, in floats of four.
+    repeats, warm_up
+        How often is measured, and how often before that is not.
+    notes
+        Where ranges go, one per operation and size around the repetitions that are measured.
+    """
+    message = np.ones(size_bytes // 4, np.float32)
+    for operation, act in _operations(communicator, message).items():
+        for _ in range(warm_up):
+            act()
+        communicator.Barrier()
+        with notes.range(f"{operation} of {size_bytes} bytes"):
+            own = np.array([_timed(act) for _ in range(repeats)], np.float64)
+        if operation is Operation.PING_PONG and communicator.rank > 1:
+            own[:] = 0
+        total = np.empty_like(own)
+        communicator.Reduce(own, total, root=0)
+        if communicator.rank == 0:
+            taken = total / (4 if operation is Operation.PING_PONG else communicator.size)
+            median = float(np.median(taken))
+            yield Latency(operation, size_bytes, taken.min(), median, taken.mean(), taken.max())
+
+
+def _operations(
+    communicator: MPI.Intracomm, message: np.ndarray[Any, np.dtype[np.float32]]
+) -> dict[Operation, Callable[[], object]]:
+    received = np.empty_like(message)
+
+    def ping_pong() -> None:
+        if communicator.rank == 0:
+            communicator.Send(message, dest=1)
+            communicator.Recv(received, source=1)
+        elif communicator.rank == 1:
+            communicator.Recv(received, source=0)
+            communicator.Send(message, dest=0)
+
+    return {
+        Operation.ALL_REDUCE: lambda: communicator.Allreduce(message, received),
+        Operation.BROADCAST: lambda: communicator.Bcast(message, root=0),
+        Operation.PING_PONG: ping_pong,
+    }
+
+
+def _timed(act: Callable[[], object]) -> int:
+    begun = time.perf_counter_ns()
+    act()
+    return time.perf_counter_ns() - begun
+
+
+def latency(
+    *,
+    smallest: Annotated[
+        int, typer.Option("--smallest", min=4, metavar="BYTES", help="The first size.")
+    ] = 4,
+    largest: Annotated[
+        int, typer.Option("--largest", min=4, metavar="BYTES", help="The last, doubling.")
+    ] = 4 << 20,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Of each size.")] = 20,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=0, help="Not measured.")] = 3,
+    nvtx: Annotated[bool, typer.Option("--nvtx/--no-nvtx", help="Annotate.")] = True,
+) -> None:
+    """Measure how long all-reduces, broadcasts and messages of MPI take by their size."""
+    notes = make_annotations(wanted=nvtx, layers=False)
+    mpi = load_mpi()
+    everyone = mpi.COMM_WORLD
+    if everyone.size == 1:
+        raise OptionError(
+            "one process has nobody to exchange messages with",
+            "run mpirun -n 2 python -m workloads.latency",
+        )
+    if nvtx and everyone.rank == 0:
+        warn_of_lost_ranges()
+    say = typer.echo if everyone.rank == 0 else _say_nothing
+    say(f"{'operation':<12}{'bytes':>10}{'min':>12}{'median':>12}{'mean':>12}{'max (us)':>12}")
+    for size in sizes(smallest, largest):
+        for each in sweep(everyone, size, repeats, warm_up, notes):
+            numbers = "".join(f"{number / 1000:>12.2f}" for number in each[2:])
+            say(f"{each.operation:<12}{each.size_bytes:>10}{numbers}")
+    mpi.Finalize()
+
+
+def _say_nothing(text: str) -> None:
+    del text
+
+
+app = command(
+    latency,
+    "Examples:\n  mpirun -n 2 python -m workloads.latency\n"
+    "  mpirun -n 2 python -m workloads.latency --largest 65536 --repeats 100",
+)
+
+if __name__ == "__main__":
+    app(prog_name="python -m workloads.latency")

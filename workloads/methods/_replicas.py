@@ -1,0 +1,81 @@
+"""Data parallelism: each device has all of the network, and a part of the batch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from workloads._passes import Passes, build_network
+from workloads.methods._method import Exchanged, Method, Part, Setup
+
+
+class Replicas(Method):
+    """Copies of the network on the devices of this process.
+
+    Parameters
+    ----------
+    setup
+        What the method is made from.
+    devices
+        The devices of this process.
+    first, parts
+        Number of the first of this process' replicas in the job, and how many there are in all.
+    """
+
+    def __init__(
+        self, setup: Setup, devices: Sequence[torch.device], *, first: int = 0, parts: int = 1
+    ) -> None:
+        self.parts = parts
+        self.own = range(first, first + len(devices))
+        self.exchanged = Exchanged()
+        self._notes = setup.notes
+        self.devices = devices
+        self._passes = Passes(setup.options, setup.network, devices[0].type)
+        self._modules = [build_network(setup.options).to(device) for device in devices]
+        for module in self._modules:
+            setup.notes.layers(module)
+
+    def load(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Copy each part to its replica's device."""
+        return [
+            Part(*(tensor.to(device, non_blocking=True) for tensor in part))
+            for part, device in zip(parts, self.devices, strict=True)
+        ]
+
+    def step(self, parts: Sequence[Part]) -> Sequence[Tensor]:
+        """Run the passes of each replica, then update."""
+        with self._notes.range("FP"):
+            losses = [
+                self._passes.loss(module, part)
+                for module, part in zip(self._callable(), parts, strict=True)
+            ]
+        with self._notes.process_range("BP"):
+            self._passes.backward(losses)
+        with self._notes.range("WU"):
+            self._update()
+        return [loss.detach() for loss in losses]
+
+    def evaluate(self, parts: Sequence[Part]) -> Sequence[Tensor]:
+        """Evaluate each replica."""
+        return [
+            self._passes.evaluate(module, part)
+            for module, part in zip(self._modules, parts, strict=True)
+        ]
+
+    def _callable(self) -> Sequence[nn.Module]:
+        """Return what runs the forward pass of each replica."""
+        return self._modules
+
+    @abstractmethod
+    def _update(self) -> None:
+        """Exchange gradients, and update the parameters of each replica."""
+
+
+def gradient(parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter, which the backward pass has left."""
+    if parameter.grad is None:
+        raise RuntimeError("a parameter of the network has no gradient")
+    return parameter.grad

@@ -1,0 +1,228 @@
+"""Gradients all-reduced by MPI, through host memory or right out of the devices' memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor, nn
+
+from workloads._devices import choose_devices
+from workloads._errors import MissingError, RankError
+from workloads._mpi import HOW_TO_GET_MPI, load_mpi, require_mpi4py
+from workloads._options import Options, Staging
+from workloads.methods._method import Evidence, Exchanged, Launch, Setup, World
+from workloads.methods._replicas import Replicas
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Mpi(Replicas):
+    """A replica per process, whose gradients are averaged by ``MPI_Allreduce``.
+
+    Gradients travel in buckets of at least ``bucket_mb``, packed on the device once the backward
+    pass is done. Staged through the host, a bucket is copied there, reduced, and copied back;
+    otherwise MPI is handed the device's memory. On the CPU there is nothing to stage.
+
+    Parameters
+    ----------
+    setup
+        What the method is made from.
+    device
+        The device of this process.
+    communicator
+        All processes of the job.
+    staged
+        Whether buckets go through host memory.
+    """
+
+    launch = Launch.MPI
+
+    def __init__(
+        self, setup: Setup, device: torch.device, communicator: MPI.Intracomm, *, staged: bool
+    ) -> None:
+        rank, size = setup.world.rank, setup.world.size
+        super().__init__(setup, [device], first=rank, parts=size)
+        self.exchanged = Exchanged(Evidence.MESSAGE)
+        self._communicator = communicator
+        self._counts = rank == 0
+        parameters = list(self._modules[0].parameters())
+        self._optimizer = self._passes.optimizer(parameters)
+        self._buckets = [
+            Bucket(some, staged=staged)
+            for some in fill_buckets(parameters, int(setup.options.bucket_mb * (1 << 20)))
+        ]
+
+    @classmethod
+    def check(cls, options: Options, local: int) -> None:
+        """Make sure that the devices and mpi4py are there."""
+        require_mpi4py()
+        choose_devices(options.device, local)
+
+    @classmethod
+    def starter(cls, options: Options) -> Sequence[str]:
+        """Return how mpiexec, of this environment or else of the PATH, starts the processes."""
+        places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        found = shutil.which("mpiexec", path=places)
+        if found is None:
+            raise MissingError(
+                "there is no mpiexec on the PATH",
+                f"{HOW_TO_GET_MPI}, or run mpirun -n {options.gpus} python -m workloads.train ...",
+            )
+        return [found, "-n", str(options.gpus)]
+
+    @classmethod
+    def open(cls, setup: Setup) -> Self:
+        """Connect to the other processes, and build the network."""
+        communicator = _join(setup.world)
+        local = setup.world.local_rank
+        device = choose_devices(setup.options.device, local + 1)[local]
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        staged = is_staged(setup.options.mpi_staging, device.type, knows_cuda=knows_cuda())
+        setup.notes.labels({"staging": "host" if staged else "direct"})
+        return cls(setup, device, communicator, staged=staged)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of each process' values, added up on the CPU."""
+        summed = values.cpu()
+        self._communicator.Allreduce(load_mpi().IN_PLACE, summed)
+        return summed
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # see load_mpi
+            self.close()
+
+    def close(self) -> None:
+        """Leave the other processes."""
+        load_mpi().Finalize()
+
+    def _update(self) -> None:
+        with self._notes.range("gradient exchange"):
+            for bucket in self._buckets:
+                bucket.average(self._communicator)
+                self.exchanged.gather += bucket.nbytes if self._counts else 0
+        with self._notes.range("optimizer"):
+            self._passes.update(self._optimizer)
+
+
+class Bucket:
+    """Gradients of some parameters in one piece of memory.
+
+    Parameters
+    ----------
+    parameters
+        Whose gradients; all on the same device and of the same type.
+    staged
+        Whether they go through host memory.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *, staged: bool) -> None:
+        sizes = [parameter.numel() for parameter in parameters]
+        self._packed = parameters[0].new_zeros(sum(sizes), requires_grad=False)
+        *ends, _ = accumulate(sizes)
+        views = self._packed.tensor_split(ends)
+        self._pieces = [
+            (parameter, view.view_as(parameter))
+            for parameter, view in zip(parameters, views, strict=True)
+        ]
+        self._staged = staged
+        self._message = (
+            torch.empty_like(self._packed, device="cpu", pin_memory=True)
+            if staged
+            else self._packed
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the gradients."""
+        return self._packed.nbytes
+
+    def average(self, communicator: MPI.Intracomm) -> None:
+        """Put the mean over all processes in the place of each gradient."""
+        for parameter, view in self._pieces:
+            if parameter.grad is None:
+                raise RuntimeError("a parameter of the network has no gradient")
+            view.copy_(parameter.grad)
+            parameter.grad = view
+        if self._staged:
+            self._message.copy_(self._packed, non_blocking=True)
+        if self._packed.is_cuda:  # MPI does not know of streams
+            torch.cuda.current_stream().synchronize()
+        communicator.Allreduce(load_mpi().IN_PLACE, self._message)
+        if self._staged:
+            self._packed.copy_(self._message, non_blocking=True)
+        self._packed /= communicator.size
+
+
+def fill_buckets(
+    parameters: Sequence[nn.Parameter], enough: int
+) -> list[list[nn.Parameter]]:  # fmt: skip
+    """Return parameters in their order, in buckets that are closed once they hold enough bytes."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    for parameter in parameters:
+        if sum(one.nbytes for one in buckets[-1]) >= max(enough, 1):
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+def is_staged(wanted: Staging, device: str, *, knows_cuda: bool | None) -> bool:
+    """Return whether gradients have to go through host memory.
+
+    Parameters
+    ----------
+    wanted
+        What is asked for. Only where MPI is known to take device memory, ``auto`` hands it some.
+    device
+        Type of the devices: only gradients in the memory of GPUs can be staged.
+    knows_cuda
+        Whether MPI takes their memory; None if it does not say.
+
+    Raises
+    ------
+    MissingError
+        MPI says that it does not take device memory, and is to be handed some.
+    """
+    if device != "cuda":
+        return False
+    if wanted is Staging.DIRECT and knows_cuda is False:
+        raise MissingError(
+            "this MPI says that it does not take memory of CUDA devices",
+            "give --mpi-staging host, or run under an MPI that is built with CUDA",
+        )
+    return wanted is Staging.HOST or (wanted is Staging.AUTO and not knows_cuda)
+
+
+def knows_cuda() -> bool | None:
+    """Return whether MPI says that it takes memory of CUDA devices; None if it does not say.
+
+    Asked is ``MPIX_Query_cuda_support``, an extension that Open MPI, MPICH and MVAPICH share.
+    """
+    library = ctypes.CDLL(load_mpi().__file__)
+    try:
+        answer: int = library.MPIX_Query_cuda_support()
+    except AttributeError:
+        return None
+    return answer == 1
+
+
+def _join(world: World) -> MPI.Intracomm:
+    """Return the communicator of all processes, when it is as large as the launcher says."""
+    communicator: MPI.Intracomm = load_mpi().COMM_WORLD
+    if (communicator.rank, communicator.size) != (world.rank, world.size):
+        library = load_mpi().Get_library_version().splitlines()[0].strip()
+        raise RankError(
+            f"MPI counts {communicator.size} processes and the launcher {world.size}: mpi4py has "
+            f"loaded {library}",
+            "start the job with the mpiexec of that library",
+        )
+    return communicator

@@ -1,0 +1,200 @@
+"""Collectives among processes with a device each: `nccl` between GPUs, `gloo` on the CPU."""
+
+from __future__ import annotations
+
+import gc
+from abc import abstractmethod
+from typing import ClassVar, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from workloads._devices import require_gpus
+from workloads._errors import MissingError, OptionError
+from workloads._options import DeviceKind, Exchange, Options, Precision
+from workloads.methods._method import (
+    Evidence,
+    Exchanged,
+    Launch,
+    Setup,
+    World,
+    parameter_bytes,
+)
+from workloads.methods._replicas import Replicas, gradient
+
+
+class ProcessGroup(Replicas):
+    """A replica per process, whose gradients are exchanged by collectives of PyTorch.
+
+    With ``exchange`` all_reduce, DistributedDataParallel all-reduces gradients while the backward
+    pass still runs. With reduce_broadcast, the process of rank 0 gets the sum of each gradient,
+    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does.
+
+    Parameters
+    ----------
+    setup
+        What the method is made from.
+    device
+        The device of this process.
+    """
+
+    launch = Launch.SPAWN
+    backend: ClassVar[str]
+
+    def __init__(self, setup: Setup, device: torch.device) -> None:
+        rank, size = setup.world.rank, setup.world.size
+        super().__init__(setup, [device], first=rank, parts=size)
+        self.exchanged = Exchanged(Evidence.MESSAGE)
+        self._rank = rank
+        self._module = self._modules[0]
+        self._parameters = list(self._module.parameters())
+        self._bytes = parameter_bytes(self._module) if rank == 0 else 0
+        self._optimizer = self._passes.optimizer(self._parameters)
+        self._parallel: DistributedDataParallel | None = None
+        if setup.options.exchange is Exchange.ALL_REDUCE:
+            self._parallel = DistributedDataParallel(
+                self._module,
+                device_ids=[device] if device.type == "cuda" else None,
+                bucket_cap_mb=setup.options.bucket_mb,
+                gradient_as_bucket_view=True,
+            )
+
+    @classmethod
+    def check(cls, options: Options, local: int) -> None:
+        """Make sure that the exchange is for the precision."""
+        del local
+        at_root = options.exchange is Exchange.REDUCE_BROADCAST
+        if at_root and options.precision is Precision.AMP:
+            raise OptionError(
+                "--precision amp scales gradients in each process by itself, and with --exchange "
+                "reduce_broadcast one process alone knows whether they overflow",
+                "give --precision bf16",
+            )
+
+    @classmethod
+    def open(cls, setup: Setup) -> Self:
+        """Connect to the other processes, and build the network."""
+        device = cls._device(setup.world)
+        connect(setup.world, cls.backend, device)
+        return cls(setup, device)
+
+    @classmethod
+    @abstractmethod
+    def _device(cls, world: World) -> torch.device:
+        """Return the device of this process."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of each process' values, added up on the CPU."""
+        summed = values.cpu()
+        dist.all_reduce(summed)
+        return summed
+
+    def close(self) -> None:
+        """Leave the other processes."""
+        self._parallel = None
+        disconnect()
+
+    def _callable(self) -> list[nn.Module]:
+        return [self._parallel or self._module]
+
+    def _update(self) -> None:
+        if self._parallel is None:
+            self._update_at_root()
+        else:
+            self.exchanged.gather += self._bytes
+            with self._notes.range("optimizer"):
+                self._passes.update(self._optimizer)
+
+    def _update_at_root(self) -> None:
+        with self._notes.range("gradient exchange"):
+            for parameter in self._parameters:
+                dist.reduce(gradient(parameter), dst=0)
+            self.exchanged.gather += self._bytes
+        with self._notes.range("optimizer"):
+            self._optimize_at_root()
+        with self._notes.range("weight exchange"):
+            for parameter in self._parameters:
+                dist.broadcast(parameter.detach(), src=0)
+            self.exchanged.scatter += self._bytes
+
+    def _optimize_at_root(self) -> None:
+        if self._rank != 0:
+            self._optimizer.zero_grad(set_to_none=True)
+            return
+        for parameter in self._parameters:
+            gradient(parameter).div_(self.parts)
+        self._passes.update(self._optimizer)
+
+
+class Nccl(ProcessGroup):
+    """Collectives of NCCL between GPUs."""
+
+    backend = "cpu:gloo,cuda:nccl"
+
+    @classmethod
+    def check(cls, options: Options, local: int) -> None:
+        """Make sure that the GPUs are there, and that PyTorch has NCCL."""
+        super().check(options, local)
+        if options.device is DeviceKind.CPU:
+            raise OptionError("the method nccl needs GPUs", "give --method gloo with --device cpu")
+        require_gpus(local)
+        if not dist.is_nccl_available():
+            raise MissingError("this PyTorch is built without NCCL", "give --method p2p")
+
+    @classmethod
+    def _device(cls, world: World) -> torch.device:
+        device = torch.device("cuda", world.local_rank)
+        torch.cuda.set_device(device)
+        return device
+
+
+class Gloo(ProcessGroup):
+    """Collectives of Gloo on the CPU."""
+
+    backend = "gloo"
+
+    @classmethod
+    def check(cls, options: Options, local: int) -> None:
+        """Make sure that the CPU is meant."""
+        super().check(options, local)
+        if options.device is DeviceKind.CUDA:
+            raise OptionError("the method gloo trains on the CPU", "give --method nccl for GPUs")
+
+    @classmethod
+    def _device(cls, world: World) -> torch.device:
+        del world
+        return torch.device("cpu")
+
+
+def connect(world: World, backend: str, device: torch.device) -> None:
+    """Make the process group of all processes of a job.
+
+    Parameters
+    ----------
+    world
+        The processes.
+    backend
+        As ``torch.distributed.init_process_group`` takes it.
+    device
+        The device of this process.
+    """
+    if world.make_store is None:
+        raise RuntimeError("a process that is alone has no process group")
+    dist.init_process_group(
+        backend,
+        store=world.make_store(),
+        rank=world.rank,
+        world_size=world.size,
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def disconnect() -> None:
+    """End the process group, once nothing holds on to it any more.
+
+    What still did when Python exits would be torn down too late, while threads of the group run.
+    """
+    gc.collect()
+    dist.destroy_process_group()

@@ -1,0 +1,228 @@
+"""A parameter server: workers push gradients to it and pull weights from it, over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from workloads._devices import choose_devices
+from workloads._errors import MissingError, OptionError
+from workloads._options import Options, Precision
+from workloads._passes import Passes
+from workloads.methods._method import Exchanged, Launch, Setup, World
+from workloads.methods._replicas import Replicas
+
+_KEY = "parameter server"
+"""Where the server's address is in the store."""
+_PATIENCE_S = 300
+"""How long the server waits for workers to come, and at the end to go."""
+
+
+class ParameterServer(Replicas):
+    """A worker per process; the one of rank 0 is the server as well, on its host's CPU.
+
+    Steps are synchronous. The server's own worker reaches it without a message, so for n workers
+    and S bytes of parameters 2(n-1)S bytes are exchanged per step.
+
+    Parameters
+    ----------
+    setup
+        What the method is made from.
+    device
+        The device of this process.
+    """
+
+    launch = Launch.SPAWN
+
+    def __init__(self, setup: Setup, device: torch.device) -> None:
+        super().__init__(setup, [device], first=setup.world.rank, parts=setup.world.size)
+        self._parameters = list(self._modules[0].parameters())
+        self._end = (
+            Server(setup.world, to_host(self._parameters), self._passes)
+            if setup.world.rank == 0
+            else Worker(setup.world, self.exchanged)
+        )
+
+    @classmethod
+    def check(cls, options: Options, local: int) -> None:
+        """Make sure that the devices and gRPC are there."""
+        if find_spec("grpc") is None:
+            raise MissingError(
+                "the package grpcio is not installed", "pip install 'tracekit[workloads]'"
+            )
+        if options.precision is Precision.AMP:
+            raise OptionError(
+                "with --precision amp each worker scales its gradients by another factor, of which "
+                "the method ps knows nothing",
+                "give --precision bf16 or fp32",
+            )
+        choose_devices(options.device, local)
+
+    @classmethod
+    def open(cls, setup: Setup) -> Self:
+        """Build the network, and serve or connect to the server."""
+        local = setup.world.local_rank
+        device = choose_devices(setup.options.device, local + 1)[local]
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        return cls(setup, device)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of each process' values, added up by the server."""
+        return self._end.total(values.cpu())
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # nobody else gets what they wait for, so they are not waited for
+            self._end.close(0)
+
+    def close(self) -> None:
+        """Leave the other processes, the server once they have left."""
+        self._end.close(_PATIENCE_S)
+
+    def _update(self) -> None:
+        with self._notes.range("gradient exchange"):
+            self._end.push(to_host(take_gradients(self._parameters)))
+        if isinstance(self._end, Server):
+            with self._notes.range("optimizer"):
+                self._end.update()
+        with self._notes.range("weight exchange"):
+            hand_out(self._end.pull(), self._parameters)
+
+
+class Server:
+    """The weights, and the end of the connections to all workers but its own.
+
+    Parameters
+    ----------
+    world
+        The processes. Those of other ranks are told the address, which is one of the loopback.
+    weights
+        Initial weights as a vector.
+    passes
+        Updates them.
+    """
+
+    def __init__(self, world: World, weights: Tensor, passes: Passes) -> None:
+        from workloads.methods._mailbox import Mailbox  # noqa: PLC0415
+
+        self._size = world.size
+        self._weights = nn.Parameter(weights.clone())
+        self._passes = passes
+        self._optimizer = passes.optimizer([self._weights])
+        self._mailbox = Mailbox(world.size - 1)
+        if world.make_store:
+            self._store = world.make_store()
+            self._store.set(_KEY, self._mailbox.address)
+        self._mailbox.await_all(_PATIENCE_S)
+
+    def push(self, gradients: Tensor) -> None:
+        """Average the gradients of all workers, its own given, in the order of ranks."""
+        self._weights.grad = self._sum(gradients) / self._size
+
+    def update(self) -> None:
+        """Update the weights."""
+        self._passes.update(self._optimizer)
+
+    def pull(self) -> Tensor:
+        """Return the weights, and let the other workers have them."""
+        weights = self._weights.detach()
+        self._mailbox.publish(_bytes(weights))
+        return weights
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of all processes' values, its own given."""
+        summed = self._sum(values)
+        self._mailbox.publish(_bytes(summed))
+        return summed
+
+    def close(self, patience_s: float) -> None:
+        """Serve no more, once all workers have left or that time is over."""
+        self._mailbox.close(patience_s)
+
+    def _sum(self, own: Tensor) -> Tensor:
+        # Gradients come in any order. They are added in one order, and in double precision.
+        summed = own.double()
+        for data in self._mailbox.collect():
+            summed += _tensor(data, own)
+        return summed.to(own.dtype)
+
+
+class Worker:
+    """A worker's end of its connection to the server.
+
+    Parameters
+    ----------
+    world
+        The processes.
+    exchanged
+        Where bytes are counted that are pushed (`gather`) and pulled (`scatter`).
+    """
+
+    def __init__(self, world: World, exchanged: Exchanged) -> None:
+        from workloads.methods._mailbox import Courier  # noqa: PLC0415
+
+        if world.make_store is None:
+            raise RuntimeError("a worker cannot find its server without a store")
+        self._store = world.make_store()
+        self._courier = Courier(self._store.get(_KEY).decode(), world.rank)
+        self._exchanged = exchanged
+
+    def push(self, gradients: Tensor) -> None:
+        """Send gradients."""
+        self._like = gradients
+        self._courier.put(_bytes(gradients))
+        self._exchanged.gather += gradients.nbytes
+
+    def pull(self) -> Tensor:
+        """Receive weights, once the server has updated them."""
+        weights = _tensor(self._courier.take(), self._like)
+        self._exchanged.scatter += weights.nbytes
+        return weights
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of all processes' values, its own given."""
+        self._courier.put(_bytes(values))
+        return _tensor(self._courier.take(), values)
+
+    def close(self, patience_s: float) -> None:
+        """Leave the server, at once."""
+        del patience_s
+        self._courier.close()
+
+
+def to_host(tensors: Iterable[Tensor]) -> Tensor:
+    """Return tensors as one vector in host memory."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).cpu()
+
+
+def take_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients of parameters, and leave them without."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    if len(gradients) < len(parameters):
+        raise RuntimeError("a parameter of the network has no gradient")
+    for parameter in parameters:
+        parameter.grad = None
+    return gradients
+
+
+def hand_out(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    """Copy the pieces of a vector into parameters."""
+    *ends, _ = accumulate(one.numel() for one in parameters)
+    for parameter, piece in zip(parameters, vector.tensor_split(ends), strict=True):
+        parameter.detach().copy_(piece.view_as(parameter))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    data: memoryview = tensor.contiguous().numpy().data
+    return data
+
+
+def _tensor(data: bytearray, like: Tensor) -> Tensor:
+    return torch.frombuffer(data, dtype=like.dtype).view_as(like)

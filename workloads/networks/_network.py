@@ -1,0 +1,77 @@
+"""What a network is to the training programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Image:
+    """An input of floats of the shape batch, channels, height, width.
+
+    Parameters
+    ----------
+    channels, height, width
+        The published size. Networks take other heights and widths as well.
+    """
+
+    channels: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """An input of integers of the shape batch, length.
+
+    Parameters
+    ----------
+    length
+        Tokens of a sequence; the network takes no more.
+    vocabulary
+        How many different tokens there are, from 0.
+    """
+
+    length: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that can be trained.
+
+    In training it returns logits of the shape batch, classes; with auxiliary classifiers a tuple of
+    the logits and of theirs. In evaluation it returns the logits alone.
+
+    Parameters
+    ----------
+    name
+        Its name in `NETWORKS` and on the command line.
+    factory
+        Makes the network, with initial weights, for a number of classes.
+    input
+        What it takes.
+    classes
+        The published number of classes.
+    parameters
+        Trainable parameters with so many classes, those of auxiliary classifiers included.
+    auxiliary
+        What the loss of each auxiliary classifier counts beside that of the logits, which counts 1.
+    """
+
+    name: str
+    factory: Callable[[int], nn.Module]
+    input: Image | Tokens
+    classes: int
+    parameters: int
+    auxiliary: tuple[float, ...] = ()
+
+    def build(self, classes: int | None = None) -> nn.Module:
+        """Return the network with initial weights, for the published number of classes or another.
+
+        The weights are drawn from torch's default generator.
+        """
+        return self.factory(self.classes if classes is None else classes)

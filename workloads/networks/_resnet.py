@@ -1,0 +1,90 @@
+"""ResNet (He, Zhang, Ren, Sun, 2016): 50 layers for ImageNet, 110 for CIFAR-10."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from workloads.networks._initial import by_outputs, draw_weights
+from workloads.networks._layers import Residual, chain, conv, conv_norm, repeated
+
+
+def resnet_50(classes: int) -> nn.Module:
+    """Return ResNet-50: bottlenecks whose strides are in their 3x3 convolution.
+
+    The first publication has them in the 1x1 convolution before it, with as many parameters.
+    """
+    network = chain(
+        conv1=conv(3, 64, 7, stride=2, padding=3),
+        pool1=nn.MaxPool2d(3, stride=2, padding=1),
+        layer1=_bottlenecks(64, 64, 3, stride=1),
+        layer2=_bottlenecks(256, 128, 4, stride=2),
+        layer3=_bottlenecks(512, 256, 6, stride=2),
+        layer4=_bottlenecks(1024, 512, 3, stride=2),
+        pool4=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(2048, classes),
+    )
+    draw_weights(network, by_outputs)
+    return network
+
+
+def resnet_110(classes: int) -> nn.Module:
+    """Return ResNet-110: three layers of 18 pairs of convolutions, and shortcuts without weights.
+
+    It has 1.7 M parameters; networks of 110 layers that are much larger are other ones.
+    """
+    network = chain(
+        conv1=conv(3, 16, 3, padding=1),
+        layer1=_pairs(16, 16, 18, stride=1),
+        layer2=_pairs(16, 32, 18, stride=2),
+        layer3=_pairs(32, 64, 18, stride=2),
+        pool3=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(64, classes),
+    )
+    draw_weights(network, by_outputs)
+    return network
+
+
+class Subsample(nn.Module):
+    """A shortcut without weights: every other pixel, and zeros for channels that are added."""
+
+    def __init__(self, added: int) -> None:
+        super().__init__()
+        self.added = added
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return a quarter of the pixels, with the added channels last."""
+        return functional.pad(inputs[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added))
+
+
+def _bottlenecks(inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
+    outputs = 4 * width
+    first = _bottleneck(inputs, width, stride, conv_norm(inputs, outputs, 1, stride))
+    others = [_bottleneck(outputs, width) for _ in range(count - 1)]
+    return chain(**repeated("block", [first, *others]))
+
+
+def _bottleneck(
+    inputs: int, width: int, stride: int = 1, shortcut: nn.Module | None = None
+) -> nn.Module:
+    body = chain(
+        conv1=conv(inputs, width, 1),
+        conv2=conv(width, width, 3, stride, padding=1),
+        conv3=conv_norm(width, 4 * width, 1),
+    )
+    return Residual(body, shortcut, nn.ReLU())
+
+
+def _pairs(inputs: int, width: int, count: int, stride: int) -> nn.Sequential:
+    first = _pair(inputs, width, stride, None if stride == 1 else Subsample(width - inputs))
+    others = [_pair(width, width) for _ in range(count - 1)]
+    return chain(**repeated("block", [first, *others]))
+
+
+def _pair(inputs: int, width: int, stride: int = 1, shortcut: nn.Module | None = None) -> nn.Module:
+    body = chain(
+        conv1=conv(inputs, width, 3, stride, padding=1), conv2=conv_norm(width, width, 3)
+    )  # fmt: skip
+    return Residual(body, shortcut, nn.ReLU())
