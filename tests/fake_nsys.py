@@ -77,11 +77,17 @@ sys.exit(code)
 """
 
 
-def make_fake_nsys(folder: Path) -> Path:
-    """Write the program into a folder, with an export of two steps of FP and WU on the host."""
+def make_fake_nsys(folder: Path, *, staged: bool = True) -> Path:
+    """Write the program into a folder, with an export of two steps of FP and WU on the host.
+
+    If not `staged`, it is one of calls of MPI alone.
+    """
     export = folder / "made.sqlite"
+    export.unlink(missing_ok=True)
     with NsysBuilder(export, schema="3.11.1") as made:
-        for number in range(2):
+        if not staged:
+            made.mpi("COLLECTIVES", 10, 20, "MPI_Barrier")
+        for number in range(2 if staged else 0):
             at = 1000 * number
             made.push_pop(at, at + 900, f"iteration {number}")
             made.push_pop(at, at + 600, "FP")

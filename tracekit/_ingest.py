@@ -38,7 +38,7 @@ ReportProgress = Callable[[Path, str, int, int], None]
 """Told the same of one of several files; when it is through, with no step's name."""
 OnError = str | Callable[[Path, InputError], None]
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of what a run's folder holds; runs of another one are made again."""
 _FOLDER_ENDING = re.compile("_(pqt|arw)dir$")
 """What nsys adds to a report's name in naming the folder of an export."""

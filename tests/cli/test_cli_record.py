@@ -113,6 +113,15 @@ def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
     assert json.loads(tracekit("runs", "--format", "json").stdout)["rows"] == []
 
 
+def test_a_program_without_stages_makes_a_run_all_the_same(nsys: Path) -> None:
+    make_fake_nsys(nsys.parent, staged=False)
+    done = in_process("record", "--name", "x", "--", *PRINTING)
+    assert done.code == 0
+    assert done.stdout == ""
+    assert "ingested as x, of which there is no breakdown: this run holds neither" in done.stderr
+    assert tk.open("x").table("host").collect().height == 1
+
+
 STUDY = """
 version = 1
 program = ["{python}", "-c", "import sys; sys.exit({code})"]

@@ -217,3 +217,19 @@ def test_a_note_on_expected_bytes_says_what_is_modelled_and_unknown() -> None:
     assert "observed (0.75 of what is expected), " in line
     (line,) = notes({"expected": known | {"unsized": 3, "evidence": "modelled"}})
     assert "by a model (0.75 of what is expected), 3 transfers not sized, " in line
+
+
+def test_messages_are_sized_one_by_one_and_timed_by_the_median() -> None:
+    sizes = [None, 0, 4, 1000, 1024, 1536, 65536, 3 << 20, 1 << 40]
+    times = [1.5e3, 2e3, 2e3, 2e3, 2e3, 3e3, 3e4, 4e5, 5e9]
+    frame = pl.DataFrame({"size_bytes": sizes, "p50_ns": times})
+    size, time = shown(frame)
+    assert size.header == "size"
+    assert size.numeric
+    assert size.texts == [
+        "-", "0 B", "4 B", "1,000 B", "1 KiB", "1,536 B", "64 KiB", "3 MiB", "1,024 GiB"
+    ]  # fmt: skip
+    assert time.header == "p50 (us)"
+    assert time.texts[0] == "1.500"
+    assert time.texts[-1] == "5,000,000.000"
+    assert shown(frame.drop("size_bytes"))[0].header == "p50 (ms)"

@@ -38,6 +38,61 @@ def test_a_report_of_each_rank(tmp_path: Path, nsys: Nsys) -> None:
     assert together.command[-5:] == (f"--output={tmp_path}/out/report", *command)
 
 
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Path:
+    """An mpirun of Open MPI, with its library beside it."""
+    for name in ("bin", "lib"):
+        (tmp_path / "mpi" / name).mkdir(parents=True)
+    launcher = tmp_path / "mpi" / "bin" / "mpirun"
+    launcher.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.3'\n")
+    launcher.chmod(0o755)
+    for name in ("libmpi.so", "libmpi.so.40", "libmpi.so.40.40.1", "libmpi.so.x"):
+        (tmp_path / "mpi" / "lib" / name).touch()
+    return launcher
+
+
+def test_mpi_is_loaded_before_a_program_in_python(tmp_path: Path, nsys: Nsys, mpirun: Path) -> None:
+    """mpi4py loads MPI when nsys has looked for it already, and what is traced then crashes."""
+    made = plan([str(mpirun), "-n", "2", "python3", "a.py"], Wanted(), nsys, tmp_path)
+    output = made.command.index(f"--output={tmp_path}/rank%q{{OMPI_COMM_WORLD_RANK}}")
+    assert "--mpi-impl=openmpi" in made.command
+    shell, option, script, library, *program = made.command[output + 1 :]
+    assert (shell, option, program) == ("sh", "-c", ["python3", "a.py"])
+    assert library == str(tmp_path / "mpi" / "lib" / "libmpi.so.40")
+    # Run with `env` in place of the program, whose variable has a value already.
+    said = subprocess.run(
+        [shell, option, script, "/y.so", "env"], env={"LD_PRELOAD": ""}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert "LD_PRELOAD=/y.so\n" in said.stdout
+    assert '"${LD_PRELOAD:+$LD_PRELOAD:}$0"' in script
+    assert shlex.split(str(made)) == list(made.command)
+
+
+def test_what_finds_mpi_itself_is_left_alone(tmp_path: Path, nsys: Nsys, mpirun: Path) -> None:
+    made = plan([str(mpirun), "-n", "2", "./a"], Wanted(), nsys, tmp_path)
+    assert "--mpi-impl=openmpi" in made.command
+    assert made.command[-2:] == (f"--output={tmp_path}/rank%q{{OMPI_COMM_WORLD_RANK}}", "./a")
+    # One report is written by an nsys around the launcher.
+    one = plan([str(mpirun), "python", "a"], Wanted(), nsys, tmp_path, one_report=True)
+    library = str(tmp_path / "mpi" / "lib" / "libmpi.so.40")
+    assert one.command[-8:-5] == (f"--output={tmp_path}/report", str(mpirun), "sh")
+    assert one.command[-3:] == (library, "python", "a")
+
+
+def test_an_mpi_without_a_library_beside_it(tmp_path: Path, nsys: Nsys, mpirun: Path) -> None:
+    for path in (tmp_path / "mpi" / "lib").iterdir():
+        path.unlink()
+    command = [str(mpirun), "-n", "2", "python3", "a.py"]
+    assert "--trace=cuda,nvtx,osrt" in plan(command, Wanted(), nsys, tmp_path).command
+    asked = plan(command, Wanted(traces=("mpi",)), nsys, tmp_path).command
+    assert "--trace=mpi" in asked
+    assert "sh" not in asked
+    named = plan(command, Wanted(mpi_library="/x.so"), nsys, tmp_path).command
+    assert "/x.so" in named
+    assert "--mpi-impl=openmpi" in named
+
+
 def test_variables_that_are_set(tmp_path: Path, nsys: Nsys) -> None:
     by_range = plan(["a"], Wanted(capture_range="x@y"), nsys, tmp_path)
     assert by_range.environment == {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

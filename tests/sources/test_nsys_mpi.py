@@ -35,7 +35,7 @@ def test_every_column_of_a_call_comes_from_its_row(nsys):
     ) == [
         (0, 0, 0, 10, 20, "mpi", "MPI_Send", "p2p", 8000, None, 7, 0, 1, None, -5),
         (0, 1, 1, 30, 40, "mpi", "MPI_Recv", "p2p", 16, None, 7, 1, 0, None, 9),
-        (0, 0, 0, 50, 60, "mpi", "MPI_Bcast", "collective", 64, 32, None, 0, None, 0, 9),
+        (0, 0, 0, 50, 60, "mpi", "MPI_Bcast", "collective", 32, 32, None, 0, None, 0, 9),
         (0, 0, 0, 70, 80, "mpi", "MPI_Wait", "start_wait", None, None, None, 0, None, None, None),
         (0, 1, 1, 90, 99, "mpi", "MPI_Finalize", "other", None, None, None, 1, None, None, None),
     ]  # fmt: skip

@@ -441,11 +441,16 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
             f"{left_out:,} MPI collectives that do not block are left out: their calls end before "
             "the collective does"
         )
-    rows = rows.drop_nulls("collective").with_columns(message_bytes="bytes")
+    of_one_rank = pl.col("collective").is_in(["reduce_scatter", "scatter"])
+    rows = rows.drop_nulls("collective").with_columns(
+        message_bytes=pl.when(of_one_rank)
+        .then("recv_bytes")
+        .otherwise(pl.coalesce("bytes", "recv_bytes"))
+    )
     rows = rows.with_columns(bytes=_mpi_bytes())
     return rows.select(
-        "report", "process", "start", "end", "name", "rank", "handle", "message_bytes", "bytes",
-        "collective",
+        "report", "process", "start", "end", "name", "rank", "ranks", "handle", "message_bytes",
+        "bytes", "collective",
         root=pl.col("root_rank"),
         kind="collective",
         library=pl.lit("mpi"),

@@ -17,7 +17,7 @@ _STARTS_COLLECTIVE = (
     r"^P?MPI_I(all|barrier|bcast|exscan|gather|neighbor_all|reduce|scan|scatter)[a-z_]*$"
 )
 """Functions that return before the collective that they begin is done."""
-_OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank", "communicator")
+_OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank", "communicator", "ranks")
 _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
 
@@ -31,9 +31,9 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
-    communicator``, by thread and start. ``does`` is ``collective`` or ``p2p`` for functions that
-    block until that is done, ``starts_collective`` for those that begin a collective and return,
-    and null for all others.
+    communicator, ranks``, by thread and start. ``does`` is ``collective`` or ``p2p`` for functions
+    that block until that is done, ``starts_collective`` for those that begin a collective and
+    return, and null for all others.
     """
     kept = trace["host"].filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")

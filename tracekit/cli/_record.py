@@ -21,7 +21,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import Listing
 from tracekit.cli._progress import progress_bar, progress_bars
-from tracekit.errors import InputError, RecordingError, UsageError
+from tracekit.errors import InputError, MissingDataError, RecordingError, UsageError
 
 if TYPE_CHECKING:
     import tracekit
@@ -80,6 +80,15 @@ def record(
             "--mpi-impl",
             metavar="MPI",
             help="openmpi or mpich. Default: that of mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    mpi_library: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi-library",
+            metavar="PATH",
+            help="The MPI library of a program in Python. Default: that of mpirun.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -166,7 +175,7 @@ def record(
 
     wanted = Wanted(
         trace_names(trace or ""), capture_range, memory_usage, gpu_metrics, nic_metrics,
-        graph_nodes, cpu_samples, mpi, tuple(more or ()),
+        graph_nodes, cpu_samples, mpi, tuple(more or ()), mpi_library,
     )  # fmt: skip
     recorder = _Recorder(
         wanted, folder, nsys, store, rules, parse_labels(label or []), one_report, nccl_log
@@ -184,7 +193,12 @@ def record(
     if dry_run:
         typer.echo(str(plan))
         raise typer.Exit
-    return _breakdown(recorder.record(plan, chosen))
+    run = recorder.record(plan, chosen)
+    try:
+        return _breakdown(run)
+    except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
+        typer.echo(f"ingested as {run.name}, of which there is no breakdown: {error}", err=True)
+        raise typer.Exit from None
 
 
 @dataclass(frozen=True)

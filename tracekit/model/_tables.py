@@ -309,14 +309,16 @@ HOST = Table(
             "`other`; of the profiler `overhead`",
             nullable=False,
         ),
-        Column("bytes", pl.Int64, "bytes that this rank sends; received ones for a receive",
-               "bytes"),
-        Column("recv_bytes", pl.Int64, "bytes that this rank receives in a collective", "bytes"),
+        Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "
+               "sends from its buffer, each once", "bytes"),
+        Column("recv_bytes", pl.Int64, "bytes that this rank receives into its buffer in a "
+               "collective", "bytes"),
         Column("tag", pl.Int64, "message tag"),
         Column("rank", pl.Int32, "rank of the caller in the world communicator"),
         Column("remote_rank", pl.Int32, "the other rank of a message"),
         Column("root_rank", pl.Int32, "root of a collective"),
         Column("communicator", pl.Int64, "handle of the communicator, unique within the process"),
+        Column("ranks", pl.Int32, "number of ranks of the communicator"),
     ),
 )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """What a frame's columns look like to a person: labels, units, and the text of every cell.
 
 Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which stands beside
-the label; shares are percent; unknown values are `-`. Terminal, Markdown and notebook tables are
+the label; sizes of messages, which go over many powers of two, each in its own. Shares are percent;
+unknown values are `-`. Terminal, Markdown and notebook tables are
 all made of these.
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median_high
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.present._text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
 
@@ -28,6 +30,7 @@ _WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
 _SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _PERCENT = re.compile(r"_percent$")
+_MESSAGE = "size_bytes"
 _BYTES = re.compile(r"(^|_)bytes($|_between_gpus$|_per_epoch$)")
 # Numbers that name a thing are shown as they are; all other integers get thousands separators.
 _IDENTIFIER = re.compile(
@@ -38,6 +41,7 @@ _IDENTIFIER = re.compile(
 _LABELS = {"launched": "launches known", "coverage": "coverage (stages known)"}
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
+_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"), (0, 1, "B"))
 
 Number = int | float
@@ -136,6 +140,8 @@ def _shown_text(series: pl.Series) -> ShownColumn:
 
 def _shown_number(series: pl.Series, time_scale: _Scale | None) -> ShownColumn:
     name, label, values = series.name, printable(series.name), _numbers(series)
+    if name == _MESSAGE:
+        return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals)
@@ -151,8 +157,22 @@ def _shown_number(series: pl.Series, time_scale: _Scale | None) -> ShownColumn:
     return ShownColumn(name, label, texts)
 
 
+def _message_size(size: Number | None) -> str:
+    """Return a size without rounding it: in KiB and so on where it is a whole number of them."""
+    if size is None:
+        return NULL
+    for unit, name in _BINARY_UNITS:
+        if size and size % unit == 0:
+            return f"{size // unit:,} {name}"
+    return f"{size:,} B"
+
+
 def _time_scales(frame: pl.DataFrame) -> dict[str, _Scale]:
-    """Choose one unit for all columns that are compared by eye: totals, windows, statistics."""
+    """Choose one unit for all columns that are compared by eye: totals, windows, statistics.
+
+    It suits the largest of their values; by size of messages, the median one.
+    """
+    typical = _median if _MESSAGE in frame.columns else _largest
     groups: dict[str, list[pl.Series]] = {}
     for series in frame.get_columns():
         if _TIME.search(series.name) and series.dtype.is_numeric():
@@ -160,7 +180,7 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, _Scale]:
             key = "statistic" if statistic else "window" if window else "total"
             groups.setdefault(key, []).append(series)
     scales = {
-        key: _scale([value for series in group for value in _numbers(series)], _TIME_UNITS)
+        key: _scale([value for series in group for value in _numbers(series)], _TIME_UNITS, typical)
         for key, group in groups.items()
     }
     return {series.name: scales[key] for key, group in groups.items() for series in group}
@@ -172,10 +192,22 @@ def _numbers(series: pl.Series) -> list[Number | None]:
     return [value if value is None or isinstance(value, int) else float(value) for value in values]
 
 
-def _scale(values: Sequence[Number | None], units: tuple[tuple[int, int, str], ...]) -> _Scale:
-    largest = max((abs(value) for value in values if value is not None), default=0)
-    divisor, unit = next((divisor, unit) for least, divisor, unit in units if largest >= least)
-    return _Scale(divisor, unit, _decimals(largest, divisor))
+def _largest(values: Sequence[Number]) -> Number:
+    return max(values, default=0)
+
+
+def _median(values: Sequence[Number]) -> Number:
+    return median_high(values) if values else 0
+
+
+def _scale(
+    values: Sequence[Number | None],
+    units: tuple[tuple[int, int, str], ...],
+    typical: Callable[[Sequence[Number]], Number] = _largest,
+) -> _Scale:
+    suited = typical([abs(value) for value in values if value is not None])
+    divisor, unit = next((divisor, unit) for least, divisor, unit in units if suited >= least)
+    return _Scale(divisor, unit, _decimals(suited, divisor))
 
 
 def _decimals(largest: Number, divisor: int) -> int:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from tracekit.errors import UsageError
 
@@ -150,3 +150,24 @@ def implementation(launcher: str) -> str:
         pass  # what runs it will say so
     is_open = any(each in said.lower() for each in (*_OPEN_MPI, "openmpi", "orterun", "prterun"))
     return "openmpi" if is_open else "mpich"
+
+
+def is_python(program: Sequence[str]) -> bool:
+    """Tell whether a program is run by Python."""
+    return bool(program) and PurePath(program[0]).name.startswith("python")
+
+
+def mpi_library(launcher: str) -> Path | None:
+    """Return the MPI library that is installed with a launcher; None where none is beside it.
+
+    ``libmpi.so`` itself is a link or a text for linkers; the one with a number is the library.
+    """
+    found = shutil.which(launcher)
+    if found is None:
+        return None
+    prefix = Path(found).resolve().parent.parent
+    libraries = (
+        path for folder in ("lib", "lib64") for path in prefix.glob(f"{folder}/libmpi.so.*")
+    )
+    numbered = [path for path in libraries if path.name.rpartition(".")[2].isdigit()]
+    return min(numbered, key=lambda path: (len(path.name), path), default=None)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.errors import UsageError
-from tracekit.recording._launchers import Launch, split
+from tracekit.recording._launchers import Launch, is_python, mpi_library, split
 from tracekit.recording._nsys import Nsys
 from tracekit.recording._profile import CUDA_RANGE, Wanted, profile_command
 
 _ENDINGS = (".nsys-rep", ".qdrep")
+_LOADING = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$0" exec "$@"'
+"""Runs a program with a library loaded before it. nsys has put its own into the variable."""
 _NCCL_LOG = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,COLL",
@@ -36,6 +38,8 @@ class Plan:
         Variables that are set for all of it.
     nccl_log
         Whether NCCL is made to write logs into the folder.
+    library
+        A library that is loaded before the program, behind what nsys loads.
     """
 
     launch: Launch
@@ -43,6 +47,7 @@ class Plan:
     folder: Path
     variables: Mapping[str, str]
     nccl_log: bool
+    library: str | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -50,7 +55,8 @@ class Plan:
         variable = self.launch.rank_variable
         name = "report" if variable is None else f"rank%q{{{variable}}}"
         output = f"--output={self.folder.absolute() / name}"
-        return (*self.launch.launcher, *self.profile, output, *self.launch.program)
+        program = (*_loaded(self.library), *self.launch.program)
+        return (*self.launch.launcher, *self.profile, output, *program)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,16 +103,41 @@ def plan(
         If there is no program, or this nsys cannot record what is wanted.
     """
     launch = split(program)
-    wanted = replace(wanted, mpi=wanted.mpi or launch.mpi)
-    if one_report or not launch.launcher:
-        launch = Launch((), tuple(program))
+    wanted = _with_mpi(wanted, launch)
+    library = wanted.mpi_library if wanted.mpi else None
+    if one_report:
+        whole = (*launch.launcher, *_loaded(library), *launch.program)
+        launch, library = Launch((), whole), None
+    elif not launch.launcher:
+        library = None
     elif wanted.gpu_metrics is not None or wanted.nic_metrics:
         raise UsageError(
             "counters of GPUs and NICs are of a whole machine, and each rank would sample them",
             "record all ranks of a machine into one report: --one-report",
         )
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
-    return Plan(launch, tuple(profile_command(nsys, wanted)), folder, variables, nccl_log)
+    profile = tuple(profile_command(nsys, wanted))
+    return Plan(launch, profile, folder, variables, nccl_log, library)
+
+
+def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
+    """Trace the MPI of the launcher, where nsys will find it.
+
+    A program in Python loads MPI later than nsys looks for it, and crashes then, if the library is
+    not loaded before. Without a library its MPI is traced only if that is asked for.
+    """
+    asked = wanted.mpi or (launch.mpi if "mpi" in wanted.traces else None)
+    if launch.mpi is None or not is_python(launch.program):
+        return replace(wanted, mpi=asked or launch.mpi)
+    library = wanted.mpi_library or mpi_library(launch.launcher[0])
+    if library is None:
+        return replace(wanted, mpi=asked)
+    return replace(wanted, mpi=asked or launch.mpi, mpi_library=str(library))
+
+
+def _loaded(library: str | None) -> tuple[str, ...]:
+    """Return what a program stands behind so that a library is loaded before it."""
+    return () if library is None else ("sh", "-c", _LOADING, library)
 
 
 def _by_nvtx(wanted: Wanted) -> bool:

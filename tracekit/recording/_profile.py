@@ -37,6 +37,9 @@ class Wanted:
         Whether to sample what CPUs do.
     mpi
         ``openmpi`` or ``mpich``; by default the launcher tells.
+    mpi_library
+        The MPI library, which is loaded before a program that would load it later than nsys looks
+        for it, as mpi4py does; by default that of the launcher, for programs in Python.
     more
         Further arguments of ``nsys profile``, as they are.
     """
@@ -50,6 +53,7 @@ class Wanted:
     cpu_samples: bool = False
     mpi: str | None = None
     more: tuple[str, ...] = ()
+    mpi_library: str | None = None
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:

@@ -12,19 +12,23 @@ import polars as pl
 from tracekit.sources.nsys._ids import Texts, process_of, small
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
+from tracekit.sources.nsys._mpi_sizes import buffers
 from tracekit.sources.nsys._places import Places
 
 RANKS = "MPI_RANKS"
+_COMMUNICATORS = "MPI_COMMUNICATORS"
+_COLLECTIVE = "collective"
 _START_WAIT = "MPI_START_WAIT_EVENTS"
 _GROUPS = {
     "MPI_P2P_EVENTS": "p2p",
-    "MPI_COLLECTIVES_EVENTS": "collective",
+    "MPI_COLLECTIVES_EVENTS": _COLLECTIVE,
     _START_WAIT: "start_wait",
     "MPI_OTHER_EVENTS": "other",
 }
 MPI_TABLES = tuple(_GROUPS)
 
 _CALL = ("start", "end", "globalTid", "textId")
+_SIZES = ("size", "recvSize")
 _COLUMNS = (*_CALL, "commHandle", "tag", "remoteRank", "rootRank", "size", "recvSize")
 _NAMELESS = "MPI call of unknown name"
 
@@ -70,15 +74,20 @@ class MpiCalls:
         rows
             How many rows to work on at once.
         """
-        ranks = self._ranks()
+        ranks, made = self._ranks(), self._communicators()
         names = Texts(self._export.strings)
         closed = pl.max_horizontal(pl.col("end").fill_null(last), "start")
         for table, group in _GROUPS.items():
-            for calls in self._calls(table, rows):
-                threads = calls["globalTid"]
-                of_thread = calls.select(thread_gid="globalTid").join(
+            sent, received = buffers() if group == _COLLECTIVE else map(pl.col, _SIZES)
+            for each in self._calls(table, rows):
+                of_thread = each.select(thread_gid="globalTid").join(
                     ranks, on="thread_gid", how="left", maintain_order="left"
                 )
+                calls = _with_size(each.with_columns(of_thread["rank"]), made).with_columns(
+                    pl.when(pl.col(_SIZES) >= 0).then(pl.col(_SIZES)),
+                    name=names.of(each["textId"]).fill_null(_NAMELESS),
+                )
+                threads = calls["globalTid"]
                 yield calls.select(
                     pl.lit(0, pl.Int32).alias("report"),
                     places.process_by_thread(threads).alias("process"),
@@ -86,11 +95,12 @@ class MpiCalls:
                     "start",
                     closed.alias("end"),
                     pl.lit("mpi").alias("library"),
-                    names.of(calls["textId"]).fill_null(_NAMELESS).alias("name"),
+                    "name",
+                    "rank",
+                    "ranks",
                     pl.lit(group).alias("group"),
-                    of_thread["rank"],
-                    bytes=_size("size"),
-                    recv_bytes=_size("recvSize"),
+                    bytes=sent,
+                    recv_bytes=received,
                     tag=small(pl.col("tag")),
                     remote_rank=small(pl.col("remoteRank")),
                     root_rank=small(pl.col("rootRank")),
@@ -124,6 +134,33 @@ class MpiCalls:
             .select("thread_gid", pl.coalesce("rank", "process_rank").cast(pl.Int32).alias("rank"))
         )
 
+    def _communicators(self) -> pl.DataFrame:
+        """Return ``rank, commHandle, time, ranks``: when a rank made which communicator."""
+        read = self._export.file.read(
+            _COMMUNICATORS,
+            {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
+        )
+        table = shifted(read, self._export.metadata, "timestamp")
+        made = table.select(
+            small(pl.col("rank")).cast(pl.Int32), "commHandle", time="timestamp",
+            ranks=small(pl.col("size")),
+        )  # fmt: skip
+        return made.filter(pl.col("ranks") > 0).drop_nulls().sort("time", "ranks")
+
+
+def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Add ``ranks``: how many the communicator has that its process made last by this handle."""
+    return (
+        calls.with_row_index("row")
+        .sort("start")
+        .join_asof(
+            made, left_on="start", right_on="time", by=["rank", "commHandle"],
+            check_sortedness=False,
+        )
+        .sort("row")
+        .drop("row", "time", strict=False)
+    )  # fmt: skip
+
 
 def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     """Return the keys that have one value only."""
@@ -132,7 +169,3 @@ def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
 
 def _timed(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
     return shifted(rows.drop_nulls(["start", "globalTid"]), metadata, "start", "end")
-
-
-def _size(column: str) -> pl.Expr:
-    return pl.when(pl.col(column) >= 0).then(column)
