@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analysis._log_processes import log_processes
 from tracekit.analysis._matching import match
 from tracekit.analysis._mpi_calls import mpi_calls
+from tracekit.analysis._mpi_order import with_order
 from tracekit.analysis._nccl_calls import (
     KERNEL_OF,
     collective_kernels,
@@ -44,6 +45,8 @@ _MPI = {
 }
 """Collective operations by MPI's function; its calls that do not block are none of these."""
 
+_OF_ALL = ("all_reduce", "all_gather")
+"""Collectives of MPI of which a trace does not tell for certain whether they are in place."""
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """Collectives whose calls give the size per rank or peer."""
 _ALL_TO_ALL = r"(?i)(^|> )((nccl|c10d)(:|::)_*all_?to_?all|ncclAll_?to_?all)"
@@ -115,7 +118,10 @@ def find_collectives(
         sequence=pl.int_range(pl.len()).over("library", "process", "device", "context", "stream"),
     )
     lanes = rows.with_columns(
-        communicator=pl.when(pl.col("library") != "mpi").then("communicator"),
+        # Handles of MPI mean something in their process only.
+        communicator=pl.when(
+            (pl.col("library") != "mpi") | pl.col("call_sequence").is_not_null()
+        ).then("communicator"),
         stream=pl.coalesce("stream", "handle"),
     )
     rows = rows.with_columns(match(lanes.select(_MATCHED_BY), trace.read("reports")))
@@ -429,7 +435,7 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
         function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase(),
         handle="communicator",
     )
-    rows = calls.with_columns(
+    rows = with_order(trace, calls).with_columns(
         collective=pl.col("function").replace_strict(_MPI, default=None, return_dtype=pl.String)
     )
     left_out = rows.filter(
@@ -448,13 +454,22 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
         .otherwise(pl.coalesce("bytes", "recv_bytes"))
     )
     rows = rows.with_columns(bytes=_mpi_bytes())
+    assumed = rows.filter(
+        pl.col("collective").is_in(_OF_ALL) & pl.col("bytes").is_not_null() & (pl.col("ranks") > 1)
+    )
+    if assumed.height:
+        notes.append(
+            f"sizes of {assumed.height:,} MPI calls are taken not to be in place (MPI_IN_PLACE):"
+            " of those that are they would be n / (n - 1) as large, with n ranks"
+        )
     return rows.select(
         "report", "process", "start", "end", "name", "rank", "ranks", "handle", "message_bytes",
         "bytes", "collective",
         root=pl.col("root_rank"),
         kind="collective",
         library=pl.lit("mpi"),
-        communicator=hex_ids(rows["handle"].cast(pl.String)),
+        communicator=pl.coalesce("shared", hex_ids(rows["handle"].cast(pl.String))),
+        call_sequence="call_sequence",
         bytes_source=pl.when(pl.col("bytes").is_not_null()).then(pl.lit("mpi")),
     )  # fmt: skip
 

@@ -140,6 +140,8 @@ class Bucket:
             if staged
             else self._packed
         )
+        # Not in place: from a trace, the size of a call in place cannot be told for certain.
+        self._sum = torch.empty_like(self._message, pin_memory=staged)
 
     @property
     def nbytes(self) -> int:
@@ -157,9 +159,8 @@ class Bucket:
             self._message.copy_(self._packed, non_blocking=True)
         if self._packed.is_cuda:  # MPI does not know of streams
             torch.cuda.current_stream().synchronize()
-        communicator.Allreduce(load_mpi().IN_PLACE, self._message)
-        if self._staged:
-            self._packed.copy_(self._message, non_blocking=True)
+        communicator.Allreduce(self._message, self._sum)
+        self._packed.copy_(self._sum, non_blocking=True)
         self._packed /= communicator.size
 
 

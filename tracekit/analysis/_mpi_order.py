@@ -1,0 +1,70 @@
+"""The order of MPI's collectives: the n-th call on a communicator is the same on all its ranks.
+
+A rank need not wait for the others in a collective: the root of a small broadcast has left before
+another rank enters it. So overlap in time does not tell which calls belong together; order does,
+where it is known from the start.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.model import Trace
+
+_COLLECTIVE = ("collective", "starts_collective")
+_INIT = r"^P?MPI_Init(_thread)?$"
+_OWNER = ["process", "communicator"]
+
+
+def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return calls of MPI with their number in the communicator of all ranks.
+
+    That is the only one that a process has with as many ranks as any has. Calls count from
+    MPI_Init on, blocking or not. Nothing is numbered where a process' MPI_Init was not recorded,
+    or where calls of one number are of different functions, since then some are missing.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    calls
+        As of `mpi_calls`, with ``function``: the name without what tells variants apart.
+
+    Returns
+    -------
+    `calls` with ``call_sequence``, null where it is not known, and ``shared``, a name for that
+    communicator.
+    """
+    known = calls.with_row_index("row").filter(pl.col("does").is_in(_COLLECTIVE))
+    ours = _of_all_ranks(known).join(_from_the_start(trace), on="process", how="semi")
+    numbered = (
+        known.join(ours, on=_OWNER, how="semi")
+        .sort("process", "start", "row")
+        .with_columns(call_sequence=pl.int_range(pl.len()).over(_OWNER))
+    )
+    called = pl.col("function").str.strip_prefix("i")
+    agree = numbered.filter(called.n_unique().over("call_sequence") > 1).is_empty()
+    found = numbered if agree else numbered.clear()
+    return (
+        calls.with_row_index("row")
+        .join(found.select("row", "call_sequence"), on="row", how="left", maintain_order="left")
+        .drop("row")
+        .with_columns(
+            shared=pl.when(pl.col("call_sequence").is_not_null()).then(
+                pl.format("all {} ranks", "ranks")
+            )
+        )
+    )
+
+
+def _of_all_ranks(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, communicator`` of communicators of all ranks, one of each process."""
+    largest = calls.filter((pl.col("ranks") > 1) & (pl.col("ranks") == pl.col("ranks").max()))
+    handles = largest.select(_OWNER).drop_nulls().unique()
+    return handles.filter(pl.len().over("process") == 1)
+
+
+def _from_the_start(trace: Trace) -> pl.DataFrame:
+    """Return the processes of which MPI_Init was recorded."""
+    inits = trace["host"].filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
+    return inits.select("process").unique().collect()
