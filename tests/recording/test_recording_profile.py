@@ -86,6 +86,16 @@ def test_options_that_other_versions_name_otherwise_or_lack() -> None:
     ]
 
 
+def test_events_of_nccl_where_nsys_has_them(nsys: Nsys) -> None:
+    newest = Nsys("nsys", "", frozenset({"nccl-trace"}), frozenset({"cuda", "nvtx", "nccl"}))
+    assert _said(newest, nccl="coll,p2p", traces=("cuda", "nvtx")) == [
+        "--trace=cuda,nvtx,nccl",
+        "--nccl-trace=coll,p2p",
+    ]
+    with pytest.raises(UsageError, match="cannot trace 'nccl'"):
+        _said(nsys, nccl="default")
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [

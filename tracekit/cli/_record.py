@@ -115,6 +115,16 @@ def record(
             rich_help_panel=_WHAT,
         ),
     ] = None,
+    nccl: Annotated[
+        str | None,
+        typer.Option(
+            "--nccl",
+            metavar="EVENTS",
+            help="Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
+            " 2025.6 on.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
     nic_metrics: Annotated[
         bool,
         typer.Option(
@@ -174,9 +184,18 @@ def record(
     from tracekit.recording import Wanted, trace_names
 
     wanted = Wanted(
-        trace_names(trace or ""), capture_range, memory_usage, gpu_metrics, nic_metrics,
-        graph_nodes, cpu_samples, mpi, tuple(more or ()), mpi_library,
-    )  # fmt: skip
+        traces=trace_names(trace or ""),
+        capture_range=capture_range,
+        memory_usage=memory_usage,
+        gpu_metrics=gpu_metrics,
+        nic_metrics=nic_metrics,
+        nccl=nccl,
+        graph_nodes=graph_nodes,
+        cpu_samples=cpu_samples,
+        mpi=mpi,
+        more=tuple(more or ()),
+        mpi_library=mpi_library,
+    )
     recorder = _Recorder(
         wanted, folder, nsys, store, rules, parse_labels(label or []), one_report, nccl_log
     )

@@ -31,6 +31,8 @@ class Wanted:
         GPUs to sample counters of, as nsys takes them; ``all`` for all.
     nic_metrics
         Whether to sample counters of network adapters.
+    nccl
+        Which events of NCCL to record, as ``--nccl-trace`` takes them, such as ``default``.
     graph_nodes
         Whether to record the nodes of CUDA graphs one by one.
     cpu_samples
@@ -49,6 +51,7 @@ class Wanted:
     memory_usage: bool = False
     gpu_metrics: str | None = None
     nic_metrics: bool = False
+    nccl: str | None = None
     graph_nodes: bool = False
     cpu_samples: bool = False
     mpi: str | None = None
@@ -72,11 +75,15 @@ def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
 
 def _traces(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
     chosen = wanted.traces or (*_TRACES, *(("mpi",) if wanted.mpi else ()))
+    if wanted.nccl is not None:
+        chosen = (*chosen, "nccl")
     unknown = [each for each in chosen if nsys.traces and each not in nsys.traces]
     if unknown:
         known = ", ".join(sorted(nsys.traces))
         raise UsageError(f"{_who(nsys)} cannot trace {unknown[0]!r}", f"it traces {known}")
     yield f"--trace={','.join(dict.fromkeys(chosen))}"
+    if wanted.nccl is not None:
+        yield f"--{_has(nsys, 'nccl-trace')}={wanted.nccl}"
     if wanted.mpi and "mpi" in chosen:
         yield f"--{_has(nsys, 'mpi-impl')}={wanted.mpi}"
 
