@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-_PROCESS_BITS = 0xFFFFFFFFFF000000
+_PROCESS_BITS = ~0xFFFFFF  # signed, as SQLite has it
 _EVENTS = ("NVTX_EVENTS", "MPI_%", "CUPTI_ACTIVITY_KIND_%", "OSRT_API", "PROFILER_OVERHEAD",
            "CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS")  # fmt: skip
-_WHOLE = ("ENUM_NSYS_EVENT_%", "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU",
-          "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_GPU_METRICS",
-          "NVTX_PAYLOAD_%")  # fmt: skip
+_WHOLE = ("ENUM_NSYS_EVENT_%", "ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME",
+          "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO",
+          "TARGET_INFO_GPU_METRICS", "NVTX_PAYLOAD_%")  # fmt: skip
 _OF_PROCESSES = ("ThreadNames", "PROCESSES")
 _STRINGS = ("textId", "nameId", "jsonTextId", "demangledName", "shortName", "mangledName",
             "metricNameId")  # fmt: skip
@@ -27,12 +27,18 @@ _STRINGS = ("textId", "nameId", "jsonTextId", "demangledName", "shortName", "man
 _EXPORT = """name IN ('EXPORT_PRODUCT_NAME', 'EXPORT_PRODUCT_VERSION', 'EXPORT_PARAM_LAZY')
     OR name LIKE 'EXPORT_SCHEMA_VERSION%' OR name LIKE 'EXPORT_PARAM_TIME_%'
     OR name LIKE 'EXPORT_PARAM_INCLUDE_%'"""
-_CAPTURE = "name = 'CAPTURE_EVENT_TYPE'"
+_SOME = {
+    "META_DATA_EXPORT": _EXPORT,
+    "META_DATA_CAPTURE": "name = 'CAPTURE_EVENT_TYPE'",
+    "TARGET_INFO_SYSTEM_ENV": "name = 'Hostname'",
+}
+"""Tables of names and values, with what of them is kept."""
 _WITHOUT = {
+    ("TARGET_INFO_SYSTEM_ENV", "value"): "'host'",
     ("OSRT_API", "callchainId"): "0",
     ("PROCESSES", "name"): "replace(name, rtrim(name, replace(name, '/', '')), '')",
 }
-"""What stands in place of a column: no call chains, and of paths the last part."""
+"""What stands in place of a column: no host, no call chains, and of paths the last part."""
 _MARKED = ("NVTX_EVENTS", "MPI_%")
 """Tables whose processes are kept."""
 
@@ -55,16 +61,17 @@ def trim(source: Path, target: Path, *, begin: int | None = None, end: int | Non
             out.execute(_statement(out, table))
         out.execute("CREATE TEMP TABLE kept (process INTEGER PRIMARY KEY)")
         for table in _tables(out, _MARKED):
+            if "globalTid" not in _columns(out, table):
+                continue
             out.execute(f"INSERT OR IGNORE INTO kept SELECT DISTINCT globalTid & {_PROCESS_BITS} "
                         f"FROM whole.{table} WHERE globalTid IS NOT NULL")  # fmt: skip
         for table in _tables(out, (*_EVENTS, *_OF_PROCESSES)):
             _copy(out, table, _of_kept(out, table), (begin, end) if table == "OSRT_API" else None)
         for table in _tables(out, _WHOLE):
             _copy(out, table, "1")
-        for table, rows in (("META_DATA_EXPORT", _EXPORT), ("META_DATA_CAPTURE", _CAPTURE)):
-            for name in _tables(out, (table,)):
-                out.execute(_statement(out, name))
-                _copy(out, name, rows)
+        for table in _tables(out, _SOME):
+            out.execute(_statement(out, table))
+            _copy(out, table, _SOME[table])
         _copy_strings(out)
         out.commit()
         out.execute("DETACH DATABASE whole")

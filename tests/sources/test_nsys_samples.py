@@ -94,7 +94,7 @@ def test_two_mpi_ranks_of_2024(real_sample):
     assert calls.sort("group", "name").rows() == MPI_CALLS
     allreduce = host.filter(name="MPI_Allreduce")
     assert set(allreduce.select("bytes", "recv_bytes", "root_rank").rows()) == {
-        (16_000, 16_000, None)
+        (8_000, 8_000, None)  # as the messages are: nsys counts them for each of two ranks
     }
     isend = host.filter(name="MPI_Isend").sort("rank")
     assert isend.select("thread", "bytes", "tag", "remote_rank").rows() == [

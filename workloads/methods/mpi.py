@@ -93,8 +93,9 @@ class Mpi(Replicas):
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of each process' values, added up on the CPU."""
-        summed = values.cpu()
-        self._communicator.Allreduce(load_mpi().IN_PLACE, summed)
+        own = values.cpu()
+        summed = torch.empty_like(own)
+        self._communicator.Allreduce(own, summed)
         return summed
 
     def __exit__(self, kind: object, *_: object) -> None:
