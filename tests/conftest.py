@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("tracekit", deadline=None)
+settings.load_profile("tracekit")
 
 TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES")
