@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta, overhead, scaling
+from tracekit.analysis import breakdown, breakdown_meta, overhead, scaling, scaling_meta
 from tracekit.analysis._study import STUDY, study, study_row, study_stages
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
@@ -239,6 +239,8 @@ def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other() -> None:
         with pytest.raises(UsageError, match=r"'host run' holds no GPU work.*--where"):
             compared(table)
     assert overhead(study(rows[:1]))["baseline_ns"].to_list() == [100]
+    assert "NVTX ranges" in scaling_meta(study(rows[:1]))["basis"]
+    assert scaling_meta(study(rows[1:]))["basis"] == "GPUs"
 
 
 _SPANS = st.tuples(

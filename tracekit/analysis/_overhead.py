@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._study import check_basis
+from tracekit.analysis._study import basis_of
 from tracekit.errors import UsageError
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
@@ -55,7 +55,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     UsageError
         If no run is of the baseline.
     """
-    check_basis(study)
+    basis_of(study)
     methods = study["method"].drop_nulls().unique().sort().to_list()
     if baseline not in methods:
         known = ", ".join(methods) or "none"
@@ -87,7 +87,7 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
     ``baseline``; the number of rows that were ``compared`` and the least and greatest overhead of
     these, ``min_percent`` and ``max_percent`` (null without any); ``without_partner``, rows of one
     side only; ``untimed``, rows whose sides have no time of one kind; ``without_method``, runs of
-    which the method is not known.
+    which the method is not known; ``basis``, what the times are of, if that is known.
     """
     table = overhead(study, baseline=baseline)
     found = table["overhead_percent"]
@@ -100,6 +100,7 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
         "without_partner": alone,
         "untimed": table.height - alone - found.count(),
         "without_method": study["method"].null_count(),
+        **basis_of(study),
     }
 
 

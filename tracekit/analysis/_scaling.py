@@ -13,7 +13,7 @@ from tracekit.analysis._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis._study import SCALING_MODES, check_basis
+from tracekit.analysis._study import SCALING_MODES, basis_of
 from tracekit.errors import UsageError
 
 ScalingMode = Literal["strong", "weak"]
@@ -119,7 +119,7 @@ def scaling_meta(
     -------
     ``mode``, ``time`` (``step`` or ``epoch``), ``images`` and ``batch_scope``; ``runs`` that
     count, ``other_mode`` runs labelled for the other mode, and ``untimed`` runs that lack their
-    number of GPUs or time; ``warnings``.
+    number of GPUs or time; ``basis``, what the times are of, if that is known; ``warnings``.
     """
     _check(mode, images, batch_scope, time)
     compared = _compared(study, images, time)
@@ -139,6 +139,7 @@ def scaling_meta(
         "runs": timed.height,
         "other_mode": study.height - own.height,
         "untimed": own.height - timed.height,
+        **basis_of(study),
         "warnings": [warning] if without_one else [],
     }
 
@@ -172,7 +173,7 @@ def _scaled(
     time: ScalingTime | None,
 ) -> pl.DataFrame:
     _check(mode, images, batch_scope, time)
-    check_basis(study)
+    basis_of(study)
     compared = _compared(study, images, time)
     table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
     table = _with_speedups(table, mode)

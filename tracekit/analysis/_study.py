@@ -13,7 +13,7 @@ from tracekit.analysis._labels import batch_label, label_number
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._tallies import StageTally
 from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
-from tracekit.analysis._work import Work, work_of
+from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import TracekitError, UsageError
 from tracekit.model import Trace
 
@@ -55,6 +55,7 @@ STUDY = pl.Schema(
 )
 """Columns of a study; `study_row` says what they mean."""
 
+_BASES = {"gpu": "GPUs", "host": HOST}
 SCALING_MODES = ("strong", "weak")
 """What the label ``scaling`` can be."""
 
@@ -158,21 +159,23 @@ def study_row(
     return {column: row.get(column) for column in STUDY}
 
 
-def check_basis(study: pl.DataFrame) -> None:
-    """Refuse to set times of GPUs and times of the host against each other.
+def basis_of(study: pl.DataFrame) -> dict[str, str]:
+    """Return ``basis``, in words: what the times of a study are of; nothing if that is not known.
 
     Raises
     ------
     UsageError
-        If a study has runs of both.
+        If a study has times of GPUs and times of the host, which are not set against each other.
     """
     found = study.drop_nulls("basis")
-    if found["basis"].n_unique() > 1:
+    bases = found["basis"].unique().to_list()
+    if len(bases) > 1:
         names = found.filter(pl.col("basis") == "host")["run"].to_list()
         raise UsageError(
             f"{names[0]!r} holds no GPU work, and others do",
             "choose runs that can be compared with --where",
         )
+    return {"basis": _BASES[bases[0]]} if bases else {}
 
 
 def study_stages(study: pl.DataFrame) -> pl.DataFrame:
