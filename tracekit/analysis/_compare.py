@@ -126,7 +126,8 @@ def compare(
     ``meta`` holds ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``, ``step`` (with
     ``a_ns, b_ns, delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, and beside it
     ``a_median_ns, b_median_ns``: few long steps move means and widen intervals, but no median),
-    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``.
+    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where it is not
+    GPU work that was measured.
 
     Raises
     ------
@@ -157,6 +158,7 @@ def compare(
         "not_comparable": reasons,
         "notes": _notes(a, b, measured, names),
         "method": METHOD,
+        **({} if has_ops(a) else {"basis": HOST}),
     }
     return Comparison(table, contributions, meta)
 
@@ -296,8 +298,6 @@ def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, s
         for name, run in zip(names, measured, strict=True)
         if run.left_out
     ]
-    if not has_ops(a):
-        notes.append(f"measured on the {HOST}")
     held = [_recorded(run) for run in (a, b)]
     for this, other in ((0, 1), (1, 0)):
         missing = sorted(held[this] - held[other])

@@ -101,6 +101,8 @@ def _draw(
     from tracekit import present
 
     subtitle = f"{names[0]} (A) and {names[1]} (B), means over iterations"
+    if "basis" in found.meta:
+        subtitle += ", on the host"
     if breakdowns is not None:
         figure = present.comparison_figure(
             found.contributions.rename({"part": "stage"}),

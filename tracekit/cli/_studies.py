@@ -257,4 +257,5 @@ def _cells(overheads: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _of_runs(study: "pl.DataFrame") -> str:
-    return f"{study.height:,} runs"
+    on_host = ", measured on the host" if "host" in study["basis"] else ""
+    return f"{study.height:,} runs{on_host}"
