@@ -126,8 +126,8 @@ def compare(
     ``meta`` holds ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``, ``step`` (with
     ``a_ns, b_ns, delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, and beside it
     ``a_median_ns, b_median_ns``: few long steps move means and widen intervals, but no median),
-    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where it is not
-    GPU work that was measured.
+    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
+    it is not GPU work that was measured.
 
     Raises
     ------
