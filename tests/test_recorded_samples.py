@@ -106,9 +106,8 @@ def test_all_reduces_carry_the_gradients(jobs: dict[str, tk.Run]) -> None:
     """In each step the buckets add up to the bytes of the parameters, on either rank."""
     trace = jobs["lenet_mpi"].trace
     calls = collective_calls(trace).filter(collective="all_reduce", library="mpi")
-    calls = calls.drop("iteration")
-    steps = trace.read("iterations").select("process", "iteration", from_="start", to="end")
-    inside = calls.join(steps, on="process").filter(pl.col("start").is_between("from_", "to"))
+    inside = calls.drop_nulls("iteration")
+    assert inside.height < calls.height  # of warm-up, and of adding losses up
     sums = inside.group_by("process", "iteration").agg(pl.col("bytes").sum())
     assert sums.height == 2 * 10
     assert sums["bytes"].unique().to_list() == [LENET_BYTES]

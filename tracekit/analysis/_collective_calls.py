@@ -462,15 +462,31 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
             f"sizes of {assumed.height:,} MPI calls are taken not to be in place (MPI_IN_PLACE):"
             " of those that are they would be n / (n - 1) as large, with n ranks"
         )
-    return rows.select(
+    return _with_iterations(rows, trace).select(
         "report", "process", "start", "end", "name", "rank", "ranks", "handle", "message_bytes",
-        "bytes", "collective",
+        "bytes", "collective", "iteration",
         root=pl.col("root_rank"),
         kind="collective",
         library=pl.lit("mpi"),
         communicator=pl.coalesce("shared", hex_ids(rows["handle"].cast(pl.String))),
         call_sequence="call_sequence",
         bytes_source=pl.when(pl.col("bytes").is_not_null()).then(pl.lit("mpi")),
+    )  # fmt: skip
+
+
+def _with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``iteration``: that of the process in which a call begins."""
+    steps = trace.read("iterations").select("process", "iteration", begin="start", until="end")
+    return (
+        calls.with_row_index("row")
+        .sort("start")
+        .join_asof(
+            steps.sort("begin"), left_on="start", right_on="begin", by="process",
+            check_sortedness=False,
+        )
+        .with_columns(pl.when(pl.col("start") < pl.col("until")).then("iteration"))
+        .sort("row")
+        .drop("row", "begin", "until", strict=False)
     )  # fmt: skip
 
 
