@@ -15,7 +15,8 @@ import peer_copies
 
 
 def generate(folder: Path) -> None:
-    """Write all traces and their truth into `folder`, which exists."""
+    """Write all traces and their truth into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
     data_parallel.write(data_parallel.MARKED, folder, "ddp_4gpu")
     data_parallel.write(data_parallel.UNMARKED, folder, "ddp_4gpu_no_backward_range")
     peer_copies.write(folder, "p2p_2gpu_start_end")

@@ -139,6 +139,8 @@ def main() -> None:
     parser.add_argument("--begin", type=int, help="keep calls of the OS runtime from here on, ns")
     parser.add_argument("--end", type=int, help="and up to here")
     given = parser.parse_args()
+    if given.target.exists() and given.target.samefile(given.source):
+        parser.error("OUT is IN, which has to be left as it is")
     given.target.unlink(missing_ok=True)
     trim(given.source, given.target, begin=given.begin, end=given.end)
 

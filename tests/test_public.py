@@ -63,8 +63,9 @@ PUBLIC = {
         to_csv to_json to_markdown to_parquet utilisation_figure
     """,
     "tracekit.recording": """
-        Configuration LAUNCHERS Launch Nsys Plan Study Wanted find_nsys gpu_count load_study perform
-        plan profile_command reports_in split study_names trace_names
+        Configuration LAUNCHERS Launch Nsys Plan Study Wanted file_name find_nsys gpu_count
+        is_python load_study perform plan profile_command reports_in split study_names trace_names
+        unfinished
     """,
     "tracekit.sources": "Progress check_readable content_files open_report read read_smi",
     "tracekit.sources.kineto": "is_kineto read",
@@ -73,7 +74,8 @@ PUBLIC = {
     "tracekit.sources.columnar": "ColumnarExport table_files",
     "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
-        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue file_digest
+        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue check_labels
+        check_name file_digest
         file_size make_reports open_executor run_digest
     """,
 }

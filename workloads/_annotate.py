@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from workloads._errors import MissingError
@@ -159,7 +159,10 @@ def warn_of_lost_ranges() -> None:
     """Warn on stderr where a profiler listens whose age may keep it from seeing the ranges."""
     if not any(os.environ.get(name) for name in _INJECTIONS):
         return
-    installed = version("nvtx")
+    try:
+        installed = version("nvtx")
+    except PackageNotFoundError:
+        return  # which is said where it is needed
     if _numbers(installed) >= _PAYLOADS_SINCE:
         tell(
             f"nvtx {installed} writes ranges in a form that older versions of Nsight "

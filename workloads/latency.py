@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+_FLOAT_BYTES = 4
+
+
 class Operation(StrEnum):
     """What messages are sent for."""
 
@@ -68,7 +71,7 @@ def sweep(
     notes
         Where ranges go, one per operation and size around the repetitions that are measured.
     """
-    message = np.ones(size_bytes // 4, np.float32)
+    message = np.ones(size_bytes // _FLOAT_BYTES, np.float32)
     for operation, act in _operations(communicator, message).items():
         for _ in range(warm_up):
             act()
@@ -124,6 +127,12 @@ def latency(
     nvtx: Annotated[bool, typer.Option("--nvtx/--no-nvtx", help="Annotate.")] = True,
 ) -> None:
     """Measure how long all-reduces, broadcasts and messages of MPI take by their size."""
+    if smallest % _FLOAT_BYTES:
+        raise OptionError(
+            f"messages are floats of {_FLOAT_BYTES} bytes, and {smallest} bytes are no whole number"
+            " of them",
+            f"give --smallest {smallest - smallest % _FLOAT_BYTES}",
+        )
     notes = make_annotations(wanted=nvtx, layers=False)
     mpi = load_mpi()
     everyone = mpi.COMM_WORLD

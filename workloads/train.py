@@ -159,7 +159,7 @@ def train(
         typer.Option(
             "--bucket-mb",
             min=0.001,
-            help="nccl, gloo: MiB of gradients in one all-reduce.",
+            help="nccl, gloo, mpi: MiB of gradients in one all-reduce.",
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.bucket_mb,

@@ -56,7 +56,7 @@ class TestNothing:
 
     def test_without_reports_every_recorder_is_named(self) -> None:
         _, found, hint = told(Trace.of({}))["breakdown", "time by stage"]
-        assert found == "known of no GPU busy time"
+        assert found == "known of none of GPU busy time"
         assert hint is not None
         assert [each for each in ("nsys: ", "nvprof: ", "torch.profiler: ") if each in hint] == [
             "nsys: ", "nvprof: ", "torch.profiler: ",

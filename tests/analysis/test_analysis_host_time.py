@@ -84,6 +84,22 @@ def test_each_process_is_a_window_of_its_own() -> None:
     assert (meta["processes"], meta["window_ns"]) == (2, 300)
 
 
+def test_ranges_of_two_domains_that_cross() -> None:
+    """Each is busy for all its time; what is exposed of the second is what the first leaves."""
+    builder = TraceBuilder()
+    builder.range(0, 10, "FP", domain="a")
+    builder.range(5, 100, "WU", domain="b")
+    builder.range(200, 300, "FP", domain="a", thread=1)  # these nest, whatever their domains
+    builder.range(220, 240, "IO", domain="b", thread=1)
+    builder.range(290, 300, "IO", domain="b", thread=1)
+    table = breakdown(builder.attributed())
+    assert table.select("stage", "busy_ns", "exposed_ns").rows() == [
+        ("FP", 80, 80),
+        ("WU", 95, 90),
+        ("IO", 30, 30),
+    ]
+
+
 @pytest.mark.parametrize("key", ["kernel", "kind", "device", "stream", "range"])
 def test_what_only_gpu_work_can_be_broken_down_by(steps: Trace, key: str) -> None:
     with pytest.raises(MissingDataError, match=rf"no GPU work.* nothing by {key}: record with"):

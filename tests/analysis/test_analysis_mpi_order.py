@@ -87,11 +87,33 @@ def test_calls_that_do_not_block_count() -> None:
     assert set(matches(trace(*inits(), *large)).values()) == {0}
 
 
-def test_part_of_the_ranks() -> None:
-    """Of three ranks two are in the run, and a smaller communicator is left to overlap."""
-    of_three = [each | {"ranks": 3} for each in BROADCASTS]
-    small = [call(0, 100, 120, communicator=1), call(1, 105, 121, communicator=2)]
-    found = matches(trace(*inits(), *of_three, *small))
+def test_a_smaller_communicator_is_left_to_overlap() -> None:
+    small = [
+        call(0, 200, 220, communicator=1, ranks=None),
+        call(1, 205, 221, communicator=2, ranks=None),
+    ]
+    found = matches(trace(*inits(), *BROADCASTS, *small))
     assert found == {
-        (0, 10): 0, (1, 20): 0, (0, 13): 1, (1, 31): 1, (0, 100): 2, (1, 105): 2,
+        (0, 10): 0, (1, 20): 0, (0, 13): 1, (1, 31): 1, (0, 200): 2, (1, 205): 2,
     }  # fmt: skip
+
+
+def test_part_of_the_ranks() -> None:
+    """Two of three ranks, which may be of one communicator or of two."""
+    of_three = [each | {"ranks": 3} for each in BROADCASTS]
+    assert set(matches(trace(*inits(), *of_three)).values()) == {None}
+
+
+def test_communicators_of_two_of_four_ranks() -> None:
+    """Ranks 0 and 2 never meet: each has a communicator of its own with another rank."""
+    ranks = {0: 0, 1: 2}
+    calls = [each | {"rank": ranks[each["process"]]} for each in (*inits(), *BROADCASTS)]
+    assert set(matches(trace(*calls)).values()) == {None}
+
+
+def test_two_jobs_in_one_run_are_left_to_overlap() -> None:
+    second = [call(rank, 1000, 1001, "MPI_Init", process=2 + rank) for rank in (0, 1)]
+    calls = [call(0, 10, 20), call(1, 11, 21)]
+    later = [call(0, 1010, 1020, process=2), call(1, 1011, 1021, process=3)]
+    found = matches(trace(*inits(), *second, *calls, *later, ranks=4))
+    assert found == {(0, 10): 0, (1, 11): 0, (2, 1010): 1, (3, 1011): 1}

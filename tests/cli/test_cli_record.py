@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
 import pytest
-from cli_helpers import ROOT, in_process, tracekit
+from cli_helpers import ROOT, command, environment, in_process, tracekit
 from fake_nsys import make_fake_nsys
 
 import tracekit as tk
+from tracekit.recording import file_name
 
 PRINTING = [sys.executable, "-c", "print('loss 3')"]
 
@@ -58,7 +62,10 @@ def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
     assert "/train-4/" in tracekit("record", "--dry-run", "--", "python", script).stdout
     module = tracekit("record", "--dry-run", "--", "python", "-u", "-m", "pkg.train", "-x").stdout
     assert "/pkg.train/" in module
-    assert "/python/" in tracekit("record", "--dry-run", "--", "python", "-c", "pass").stdout
+    for words in (["-c", "pass"], ["-W", "ignore", "-"]):
+        assert "/python/" in tracekit("record", "--dry-run", "--", "python", *words).stdout
+    words = ["python", "-X", "dev", "-W", "ignore", "-m", "pkg.other", "-m", "x"]
+    assert "/pkg.other/" in tracekit("record", "--dry-run", "--", *words).stdout
     taken = tracekit("record", "--name", "train", "--", *PRINTING)
     assert taken.exit_code == 2
     assert "there is a run 'train' already" in taken.stderr
@@ -79,9 +86,10 @@ def test_ranks_become_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
     done = tracekit("record", "--dry-run", "--memory-usage", "--", "python", "a b.py")
+    folder = tmp_path / "recordings" / file_name("a b")
     assert done.stdout == (
         f"{nsys} profile --trace=cuda,nvtx,osrt --cuda-memory-usage=true --sample=none"
-        f" --cpuctxsw=none --output={tmp_path}/recordings/a_b/report python 'a b.py'\n"
+        f" --cpuctxsw=none --output={folder}/report python 'a b.py'\n"
     )
     assert not (tmp_path / "recordings").exists()
     assert not (tmp_path / "store").exists()
@@ -97,6 +105,9 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--study", "cpu", "--", "a"], "leave out the program"),
         (["--cpu", "--", "a"], "--where and --cpu are for a study"),
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
+        (["--label", "=x", "--", "a"], "label '=x' is not of the form"),
+        (["--name", "a/b", "--", "touch", "ran"], "the run name 'a/b' has a slash"),
+        (["--rules", "nope.toml", "--", "touch", "ran"], "nope.toml"),
     ],
 )
 def test_what_cannot_be_recorded(words: list[str], message: str) -> None:
@@ -104,6 +115,7 @@ def test_what_cannot_be_recorded(words: list[str], message: str) -> None:
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stdout == ""
+    assert not Path("ran").exists()
 
 
 def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
@@ -149,6 +161,32 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "recording: " not in again.stderr
     third = in_process("record", "--study", path, "--where", "code=0")
     assert "recorded already" in third.stdout
+
+
+def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    slow = "import time; time.sleep({code})"
+    path.write_text(STUDY.replace("import sys; sys.exit({code})", slow).replace("0, 5", "60, 61"))
+    with subprocess.Popen(
+        command("record", "--study", path), stderr=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        assert process.stderr is not None
+        assert "recording: " in process.stderr.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "recording: " not in said
+
+
+def test_values_that_look_alike_are_different_recordings(tmp_path: Path) -> None:
+    path = tmp_path / "data.toml"
+    path.write_text(STUDY.replace("code = [0, 5]", 'code = ["0 or 0", "0/1", "0_1", "0:1"]'))
+    done = in_process("record", "--study", path, "--format", "json")
+    rows = {row["code"]: row for row in json.loads(done.stdout)["rows"]}
+    assert len({row["run"] for row in rows.values()}) == 4
+    assert rows["0 or 0"]["status"] == "recorded"
+    assert rows["0:1"]["status"].endswith("ended with code 1")  # a syntax error, of its own
 
 
 def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:

@@ -46,6 +46,8 @@ def test_a_program_alone(command: str) -> None:
         ("mpirun --map-by node --hostfile=hosts --oversubscribe a b",
          "mpirun --map-by node --hostfile=hosts --oversubscribe", "a b"),
         ("mpirun a", "mpirun", "a"),
+        ("mpirun -np 8 -H a:4,b:4 -x LD_LIBRARY_PATH --bind-to none --pernode a",
+         "mpirun -np 8 -H a:4,b:4 -x LD_LIBRARY_PATH --bind-to none --pernode", "a"),
         ("mpirun -n 2 -- a", "mpirun -n 2 --", "a"),
     ],
 )  # fmt: skip
@@ -68,10 +70,32 @@ def test_an_mpi_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split(["mpirun.openmpi", "-n", "2", "a"]).mpi == "openmpi"
 
 
-def test_slurm() -> None:
-    launch = split(shlex.split("srun -N 2 --ntasks-per-node=8 -l python a.py"))
-    assert shlex.join(launch.launcher) == "srun -N 2 --ntasks-per-node=8 -l"
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-N 2 --ntasks-per-node=8 -l", "-n4", "-N2 -n4 -c8", "--mpi=pmix -n 4 --kill-on-bad-exit",
+        "--pty -vv", "",
+    ],
+)  # fmt: skip
+def test_slurm(options: str) -> None:
+    launch = split(shlex.split(f"srun {options} python a.py"))
+    assert shlex.join(launch.launcher) == f"srun {options}".strip()
     assert (launch.program, launch.rank_variable) == (("python", "a.py"), "SLURM_PROCID")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py",
+        "torchrun --run-path train.py",
+        "mpirun -n 1 python a.py : -n 1 python b.py",
+        "env A=1 torchrun train.py",
+    ],
+)
+def test_what_has_no_place_for_an_nsys_per_rank(command: str) -> None:
+    launch = split(shlex.split(command))
+    assert launch.launcher == ()
+    assert shlex.join(launch.program) == command
 
 
 @pytest.mark.parametrize(

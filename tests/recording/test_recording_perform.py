@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -141,9 +142,35 @@ def test_a_program_that_fails(tmp_path: Path, nsys: Nsys) -> None:
         perform(made)
     assert not out.exists()
     assert [path.name for path in reports_in(tmp_path / "out.partial")] == ["report.nsys-rep"]
-    # What an earlier attempt left is not taken for a part of the next one.
-    assert perform(plan(["true"], Wanted(), nsys, out)) == [out / "report.nsys-rep"]
+    # What an earlier attempt left is neither lost, nor taken for a part of the next one.
+    with pytest.raises(UsageError, match=r"out.partial holds what an earlier attempt recorded: `"):
+        perform(plan(["true"], Wanted(), nsys, out))
+    assert perform(plan(["true"], Wanted(), nsys, out), anew=True) == [out / "report.nsys-rep"]
+    assert [path.name for path in out.iterdir()] == ["report.nsys-rep"]
     assert not (tmp_path / "out.partial").exists()
+
+
+_NESTED = """
+from pathlib import Path
+from tracekit.errors import UsageError
+from tracekit.recording import *
+try:
+    perform(plan(["true"], Wanted(), find_nsys({tool!r}), Path({out!r})), anew=True)
+except UsageError as error:
+    raise SystemExit(0 if "is being recorded into at this moment" in str(error) else 1)
+raise SystemExit(2)
+"""
+
+
+def test_two_recordings_of_one_name_at_once(tmp_path: Path, nsys: Nsys) -> None:
+    code = _NESTED.format(tool=nsys.program, out=str(tmp_path / "out"))
+    made = plan([sys.executable, "-c", code], Wanted(), nsys, tmp_path / "out")
+    assert perform(made)  # the program tries to record into the same folder, and is refused
+
+
+def test_a_percent_sign_is_not_for_nsys(tmp_path: Path, nsys: Nsys) -> None:
+    made = plan(["srun", "a"], Wanted(), nsys, tmp_path / "100%p")
+    assert made.command[-2] == f"--output={tmp_path}/100%%p/rank%q{{SLURM_PROCID}}"
 
 
 def test_no_report_is_written(tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +186,12 @@ def test_a_launcher_that_is_not_there(tmp_path: Path, nsys: Nsys) -> None:
     assert list(tmp_path.glob("out*")) == []
 
 
-def test_an_interrupt_waits_for_the_report(tmp_path: Path, nsys: Nsys) -> None:
-    """As from a terminal, all processes are interrupted together."""
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to_all", [True, False])
+def test_an_interrupt_waits_for_the_report(
+    tmp_path: Path, nsys: Nsys, sent: signal.Signals, to_all: bool
+) -> None:
+    """Be it sent to all processes, as from a terminal, or to tracekit alone."""
     ready = tmp_path / "ready"
     program = (
         "import pathlib, time\n"
@@ -182,7 +213,7 @@ def test_an_interrupt_waits_for_the_report(tmp_path: Path, nsys: Nsys) -> None:
         "from tracekit.recording import *\n"
         f"made = plan([sys.executable, '-c', {program!r}], Wanted(), find_nsys({str(tool)!r}),"
         f" Path({str(tmp_path / 'out')!r}))\n"
-        "try:\n    perform(made)\nexcept Exception as error:\n    sys.exit(repr(error))\n"
+        "try:\n    perform(made)\nexcept KeyboardInterrupt:\n    sys.exit('interrupted')\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stderr=subprocess.PIPE, start_new_session=True, text=True
@@ -192,10 +223,7 @@ def test_an_interrupt_waits_for_the_report(tmp_path: Path, nsys: Nsys) -> None:
             assert time.monotonic() < end
             time.sleep(0.05)
         time.sleep(0.2)
-        import os
-
-        os.killpg(process.pid, signal.SIGINT)
+        (os.killpg if to_all else os.kill)(process.pid, sent)
         _, said = process.communicate(timeout=60)
-    assert "RecordingError" in said
-    assert "interrupted: what was recorded is in" in said
+    assert said == "interrupted\n"
     assert reports_in(tmp_path / "out.partial")

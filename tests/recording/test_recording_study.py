@@ -70,6 +70,22 @@ def test_what_a_machine_allows(tmp_path: Path) -> None:
     assert study.obstacle(nccl, 0, cpu=True) == "nccl needs GPUs"
 
 
+def test_what_is_fixed_counts_too(tmp_path: Path) -> None:
+    text = TEXT.replace("gpus = [1, 2]\n", "").replace('"--gpus={gpus}", ', "")
+    free = load_study(_written(tmp_path, text))
+    assert free.obstacle(free.configurations()[0], 0, cpu=False) is None
+    fixed = load_study(_written(tmp_path, text.replace("steps = 3", "gpus = 8")))
+    assert fixed.obstacle(fixed.configurations()[0], 4, cpu=False) == (
+        "needs 8 GPUs, and there are 4"
+    )
+
+
+def test_options_with_hyphens(tmp_path: Path) -> None:
+    text = TEXT.replace("method", "batch-size").replace('["p2p", "nccl"]', "[16, 32]")
+    study = load_study(_written(tmp_path, text))
+    assert "16" in study.command(study.configurations()[0], cpu=False)
+
+
 def test_a_study_that_trains_on_the_cpu_by_itself() -> None:
     study = load_study("cpu")
     assert study.on_cpu
@@ -99,6 +115,16 @@ def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) 
         (TEXT.replace("[1, 2]", "[1.5]"), "gpus is not a list"),
         (TEXT.replace("{method}", "{methods}"), "program names 'methods'"),
         ("version = 1\nprogram = 3", "program is not a list"),
+        (TEXT.replace("steps = 3", "gpus = 3"), "'gpus' is in the grid and fixed"),
+        (TEXT.replace("[fixed]", 'lr = ["0.1"]\n[fixed]'), "program does not name 'lr'"),
+        (TEXT.replace("[1, 2]", "[1, 1]"), "gpus has a value twice"),
+        (TEXT.replace("[1, 2]", '["all"]'), "gpus are not numbers of GPUs"),
+        (TEXT.replace("[1, 2]", "[0]"), "gpus are not numbers of GPUs"),
+        (TEXT.replace("[1, 2]", "[true]"), "gpus is not a list"),
+        (TEXT.replace("[1, 2]", "16"), "gpus is not a list"),
+        (TEXT.replace('["p2p", "nccl"]', '"p2p"'), "method is not a list"),
+        (TEXT.replace('only_gpus = ["nccl"]', 'only_gpus = "nccl"'), "only_gpus is not a list"),
+        (TEXT.replace("[fixed]", 'study = ["a"]\n[fixed]'), "'study' cannot be an option"),
         ("version = 1\ngrid = 3", "grid is not a table"),
     ],
 )
@@ -131,8 +157,11 @@ class TestGpus:
         assert gpu_count() == 2
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert gpu_count() == 1
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert gpu_count() == 0
+        for visible, seen in {
+            "": 0, "-1": 0, "0,-1,1": 1, "1,0": 2, "NoDevFiles": 0, "7": 0, "GPU-x, GPU-y": 2,
+        }.items():  # fmt: skip
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            assert gpu_count() == seen, visible
 
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/no/such")

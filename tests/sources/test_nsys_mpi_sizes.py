@@ -126,3 +126,12 @@ def test_the_communicator_of_a_call_tells_how_many_ranks(nsys) -> None:
         (70, None, None, None),
         (90, 2, 8, None),
     ]
+
+
+@pytest.mark.parametrize("nsys", versions_with("MPI_COMMUNICATORS"), indirect=True)
+def test_two_jobs_in_one_report_share_ranks_and_handles(nsys) -> None:
+    for pid, at, size in ((100, 5, 2), (200, 6, 4)):
+        nsys.mpi_rank(pid, 0)
+        nsys.insert("MPI_COMMUNICATORS", rank=0, timestamp=at, commHandle=7, localRank=0, size=size)
+        nsys.mpi("COLLECTIVES", 10, 11, "MPI_Allreduce", pid=pid, size=8, recvSize=8, commHandle=7)
+    assert rows(trace_of(nsys), "host", "ranks", "bytes") == [(None, None)] * 2

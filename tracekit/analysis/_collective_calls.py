@@ -45,6 +45,8 @@ _MPI = {
 }
 """Collective operations by MPI's function; its calls that do not block are none of these."""
 
+ASSUMED = "mpi, not in place"
+"""Source of sizes of MPI that hold unless the call was in place."""
 _OF_ALL = ("all_reduce", "all_gather")
 """Collectives of MPI of which a trace does not tell for certain whether they are in place."""
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -454,12 +456,17 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
         .otherwise(pl.coalesce("bytes", "recv_bytes"))
     )
     rows = rows.with_columns(bytes=_mpi_bytes())
-    assumed = rows.filter(
+    is_assumed = (
         pl.col("collective").is_in(_OF_ALL) & pl.col("bytes").is_not_null() & (pl.col("ranks") > 1)
-    )
-    if assumed.height:
+    ).fill_null(value=False)
+    rows = rows.with_columns(
+        bytes_source=pl.when(is_assumed).then(pl.lit(ASSUMED))
+        .when(pl.col("bytes").is_not_null()).then(pl.lit("mpi"))
+    )  # fmt: skip
+    assumed = rows.filter(pl.col("bytes_source") == ASSUMED).height
+    if assumed:
         notes.append(
-            f"sizes of {assumed.height:,} MPI calls are taken not to be in place (MPI_IN_PLACE):"
+            f"sizes of {assumed:,} MPI calls are taken not to be in place (MPI_IN_PLACE):"
             " of those that are they would be n / (n - 1) as large, with n ranks"
         )
     return _with_iterations(rows, trace).select(
@@ -470,7 +477,7 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
         library=pl.lit("mpi"),
         communicator=pl.coalesce("shared", hex_ids(rows["handle"].cast(pl.String))),
         call_sequence="call_sequence",
-        bytes_source=pl.when(pl.col("bytes").is_not_null()).then(pl.lit("mpi")),
+        bytes_source="bytes_source",
     )  # fmt: skip
 
 

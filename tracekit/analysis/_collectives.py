@@ -9,7 +9,12 @@ import polars as pl
 
 from tracekit.analysis._bandwidth import power_below, with_bandwidth
 from tracekit.analysis._clocks import with_clocks
-from tracekit.analysis._collective_calls import Found, collective_calls, find_collectives
+from tracekit.analysis._collective_calls import (
+    ASSUMED,
+    Found,
+    collective_calls,
+    find_collectives,
+)
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis._ranks import process_ranks
 from tracekit.machine import NcclLog
@@ -72,7 +77,8 @@ def collectives(
     ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
                                   rank, ``straggler_share`` how often of all matched collectives
     ``bytes_source``              where sizes are from; ``mixed`` if from several sources
-    ``evidence``                  ``modelled`` where sizes are the user's, else ``measured``
+    ``evidence``                  ``modelled`` where sizes are the user's, or hold unless MPI's
+                                  calls were in place; else ``measured``
     ============================  ================================================================
 
     ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
@@ -222,7 +228,7 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
         pl.col("duration").max().alias("duration_max_ns"),
         (_median("bytes") if by_bytes else _only("bytes")).alias("bytes"),
         _source().alias("bytes_source"),
-        pl.when((pl.col("bytes_source") == "user").any())
+        pl.when(pl.col("bytes_source").is_in(["user", ASSUMED]).any())
         .then(pl.lit("modelled"))
         .otherwise(pl.lit("measured"))
         .alias("evidence"),

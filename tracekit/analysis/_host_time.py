@@ -13,7 +13,7 @@ import polars as pl
 from tracekit.analysis._windows import host_marks
 from tracekit.model import STAGE_SOURCE, Trace
 
-_EVENT = ["thread", "time", "begins", "range"]
+_EVENT = ["line", "time", "begins", "turn"]
 
 
 def on_host(trace: Trace) -> Trace:
@@ -29,7 +29,7 @@ def on_host(trace: Trace) -> Trace:
     ``is_first``: true for one stretch of each range.
     """
     ranges = trace["ranges"].select(
-        "range", "report", "process", "thread", "start", "end", "style", "stage"
+        "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
     )
     staged = ranges.filter(pl.col("stage").is_not_null() & (pl.col("end") > pl.col("start")))
     is_nested = pl.col("style") == "push_pop"
@@ -62,18 +62,11 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     After a range begins it is the innermost; after one ends that is the last one that began at the
     level which is left.
     """
-    ranges = _outside_evaluation(ranges)
-    events = pl.concat(
-        [
-            ranges.select("thread", "range", time="start", begins=1, owner="range"),
-            ranges.select("thread", "range", time="end", begins=0, owner=pl.lit(None, pl.Int64)),
-        ]
-    ).sort(_EVENT)  # what ends at a time does so before anything begins
-    level = (2 * pl.col("begins") - 1).cum_sum().over("thread")
-    owner = pl.col("owner").forward_fill().over("thread", "level")
+    ranges = _on_lines(_outside_evaluation(ranges))
+    events = _events(ranges)
+    owner = pl.col("owner").forward_fill().over("line", "level")
     stretches = (
-        events.with_columns(level=level, end=pl.col("time").shift(-1).over("thread"))
-        .with_columns(owner=owner)
+        events.with_columns(end=pl.col("time").shift(-1).over("line"), owner=owner)
         .filter((pl.col("level") > 0) & (pl.col("end") > pl.col("time")))
         .select(range="owner", piece_start="time", piece_end="end")
     )
@@ -81,6 +74,38 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     return cut.with_columns(
         start="piece_start", end="piece_end", is_first=pl.col("range").is_first_distinct()
     ).drop("piece_start", "piece_end")
+
+
+def _events(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return ``line, time, begins, range, owner, level``: where ranges begin and end, in order.
+
+    ``level`` is how many are open from then on, ``owner`` the range that begins.
+    """
+    level = (2 * pl.col("begins") - 1).cum_sum().over("line")
+    begin = ranges.select("line", "range", time="start", begins=1, owner="range")
+    end = ranges.select("line", "range", time="end", begins=0, owner=pl.lit(None, pl.Int64))
+    # What ends at a time does so before anything begins, and what began last ends first.
+    turn = pl.when(pl.col("begins") == 1).then("range").otherwise(-pl.col("range"))
+    return pl.concat([begin, end]).with_columns(turn=turn).sort(_EVENT).with_columns(level=level)
+
+
+def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Add ``line``: the thread, or of threads whose ranges cross, the thread and the domain.
+
+    NVTX nests by thread and domain, so ranges of two domains may cross.
+    """
+    by_thread = ranges.with_columns(line=pl.struct("thread").rank("dense").cast(pl.Int64))
+    closed = pl.col("level") + 1 - pl.col("begins")
+    opened = pl.col("owner").forward_fill().over("line", "closed")
+    crossing = (
+        _events(by_thread)
+        .with_columns(closed=closed)
+        .with_columns(opened=opened)
+        .filter((pl.col("begins") == 0) & (pl.col("opened") != pl.col("range")))
+    )
+    domain = pl.when(pl.col("line").is_in(crossing["line"].unique().implode())).then("domain")
+    line = pl.struct("thread", domain.alias("domain")).rank("dense").cast(pl.Int64)
+    return by_thread.with_columns(line=line)
 
 
 def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:

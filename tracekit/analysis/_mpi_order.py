@@ -19,9 +19,10 @@ _OWNER = ["process", "communicator"]
 def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return calls of MPI with their number in the communicator of all ranks.
 
-    That is the only one that a process has with as many ranks as any has. Calls count from
-    MPI_Init on, blocking or not. Nothing is numbered where a process' MPI_Init was not recorded,
-    or where calls of one number are of different functions, since then some are missing.
+    That is the only one that a process has with as many ranks as the run, whose processes are all
+    the ranks there are, each once. Calls count from MPI_Init on, blocking or not. Nothing is
+    numbered where a process' MPI_Init was not recorded, or where calls of one number are of
+    different functions, since then some are missing.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     communicator.
     """
     known = calls.with_row_index("row").filter(pl.col("does").is_in(_COLLECTIVE))
-    ours = _of_all_ranks(known).join(_from_the_start(trace), on="process", how="semi")
+    ours = _of_all_ranks(known, _from_the_start(trace))
     numbered = (
         known.join(ours, on=_OWNER, how="semi")
         .sort("process", "start", "row")
@@ -57,14 +58,16 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_all_ranks(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, communicator`` of communicators of all ranks, one of each process."""
-    largest = calls.filter((pl.col("ranks") > 1) & (pl.col("ranks") == pl.col("ranks").max()))
-    handles = largest.select(_OWNER).drop_nulls().unique()
-    return handles.filter(pl.len().over("process") == 1)
+def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, communicator`` of the communicator of all ranks, one of each process."""
+    ranks = begun["rank"].sort().to_list()
+    handles = calls.filter(pl.col("ranks") == len(ranks)).select(_OWNER).drop_nulls().unique()
+    ours = handles.filter(pl.len().over("process") == 1).join(begun, on="process", how="semi")
+    # A rank that is not there, or is there twice, is of more than this one job.
+    return ours if ranks == list(range(len(ranks))) and len(ranks) > 1 else ours.clear()
 
 
 def _from_the_start(trace: Trace) -> pl.DataFrame:
-    """Return the processes of which MPI_Init was recorded."""
+    """Return ``process, rank`` of the processes of which MPI_Init was recorded."""
     inits = trace["host"].filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
-    return inits.select("process").unique().collect()
+    return inits.select("process", "rank").unique().collect()

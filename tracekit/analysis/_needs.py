@@ -113,7 +113,7 @@ def counted(what: str, number: int) -> Evidence:
 
 def _share(value: Number, what: str) -> Evidence:
     if not isinstance(value, int | float):
-        return Evidence("no", f"known of no {what}")
+        return Evidence("no", f"known of none of {what}")
     # What is not quite all must not read as all of it.
     almost = _ALMOST_ALL <= value < 1
     percent = ">99.9 %" if almost else f"{100 * value:.1f} %"

@@ -86,7 +86,11 @@ def links(
         meta["expected"] = traffic.expected(parse_count(parameters))
     meta["warnings"] = [*opened.warnings, *meta["warnings"]]
     _draw(opened, traffic, matrix, drawing, timeline)
-    empty = _nothing_counted() if counters else "nothing was moved between GPUs or to and from them"
+    empty = (
+        _nothing_counted()
+        if counters
+        else "no transfers whose ends are known, of the kinds that are listed by these keys"
+    )
     return Listing("links", opened.name, rows, meta, f"{opened.name} · {what}", empty)
 
 

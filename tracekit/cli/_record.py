@@ -1,8 +1,10 @@
 """`tracekit record`: record a program, or a study, with Nsight Systems."""
 
 import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +27,7 @@ from tracekit.errors import InputError, MissingDataError, RecordingError, UsageE
 
 if TYPE_CHECKING:
     import tracekit
-    from tracekit.recording import Configuration, Plan, Study, Wanted
+    from tracekit.recording import Configuration, Nsys, Plan, Study, Wanted
 
 _WHAT = "What to record"
 _STUDY = "Studies"
@@ -199,6 +201,7 @@ def record(
     recorder = _Recorder(
         wanted, folder, nsys, store, rules, parse_labels(label or []), one_report, nccl_log
     )
+    recorder.check()
     if study is not None:
         if program or name:
             raise UsageError(
@@ -242,39 +245,66 @@ class _Recorder:
     def free_name(self, program: Sequence[str], name: str | None) -> str:
         """Return a name that no run has: the one asked for, or the program's with a number."""
         from tracekit.errors import NameTakenError
+        from tracekit.recording import file_name
+        from tracekit.store import check_name
 
         taken = self.names()
         if name is not None:
+            check_name(name)
             if name in taken:
                 raise NameTakenError(f"there is a run {name!r} already", "give another --name")
             return name
-        own = _program_name(program)
+        there = {path.name.removesuffix(".partial") for path in self.folder.glob("*")}
+        own = file_name(_program_name(program))
         tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
-        return next(
-            each for each in tried if each not in taken and not (self.folder / each).exists()
-        )
+        return next(each for each in tried if each not in taken and each not in there)
+
+    def check(self) -> None:
+        """Find out before anything is run whether what it makes can be ingested."""
+        from tracekit.attribution import Rules
+        from tracekit.store import check_labels
+
+        Rules.load(self.rules, None)
+        check_labels(self.labels)
+
+    @cached_property
+    def tool(self) -> "Nsys":
+        """The nsys that records."""
+        from tracekit.recording import find_nsys
+
+        return find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
         """Return how to record a program."""
-        from tracekit.recording import find_nsys, plan
+        from tracekit.recording import file_name, plan
 
         return plan(
             program,
             self.wanted,
-            find_nsys(self.nsys),
-            self.folder / _as_file_name(name),
+            self.tool,
+            self.folder / file_name(name),
             one_report=self.one_report,
             nccl_log=self.nccl_log,
         )
 
     def record(
-        self, plan: "Plan", name: str, labels: Mapping[str, str] = MappingProxyType({})
+        self,
+        plan: "Plan",
+        name: str,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        *,
+        anew: bool = False,
     ) -> "tracekit.Run":
         """Record what was planned, and ingest it."""
-        from tracekit.recording import perform
+        from tracekit.recording import perform, reports_in, unfinished
 
         typer.echo(f"recording: {plan}", err=True)
-        reports = perform(plan)
+        try:
+            reports = perform(plan, anew=anew)
+        except KeyboardInterrupt:
+            if reports_in(unfinished(plan)):
+                complain(f"what was recorded is in {unfinished(plan)}")
+            raise
         typer.echo(f"recorded: {', '.join(map(str, reports))}", err=True)
         return self.ingest(reports, name, labels)
 
@@ -306,19 +336,24 @@ def _also(hint: str | None, folder: Path) -> str:
 
 def _program_name(program: Sequence[str]) -> str:
     """Return what a program is called: its script or module, not the Python that runs it."""
-    from tracekit.recording import split
+    from tracekit.recording import is_python, split
 
     words = list(split(program).program)
-    if PurePath(words[0]).name.startswith("python"):
-        rest = [word for word in words[1:] if word == "-m" or not word.startswith("-")]
-        words = (words if "-c" in words else rest[1:] if rest[:1] == ["-m"] else rest) or words
+    if is_python(words):
+        words = _behind_options(words[1:]) or words
     own = PurePath(words[0]).name
     return own.removesuffix(".py") or "program"
 
 
-def _as_file_name(name: str) -> str:
-    """Return a name in which nothing means anything to a file system, nor to nsys."""
-    return "".join(each if each.isalnum() or each in "-_.=+" else "_" for each in name).strip(".")
+def _behind_options(words: Sequence[str]) -> list[str]:
+    """Return the words behind Python's options; none if it is given a program as text."""
+    left = deque(words)
+    while left and left[0].startswith("-") and left[0] not in {"-c", "-m", "-"}:
+        if left.popleft() in {"-W", "-X"} and left:
+            left.popleft()
+    if left and left[0] == "-m":
+        left.popleft()
+    return [] if left and left[0] in {"-c", "-"} else list(left)
 
 
 def _breakdown(run: "tracekit.Run") -> Listing:
@@ -371,13 +406,13 @@ def _attempt(
     """Record a configuration, and return what became of it: others may still succeed."""
     from tracekit.recording import reports_in
 
+    plan = _configured(recorder, study, configuration, cpu=cpu)
     try:
-        plan = _configured(recorder, study, configuration, cpu=cpu)
         if reports := reports_in(plan.folder):  # as an earlier attempt left them
             recorder.ingest(reports, configuration.name, configuration.labels)
         else:
-            recorder.record(plan, configuration.name, configuration.labels)
-    except (RecordingError, InputError) as error:
+            recorder.record(plan, configuration.name, configuration.labels, anew=True)
+    except (RecordingError, InputError, UsageError) as error:
         complain(f"{configuration.name}: {error}")
         return f"failed: {error.what}"
     return "recorded"

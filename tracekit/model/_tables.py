@@ -433,7 +433,8 @@ COLLECTIVE_CALLS = Table(
                "it; null if unknown", "bytes"),
         Column("sent_bytes", pl.Int64, "bytes sent by send_recv", "bytes"),
         Column("received_bytes", pl.Int64, "bytes received by send_recv", "bytes"),
-        Column("bytes_source", pl.String, "`payload`, `log`, `mpi` or `user`; null if unknown"),
+        Column("bytes_source", pl.String, "`payload`, `log`, `mpi`, "
+               "`mpi, not in place` (which is assumed) or `user`; null if unknown"),
         Column("communicator", pl.String, "id of the communicator; null if unknown"),
         Column("rank", pl.Int32, "rank of the participant in it"),
         Column("ranks", pl.Int32, "size of the communicator; null if unknown"),

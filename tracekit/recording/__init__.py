@@ -1,9 +1,10 @@
 """Records programs with Nsight Systems: which command that takes, and running it."""
 
-from tracekit.recording._launchers import LAUNCHERS, Launch, split
+from tracekit.recording._launchers import LAUNCHERS, Launch, is_python, split
 from tracekit.recording._machine import gpu_count
+from tracekit.recording._names import file_name
 from tracekit.recording._nsys import Nsys, find_nsys
-from tracekit.recording._perform import perform
+from tracekit.recording._perform import perform, unfinished
 from tracekit.recording._plan import Plan, plan, reports_in
 from tracekit.recording._profile import Wanted, profile_command, trace_names
 from tracekit.recording._study import Configuration, Study, load_study, study_names
@@ -16,8 +17,10 @@ __all__ = [
     "Plan",
     "Study",
     "Wanted",
+    "file_name",
     "find_nsys",
     "gpu_count",
+    "is_python",
     "load_study",
     "perform",
     "plan",
@@ -26,4 +29,5 @@ __all__ = [
     "split",
     "study_names",
     "trace_names",
+    "unfinished",
 ]

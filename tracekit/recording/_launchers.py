@@ -5,6 +5,7 @@ nsys has to stand between a launcher and its program to write one report per ran
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -14,24 +15,30 @@ from pathlib import Path, PurePath
 from tracekit.errors import UsageError
 
 _SECONDS = 60
-_PYTHON_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun"}
+_PYTHON_MODULES = {"torch.distributed.run": "torchrun"}
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
         "mpiexec.mpich", "orterun", "prterun")  # fmt: skip
 LAUNCHERS = ("torchrun", "srun", *_MPI)
 """Programs that are known to run others once per rank."""
 _OPEN_MPI = ("open mpi", "open-mpi", "openrte", "prrte", "prte")
 _ALONE = {
-    "torchrun": {"--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path",
-                 "--run_path", "--virtual-local-rank", "--virtual_local_rank"},
+    "torchrun": {"--standalone", "--no-python", "--no_python", "-m", "--module",
+                 "--virtual-local-rank", "--virtual_local_rank"},
     "mpi": {"--allow-run-as-root", "--oversubscribe", "-oversubscribe", "--nooversubscribe",
-            "--bynode", "--byslot", "--tag-output", "-tag-output", "-l", "-prepend-rank", "-q",
-            "--quiet", "-v", "--verbose", "--display-map", "--report-bindings", "-genvall",
-            "-genvnone", "-disable-hostname-propagation", "--use-hwthread-cpus"},
+            "--bynode", "--byslot", "--pernode", "-pernode", "--nolocal", "-nolocal",
+            "--tag-output", "-tag-output", "--timestamp-output", "-timestamp-output", "-l",
+            "-prepend-rank", "-q", "--quiet", "-v", "-verbose", "--verbose", "--display-map",
+            "-display-map", "--display-allocation", "--report-bindings", "-report-bindings",
+            "-genvall", "-genvnone", "-print-all-exitcodes", "-disable-hostname-propagation",
+            "--use-hwthread-cpus"},
     "srun": {"-l", "--label", "-u", "--unbuffered", "--exclusive", "--overlap", "-O",
-             "--overcommit", "-K", "-E", "--preserve-env", "--contiguous", "--exact", "-Q",
-             "--quiet", "-v", "--verbose"},
+             "--overcommit", "-K", "--kill-on-bad-exit", "-k", "--no-kill", "--pty", "-E",
+             "--preserve-env", "--contiguous", "--exact", "-Q", "--quiet", "-v", "--verbose",
+             "-s", "--oversubscribe", "-H", "--hold", "-X", "--disable-status"},
 }  # fmt: skip
 """Options without a value; all others are taken to have one, joined by an equals sign or not."""
+_ATTACHED = re.compile(r"-[A-Za-z][^-].*")
+"""An option of one letter with its value, as srun takes them: -n4."""
 _TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-genv", "-env"}
 
 
@@ -68,9 +75,13 @@ def split(command: Sequence[str]) -> Launch:
     if not command:
         raise UsageError("there is no program to record", "tracekit record -- python train.py")
     kind, begin = _launcher(command)
-    if kind is None:
+    # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
+    # for nsys to stand: it is recorded as a whole.
+    if kind is None or {"--run-path", "--run_path"} & set(command):
         return Launch((), tuple(command))
-    end = _end_of_options(command, begin, _ALONE["mpi" if kind in _MPI else kind])
+    if kind in _MPI and ":" in command:
+        return Launch((), tuple(command))
+    end = _end_of_options(command, begin, kind)
     if end >= len(command):
         raise UsageError(
             f"{command[0]} has no program to run", f"tracekit record -- {command[0]} ... program"
@@ -93,14 +104,15 @@ def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
     return (_PYTHON_MODULES.get(command[2]), 3) if is_module else (None, 0)
 
 
-def _end_of_options(command: Sequence[str], begin: int, alone: set[str]) -> int:
+def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
     """Return where the first word is that is neither an option nor the value of one."""
-    at = begin
+    at, alone = begin, _ALONE["mpi" if kind in _MPI else kind]
     while at < len(command) and command[at].startswith("-"):
         option = command[at]
         if option == "--":
             return at + 1
-        if option in alone or "=" in option:
+        attached = kind == "srun" and _ATTACHED.fullmatch(option)
+        if option in alone or "=" in option or attached:
             at += 1
         elif option in _TWO_VALUES:
             at += 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 
@@ -25,4 +26,13 @@ def gpu_count() -> int:
     visible = os.environ.get(_VISIBLE)
     if visible is None:
         return present
-    return min(present, sum(bool(each.strip()) for each in visible.split(",")))
+    entries = (each.strip() for each in visible.split(","))
+    # As CUDA does: what comes behind an entry that names no GPU is not seen.
+    seen = itertools.takewhile(lambda each: _names_gpu(each, present), entries)
+    return min(present, len(set(seen)))
+
+
+def _names_gpu(entry: str, present: int) -> bool:
+    if entry.isdecimal():
+        return int(entry) < present
+    return entry.startswith(("GPU-", "MIG-"))

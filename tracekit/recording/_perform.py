@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,37 +19,72 @@ from tracekit.errors import RecordingError, UsageError
 from tracekit.recording._plan import Plan, reports_in
 
 _PARTIAL = ".partial"
+_LOCK = ".lock"
 
 
-def perform(plan: Plan) -> list[Path]:
+def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
     """Run a plan and return the reports, which are in its folder once all are complete.
 
     What the program prints goes to standard error, since standard output is for results.
 
+    Parameters
+    ----------
+    plan
+        The plan.
+    anew
+        Whether what an earlier attempt left unfinished is thrown away.
+
     Raises
     ------
     UsageError
-        If the folder is there already and not empty.
+        If the folder is there already and not empty, or an earlier attempt left reports.
     RecordingError
         If the program cannot be run or ends with an error, or no report was written. What was
-        written stays, in a folder beside whose name ends with ``.partial``.
+        written stays, in the folder that is `unfinished`.
+    KeyboardInterrupt
+        If it is interrupted, once nsys has written its report, which stays likewise.
     """
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise UsageError(
-            f"{plan.folder} holds files already", "give another --name or --output, or remove it"
+            f"{plan.folder} holds files already", "give another --name or --reports, or remove it"
         )
-    partial = plan.folder.with_name(plan.folder.name + _PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    partial = unfinished(plan)
+    partial.mkdir(parents=True, exist_ok=True)
+    with _held(partial):
+        if not anew and reports_in(partial):
+            raise UsageError(
+                f"{partial} holds what an earlier attempt recorded",
+                "`tracekit ingest` its reports or remove it, or give another --name",
+            )
+        for left in reports_in(partial):
+            left.unlink()
         _record(replace(plan, folder=partial))
-    finally:
-        if not any(partial.iterdir()):
-            partial.rmdir()
-    if plan.folder.exists():
-        plan.folder.rmdir()
-    partial.rename(plan.folder)
+        (partial / _LOCK).unlink()
+        plan.folder.mkdir(exist_ok=True)
+        partial.rename(plan.folder)
     return reports_in(plan.folder)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder against other recordings of the same name; the system lets go if we end."""
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{folder} is being recorded into at this moment", "give another --name"
+            ) from None
+        try:
+            yield
+        finally:
+            if folder.exists() and {path.name for path in folder.iterdir()} <= {_LOCK}:
+                shutil.rmtree(folder)
+
+
+def unfinished(plan: Plan) -> Path:
+    """Return the folder that reports are in until all of them are complete."""
+    return plan.folder.with_name(plan.folder.name + _PARTIAL)
 
 
 def _record(plan: Plan) -> None:
@@ -65,19 +105,44 @@ def _run(plan: Plan) -> int:
     environment = os.environ | plan.environment
     try:
         process = subprocess.Popen(  # noqa: S603 - the program that the user asked for
-            plan.command, stdout=sys.stderr.fileno(), env=environment
+            plan.command,
+            stdout=sys.stderr.fileno(),
+            env=environment,
+            # So that an interrupt reaches nsys once, whoever it was sent to: with a second one it
+            # would not write its report.
+            process_group=0,
         )
     except OSError as error:
         raise RecordingError(f"{plan.command[0]} does not run ({error.strerror})") from error
-    with process:
+    with process, _terminated_like_interrupted():
         try:
             return process.wait()
         except KeyboardInterrupt:
-            # nsys was interrupted as well, and is about to write its report.
-            process.wait()
-            raise RecordingError(
-                "the recording was interrupted", _left(plan.folder, reports_in(plan.folder))
-            ) from None
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # again: nothing is waited for
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Take SIGTERM as an interrupt, or the program would be left running."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _left(folder: Path, reports: list[Path]) -> str | None:

@@ -54,7 +54,9 @@ class Plan:
         """What is run."""
         variable = self.launch.rank_variable
         name = "report" if variable is None else f"rank%q{{{variable}}}"
-        output = f"--output={self.folder.absolute() / name}"
+        # nsys replaces what follows a percent sign, but in the name that is meant for it.
+        folder = str(self.folder.absolute()).replace("%", "%%")
+        output = f"--output={folder}/{name}"
         program = (*_loaded(self.library), *self.launch.program)
         return (*self.launch.launcher, *self.profile, output, *program)
 

@@ -6,18 +6,22 @@ import itertools
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracekit._resources import schemas
 from tracekit.errors import UsageError
+from tracekit.recording._names import file_name
 
 _VERSION = 1
 _KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}
 _GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
-_PLACE = re.compile(r"\{(\w+)\}")
+_KEY = re.compile(r"[A-Za-z][\w-]*")
+_PLACE = re.compile(r"\{([\w-]+)\}")
+_RESERVED = frozenset({_PYTHON, "study", "run", "status"})
+"""What cannot be an option: other labels and columns have these names."""
 
 Value = str | int
 
@@ -31,8 +35,9 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Name of its run."""
-        return "-".join([self.study, *(f"{key}={value}" for key, value in self.options.items())])
+        """Name of its run, and of the folder of its reports."""
+        parts = [self.study, *(f"{key}={value}" for key, value in self.options.items())]
+        return file_name("-".join(parts))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -54,18 +59,23 @@ class Study:
         The command, with ``{option}`` where an option goes.
     grid
         The values of each option.
+    fixed
+        Options that all of them have.
     only_gpus
         Methods that run on GPUs alone.
-    on_cpu
-        Whether it trains on the CPU by itself.
     """
 
     name: str
     title: str
     program: tuple[str, ...]
     grid: Mapping[str, tuple[Value, ...]]
-    only_gpus: frozenset[str]
-    on_cpu: bool
+    fixed: Mapping[str, Value]
+    only_gpus: frozenset[Value]
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it trains on the CPU by itself."""
+        return self.fixed.get("device") == "cpu"
 
     def configurations(self, where: Mapping[str, str] | None = None) -> list[Configuration]:
         """Return the combinations, of which `where` chooses by the values of options.
@@ -108,10 +118,8 @@ class Study:
         cpu
             Whether to train on the CPU.
         """
-        method, needed = (
-            configuration.options.get(_METHOD),
-            int(configuration.options.get(_GPUS, 1)),
-        )
+        options = {**self.fixed, **configuration.options}
+        method, needed = options.get(_METHOD), int(options.get(_GPUS, 0))
         if cpu:
             return f"{method} needs GPUs" if method in self.only_gpus else None
         if needed > gpus:
@@ -156,17 +164,21 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
         raise ValueError(f"version is not {_VERSION}")
     if unknown := content.keys() - _KEYS:
         raise ValueError(f"unknown key {min(unknown)!r}")
-    grid = {str(key): tuple(values) for key, values in _table(content, "grid").items()}
-    fixed = _table(content, "fixed")
-    for key, values in [*grid.items(), *((key, (value,)) for key, value in fixed.items())]:
+    grid, fixed = _table(content, "grid"), _table(content, "fixed")
+    only_gpus = content.get("only_gpus", [])
+    for key, values in [*grid.items(), *((key, [value]) for key, value in fixed.items())]:
         _check(key, values)
+    if twice := grid.keys() & fixed.keys():
+        raise ValueError(f"{min(twice)!r} is in the grid and fixed")
+    if only_gpus:
+        _check("only_gpus", only_gpus)
     return Study(
         name,
         str(content.get("title", name)),
-        _program(content.get("program"), {*grid, _PYTHON}, fixed),
-        grid,
-        frozenset(map(str, content.get("only_gpus", ()))),
-        fixed.get("device") == "cpu",
+        _program(content.get("program"), grid.keys(), fixed),
+        {key: tuple(values) for key, values in grid.items()},
+        fixed,
+        frozenset(only_gpus),
     )
 
 
@@ -177,20 +189,31 @@ def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return table
 
 
-def _check(key: str, values: Sequence[object]) -> None:
-    if not values or not all(isinstance(value, str | int) for value in values):
+def _check(key: str, values: object) -> None:
+    if not _KEY.fullmatch(key) or key in _RESERVED:
+        raise ValueError(f"{key!r} cannot be an option")
+    fits = isinstance(values, list) and all(type(value) in (str, int) for value in values)
+    if not isinstance(values, list) or not fits or not values:
         raise ValueError(f"{key} is not a list of texts and whole numbers")
+    if len(set(map(str, values))) < len(values):
+        raise ValueError(f"{key} has a value twice")
+    if key == _GPUS and not all(type(value) is int and value > 0 for value in values):
+        raise ValueError(f"{key} are not numbers of GPUs")
 
 
-def _program(parts: object, known: set[str], fixed: Mapping[str, Value]) -> tuple[str, ...]:
+def _program(
+    parts: object, options: Collection[str], fixed: Mapping[str, Value]
+) -> tuple[str, ...]:
     """Return the program with what is fixed put in; raise ValueError if it makes no sense."""
     if not isinstance(parts, list) or not parts:
         raise ValueError("program is not a list of texts")
-    options = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
-    whole = (*map(str, parts), *options)
-    unknown = {name for part in whole for name in _PLACE.findall(part)} - known
-    if unknown:
+    given = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
+    whole = (*map(str, parts), *given)
+    named = {name for part in whole for name in _PLACE.findall(part)} - {_PYTHON}
+    if unknown := named - set(options):
         raise ValueError(f"program names {min(unknown)!r}, which is not in the grid")
+    if unused := set(options) - named:
+        raise ValueError(f"program does not name {min(unused)!r}, which is in the grid")
     return whole
 
 

@@ -21,7 +21,10 @@ from tracekit.sources.sqlite import MAGIC, SqliteFile
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
-_USE_SQLITE = "tracekit reads nsys SQLite exports: nsys export --type sqlite REPORT"
+_USE_SQLITE = (
+    "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"
+    " CSV, and PyTorch traces: nsys export --type sqlite REPORT"
+)
 _USE_FOLDER = "give the folder of an export, or an SQLite one: nsys export --type sqlite REPORT"
 _USE_NVPROF = "tracekit reads databases of nvprof: nvprof -o run.nvvp PROGRAM"
 

@@ -17,12 +17,13 @@ from tracekit._spool import DEFAULT_MEMORY
 from tracekit.store._digest import file_digest, file_size, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
-from tracekit.store._record import RunRecord, SummaryValue
+from tracekit.store._record import RunRecord, SummaryValue, check_labels, check_name
 from tracekit.store._report import ReportOptions
 from tracekit.store._reports import Made, make_reports
 from tracekit.store._store import Store
 
 __all__ = [
     "DEFAULT_MEMORY", "Executor", "Made", "ReportOptions", "RunRecord", "Store", "SummaryValue",
-    "file_digest", "file_size", "make_reports", "open_executor", "run_digest",
+    "check_labels", "check_name", "file_digest", "file_size", "make_reports", "open_executor",
+    "run_digest",
 ]  # fmt: skip

@@ -80,7 +80,13 @@ def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
 
 
 def check_name(name: str) -> None:
-    """Raise `UsageError` where `name` cannot be the name of a run."""
+    """Make sure that `name` can be the name of a run.
+
+    Raises
+    ------
+    UsageError
+        If it cannot, with the reason.
+    """
     fault = _fault(name)
     if fault is not None:
         raise UsageError(f"the run name {name!r} {fault}", "choose another name")

@@ -88,7 +88,8 @@ class Mpi(Replicas):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         staged = is_staged(setup.options.mpi_staging, device.type, knows_cuda=knows_cuda())
-        setup.notes.labels({"staging": "host" if staged else "direct"})
+        if device.type == "cuda":  # on the CPU there is nothing to stage
+            setup.notes.labels({"staging": "host" if staged else "direct"})
         return cls(setup, device, communicator, staged=staged)
 
     def total(self, values: Tensor) -> Tensor:

@@ -141,11 +141,15 @@ class MpiCalls:
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
         )
         table = shifted(read, self._export.metadata, "timestamp")
+        # Communicators are told by rank: of two jobs in one report it is not known whose they are.
+        alone = self._ranks().drop_nulls().with_columns(owner=process_of(pl.col("thread_gid")))
+        sole = alone.group_by("rank").agg(pl.col("owner").n_unique()).filter(pl.col("owner") == 1)
         made = table.select(
             small(pl.col("rank")).cast(pl.Int32), "commHandle", time="timestamp",
             ranks=small(pl.col("size")),
         )  # fmt: skip
-        return made.filter(pl.col("ranks") > 0).drop_nulls().sort("time", "ranks")
+        made = made.filter(pl.col("ranks") > 0).drop_nulls().sort("time", "ranks")
+        return made.join(sole, on="rank", how="semi", maintain_order="left")
 
 
 def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
