@@ -409,3 +409,9 @@ def test_garbage_is_refused_in_words(tmp_path_factory: pytest.TempPathFactory, d
         return
     assert found.schema == STUDY
     assert found["gpus"].null_count() == found["epoch_ns"].null_count() == 0
+
+
+def test_runs_without_a_network_are_said_to_be_taken_as_one() -> None:
+    rows = [{"gpus": gpus, "step_ns": 100.0 / gpus, "network": None} for gpus in (1, 2)]
+    (warning,) = scaling_meta(table(*rows))["warnings"]
+    assert warning == "2 runs have no label `network` and are taken to be of one network"

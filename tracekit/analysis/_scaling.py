@@ -127,10 +127,12 @@ def scaling_meta(
     timed = _costs(own, mode, images, batch_scope, compared)
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
-    warning = (
+    unnamed = timed.filter(pl.col("network").is_null()).height
+    warnings = {
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
-        "speedup is relative to baseline_gpus"
-    )
+        "speedup is relative to baseline_gpus": without_one > 0,
+        f"{unnamed} runs have no label `network` and are taken to be of one network": unnamed > 1,
+    }
     return {
         "mode": mode,
         "time": compared,
@@ -140,7 +142,7 @@ def scaling_meta(
         "other_mode": study.height - own.height,
         "untimed": own.height - timed.height,
         **basis_of(study),
-        "warnings": [warning] if without_one else [],
+        "warnings": [text for text, holds in warnings.items() if holds],
     }
 
 

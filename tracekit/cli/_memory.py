@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracekit.cli._options import (
-    RunsArgument,
     StoreOption,
     WhereOption,
+    complete_run,
     figure_option,
     listing,
     parse_labels,
@@ -37,7 +37,15 @@ _KEYS = ("network", "method", "source")
 
 @listing
 def memory(
-    runs: RunsArgument = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs, as names, starts of ids or files; by default those of --where, else the "
+            "one ingested last.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
     *,
     where: WhereOption = None,
     what: Annotated[
@@ -79,7 +87,8 @@ def memory(
     """List memory before and in training by GPU, the root's extra, growth, and the largest batch.
 
     From allocations that were recorded (`nsys profile --cuda-memory-usage=true`), samples of
-    nvidia-smi, or both. Without RUN it is all runs of the store that carry the labels.
+    nvidia-smi, or both. Without RUN it is those with the labels of --where, else the run that was
+    ingested last.
     """
     from tracekit import present
 
