@@ -6,7 +6,9 @@ import ast
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,17 @@ class TestWhatComesOfIt:
         assert {0, 1, 42, 100} <= set(done)
 
 
+def _comes_true(condition: Callable[[], bool]) -> bool:
+    """Wait for a condition: what is killed takes a moment to end."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with suppress(OSError, IndexError):  # gone while it was looked at
+            if condition():
+                return True
+        time.sleep(0.05)
+    return False
+
+
 class TestFailures:
     def _refused(self, report: Path, tool: str | None, says: str) -> InputError:
         with pytest.raises(InputError, match=re.escape(says)) as caught:
@@ -188,7 +201,7 @@ class TestFailures:
         program = tool(f"sleep 100 & echo $! > {tmp_path}/pid; wait")
         self._refused(report, program, "it did nothing")
         stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-        assert not stat.exists() or stat.read_text().split()[2] == "Z"
+        assert _comes_true(lambda: not stat.exists() or stat.read_text().split()[2] == "Z")
 
     def test_its_export_holds_nothing(self, report, tmp_path, tool):
         empty = _export(tmp_path / "empty.sqlite", gpu=False)
