@@ -225,5 +225,7 @@ def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.skip("this nsys does not hear this version of the package nvtx")
     rows = {row["stage"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["FP"]["ranges"] == 3
-    assert 30_000_000 <= rows["FP"]["busy_ns"] < 300_000_000
-    assert 15_000_000 <= rows["WU"]["busy_ns"] < rows["FP"]["busy_ns"]
+    assert rows["WU"]["ranges"] == 3
+    # No shorter than it slept, and in seconds rather than in some other unit of time.
+    assert 30_000_000 <= rows["FP"]["busy_ns"] < 30_000_000_000
+    assert 15_000_000 <= rows["WU"]["busy_ns"] < 30_000_000_000
