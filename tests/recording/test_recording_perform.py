@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,7 @@ def test_a_program_that_fails(tmp_path: Path, nsys: Nsys) -> None:
     # What an earlier attempt left is neither lost, nor taken for a part of the next one.
     with pytest.raises(UsageError, match=r"out.partial holds what an earlier attempt recorded: `"):
         perform(plan(["true"], Wanted(), nsys, out))
+    (tmp_path / "out.partial" / "nccl.host.1.log").touch()
     assert perform(plan(["true"], Wanted(), nsys, out), anew=True) == [out / "report.nsys-rep"]
     assert [path.name for path in out.iterdir()] == ["report.nsys-rep"]
     assert not (tmp_path / "out.partial").exists()
@@ -186,7 +189,7 @@ def test_a_launcher_that_is_not_there(tmp_path: Path, nsys: Nsys) -> None:
     assert list(tmp_path.glob("out*")) == []
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("to_all", [True, False])
 def test_an_interrupt_waits_for_the_report(
     tmp_path: Path, nsys: Nsys, sent: signal.Signals, to_all: bool
@@ -216,7 +219,11 @@ def test_an_interrupt_waits_for_the_report(
         "try:\n    perform(made)\nexcept KeyboardInterrupt:\n    sys.exit('interrupted')\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script], stderr=subprocess.PIPE, start_new_session=True, text=True
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
     ) as process:
         end = time.monotonic() + 60
         while not ready.exists():
@@ -227,3 +234,27 @@ def test_an_interrupt_waits_for_the_report(
         _, said = process.communicate(timeout=60)
     assert said == "interrupted\n"
     assert reports_in(tmp_path / "out.partial")
+
+
+def test_a_program_on_a_terminal_can_read_it(tmp_path: Path, nsys: Nsys) -> None:
+    """In the background of a terminal it would be stopped as it reads."""
+    said = tmp_path / "said"
+    program = f"open({str(said)!r}, 'w').write(input())"
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from tracekit.recording import *\n"
+        f"perform(plan([sys.executable, '-c', {program!r}], Wanted(), find_nsys({nsys.program!r}),"
+        f" Path({str(tmp_path / 'out')!r})))\n"
+    )
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, "-c", script])
+    os.write(terminal, b"yes\n")
+    end = time.monotonic() + 60
+    while not reports_in(tmp_path / "out") and time.monotonic() < end:
+        time.sleep(0.05)
+    os.close(terminal)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # if it was stopped it would be waited for in vain
+    os.waitpid(pid, 0)
+    assert said.read_text() == "yes"

@@ -56,8 +56,9 @@ def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
                 f"{partial} holds what an earlier attempt recorded",
                 "`tracekit ingest` its reports or remove it, or give another --name",
             )
-        for left in reports_in(partial):
-            left.unlink()
+        for left in partial.iterdir():  # logs of another attempt would pass for this one's
+            if left.name != _LOCK:
+                left.unlink()
         _record(replace(plan, folder=partial))
         (partial / _LOCK).unlink()
         plan.folder.mkdir(exist_ok=True)
@@ -103,46 +104,58 @@ def _record(plan: Plan) -> None:
 
 def _run(plan: Plan) -> int:
     environment = os.environ | plan.environment
+    # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
+    apart = not os.isatty(0)
     try:
         process = subprocess.Popen(  # noqa: S603 - the program that the user asked for
             plan.command,
             stdout=sys.stderr.fileno(),
             env=environment,
-            # So that an interrupt reaches nsys once, whoever it was sent to: with a second one it
+            # Elsewhere it is sent on, and once, whoever it was sent to: with a second one nsys
             # would not write its report.
-            process_group=0,
+            process_group=0 if apart else None,
         )
     except OSError as error:
         raise RecordingError(f"{plan.command[0]} does not run ({error.strerror})") from error
     with process, _terminated_like_interrupted():
         try:
             return process.wait()
-        except KeyboardInterrupt:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            if apart:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)
+            elif isinstance(interrupt, _TerminatedError):
+                process.send_signal(signal.SIGINT)
             try:
                 process.wait()
             except KeyboardInterrupt:  # again: nothing is waited for
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
             raise
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which are taken as an interrupt."""
 
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Take SIGTERM as an interrupt, or the program would be left running."""
+    """Take SIGTERM and SIGHUP as interrupts, or the program would be left running."""
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise _TerminatedError
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as under nohup
+            signal.signal(each, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _left(folder: Path, reports: list[Path]) -> str | None:
