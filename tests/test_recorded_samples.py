@@ -132,6 +132,11 @@ def test_latency_by_size(jobs: dict[str, tk.Run]) -> None:
     assert large["p50_ns"].min() > small["p50_ns"].max()
 
 
+def test_info_knows_all_sizes(jobs: dict[str, tk.Run]) -> None:
+    found = jobs["mpi_latency"].info().filter(feature="sizes and bandwidths")
+    assert found["available"].to_list() == ["yes"]
+
+
 def test_ranks_are_on_one_clock(jobs: dict[str, tk.Run]) -> None:
     reports = jobs["mpi_latency"].trace.read("reports")
     assert reports["clock"].n_unique() == 1

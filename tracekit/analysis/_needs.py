@@ -70,7 +70,8 @@ class Facts:
     def sizes(self) -> tuple[int, int]:
         """Number of messages whose size was recorded, and of all calls of NCCL and MPI."""
         calls = read_calls(self.trace).drop_nulls("collective")["message_bytes"]
-        sized = pl.concat([calls, self._mpi["bytes"]])
+        moving = self._mpi.filter(~pl.col("name").str.contains("(?i)barrier"))
+        sized = pl.concat([calls, moving["bytes"]])
         return sized.count(), sized.len()
 
     @cached_property
@@ -100,7 +101,9 @@ class Facts:
     @cached_property
     def _mpi(self) -> pl.DataFrame:
         of_mpi = (pl.col("library") == "mpi") & (pl.col("group") == "collective")
-        return self.trace["host"].filter(of_mpi).select("process", "bytes").collect()
+        # A broadcast has a buffer to send in its root alone.
+        size = pl.coalesce("bytes", "recv_bytes")
+        return self.trace["host"].filter(of_mpi).select("process", "name", bytes=size).collect()
 
 
 # -- what is measured --------------------------------------------------------------------------
