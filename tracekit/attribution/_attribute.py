@@ -14,8 +14,10 @@ from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
 from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
+from tracekit.attribution._findings import findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
+from tracekit.attribution._judged import Judged, Known, judged
 from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
 from tracekit.attribution._loops import Array, Arrays, stand
 from tracekit.attribution._names import classify_threads
@@ -23,7 +25,8 @@ from tracekit.attribution._nesting import Nesting, look_at_ranges
 from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
-from tracekit.attribution._stages import Evidence, Stages
+from tracekit.attribution._stages import Launch, Stages
+from tracekit.attribution._whole import with_work
 from tracekit.model import Recording, Stream, Trace
 
 Progress = Callable[[str, int, int], None]
@@ -32,7 +35,7 @@ Write = Callable[[str, Callable[[], pl.DataFrame]], None]
 
 _KEPT = 4
 """How many chunks of calls stay at hand: ops follow their calls closely."""
-_STEPS = ("launches and ranges", "iterations", "calls", "stages")
+_STEPS = ("launches and ranges", "iterations", "calls", "verdicts", "stages")
 
 
 def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) -> Trace:
@@ -69,14 +72,14 @@ def attribute_recording(
     process, and a launch starts no later than its op.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
-    threads = classify_threads(recording.tables["threads"], rules).sort("thread")
+    threads = classify_threads(recording.tables["threads"], rules)
     steps = iter(range(len(_STEPS)))
 
     def step() -> None:
         number = next(steps)
         progress(f"attribute {_STEPS[number]}", number, len(_STEPS))
 
-    people = _people(threads, ops, calls, ranges)
+    people = _people(threads, recording.tables["processes"], ops, calls, ranges)
     step()
     with ThreadPoolExecutor(1, "launches") as other:
         linking = other.submit(
@@ -86,24 +89,52 @@ def attribute_recording(
         launches = linking.result()
     step()
     found = _find_steps(nesting, launches, people, rules)
-    write("iterations", found.iterations.clone)
     step()
-    contexts = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
+    contexts, autograd = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
     step()
-    early = _attribute_ops(ops, launches, contexts, found, rules, write)
-    return (*recording.warnings, *_checks(launches, early, ops.height))
+    known = Known(
+        nesting, found.training, found.windows, autograd, people.table, launches.by_thread,
+        people.processes_of, found.iterations["process"].unique(),
+    )  # fmt: skip
+    placed = _Placed(launches, contexts)
+    says = judged(ops, placed, known, rules, has_unlaunched=launches.alone > 0)
+    step()
+    passed = _attribute_ops(ops, placed, found, says, rules, write)
+    iterations = _iterations(found, says, passed, people)
+    verdicts = says.table(iterations, people.reports)
+    written = {"iterations": iterations, "verdicts": verdicts, "opinions": passed.opinions}
+    for table, frame in written.items():
+        write(table, frame.clone)
+    return (
+        *recording.warnings,
+        *_checks(launches, passed.early, ops.height),
+        *findings(verdicts, passed.opinions, people.processes_of),
+    )
 
 
 @dataclass(frozen=True)
 class _People:
-    """Who takes part: the table of threads with what their names mean, and room for all numbers."""
+    """Who takes part.
+
+    `table` holds the threads with what their names mean, `processes_of` the processes that the
+    report lists; `threads` and `processes` are room for all numbers.
+    """
 
     table: pl.DataFrame
+    processes_of: pl.DataFrame
     threads: int
     processes: int
 
+    @property
+    def reports(self) -> dict[int, int]:
+        """The report of each process."""
+        return dict(self.processes_of.select("process", "report").iter_rows())
 
-def _people(table: pl.DataFrame, ops: Stream, *streams: Stream) -> _People:
+
+def _people(
+    threads: pl.DataFrame, listed: pl.DataFrame, ops: Stream, *streams: Stream
+) -> _People:
+    table = threads.join(listed.select("process", "pid"), on="process", how="left").sort("thread")
     columns = ("thread", "process")
     seen = [table.select(columns)]
     if table.is_empty():  # a trace need not say who takes part
@@ -111,7 +142,7 @@ def _people(table: pl.DataFrame, ops: Stream, *streams: Stream) -> _People:
     # Work may be of a process of which no thread was seen.
     seen += [ops.read(n, "process").select(pl.col("process").max()) for n in range(len(ops))]
     most = pl.concat(seen, how="diagonal").select(pl.col(columns).max().fill_null(-1) + 1)
-    return _People(table, *most.row(0))
+    return _People(table, listed, *most.row(0))
 
 
 @dataclass(frozen=True)
@@ -138,11 +169,10 @@ def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Ru
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Where each call stands, chunk by chunk; what that says; and the iterations by row."""
+    """Where each call stands, chunk by chunk."""
 
     calls: Spool
     first: Array
-    evidence: Evidence
 
     @cached_property
     def of(self) -> Callable[[int], Arrays]:
@@ -163,8 +193,8 @@ def _follow(
     people: _People,
     workspace: Workspace,
     write: Write,
-) -> _Contexts:
-    """Write ranges and calls, and return where calls stand."""
+) -> tuple[_Contexts, pl.Series]:
+    """Write ranges and calls; return where calls stand, and the threads that run backward."""
     processes, threads = people.processes, people.table
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.iterations.select("process", "start", "end", number=number), processes)
@@ -177,8 +207,8 @@ def _follow(
     trainers = np.full(processes, -1)
     trainers[found.training["process"].to_numpy()] = found.training["thread"].to_numpy()
     follower = Follower(
-        ranges, nesting, calls, launches.launching, steps, windows, trainers, people.threads,
-        find_labels(ranges, nesting, steps),
+        ranges, nesting, calls, launches.launching, steps, windows, trainers,
+        _may_serve(people, found.training), find_labels(ranges, nesting, steps),
     )  # fmt: skip
     contexts = Spool(workspace)
     for table, chunk, out in follower.chunks():
@@ -192,15 +222,17 @@ def _follow(
             contexts.append(pl.DataFrame(dict(columns)))
     counts = zip(("during", "inside", "served"), follower.threads, strict=False)
     served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
-    autograd = autograd_threads(served, found.windows, threads, nesting.marked, found.training)
-    evidence = Evidence(
-        threads.select(
-            "thread", "process", thread_stage="stage",
-            autograd=pl.col("thread").is_in(autograd.implode()),
-        ),
-        found.windows.filter("ranged")["process"].unique(),
-    )  # fmt: skip
-    return _Contexts(contexts, first_numbers(calls), evidence)
+    recorded = windows.rows.filter(follower.recorded())
+    autograd = autograd_threads(served, recorded, threads, nesting.marked, found.training)
+    return _Contexts(contexts, first_numbers(calls)), autograd
+
+
+def _may_serve(people: _People, training: pl.DataFrame) -> Array:
+    """Tell of each thread whether it may be an autograd thread."""
+    may = np.ones(people.threads, np.bool_)
+    busy = people.table.filter(pl.col("stage").is_not_null())["thread"]
+    may[pl.concat([busy, training["thread"]]).to_numpy()] = False
+    return may
 
 
 def _ranges(
@@ -215,44 +247,95 @@ def _ranges(
     )
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """Where the launches of ops stand, chunk by chunk."""
+
+    launches: Launches
+    contexts: _Contexts
+
+    def calls(self, number: int) -> Array:
+        """Return the number of each op's call, -1 where none is known."""
+        return given(self.launches.calls.read(number)["call"])
+
+    def __call__(self, number: int) -> dict[str, Array]:
+        """Return of each op where its call stands."""
+        return _launch(self.calls(number), self.contexts)
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """What was added up while the ops were written.
+
+    `early` ops start before the call that launched them; `counts` says how many were launched in
+    each row of the iterations that ranges tell, and `steps` in each step that structure tells.
+    """
+
+    early: int
+    counts: Array
+    recorded: pl.Series
+    opinions: pl.DataFrame
+
+
 def _attribute_ops(
-    ops: Stream,
-    launches: Launches,
-    contexts: _Contexts,
-    found: _Steps,
-    rules: Rules,
-    write: Write,
-) -> int:
-    """Write the ops, and return how many start before the call that launched them."""
-    stages = Stages(contexts.evidence, rules)
+    ops: Stream, placed: _Placed, found: _Steps, says: Judged, rules: Rules, write: Write
+) -> _Passed:
+    """Write the ops."""
+    stages = Stages(says.evidence, rules)
 
-    def attributed(number: int) -> tuple[pl.DataFrame, int]:
-        calls = given(launches.calls.read(number)["call"])
-        launches.calls.drop(number)
-        return _attributed(ops.read(number), calls, contexts, found.iterations, stages)
+    def attributed(number: int) -> tuple[pl.DataFrame, int, Array]:
+        made = _attributed(ops, number, placed, found.iterations, says, stages)
+        placed.launches.calls.drop(number)
+        return made
 
-    total = 0
-    for chunk, early in ahead(attributed, range(len(ops)), waiting=1):
+    early = 0
+    counts = np.zeros(found.iterations.height + 1, np.int64)
+    for chunk, number, steps in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", chunk.clone)
-        total += early
-    return total
+        early += number
+        counts += np.bincount(steps + 1, minlength=counts.size)
+    return _Passed(early, counts[1:], says.with_work, stages.opinions())
 
 
 def _attributed(
-    ops: pl.DataFrame, calls: Array, contexts: _Contexts, iterations: pl.DataFrame, stages: Stages
-) -> tuple[pl.DataFrame, int]:
-    """Return ops with all that is known of them, and how many start before their call."""
-    launch = _launch(calls, contexts)
+    ops: Stream,
+    number: int,
+    placed: _Placed,
+    iterations: pl.DataFrame,
+    says: Judged,
+    stages: Stages,
+) -> tuple[pl.DataFrame, int, Array]:
+    """Return ops with all that is known of them, how many start before their call, and the step."""
+    raw, first = ops.read(number), ops.first[number]
+    calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
-    staged = stages.of(ops.drop("stage", "stage_source"), launch["evidence"], threads)
+    structure = says.structures.stage(first, raw.height)
+    evidence = Launch(launch["evidence"], threads, structure, says.on_input_stream(raw, threads))
+    staged = stages.of(raw.drop("stage", "stage_source"), evidence)
     columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
+    known = iterations["iteration"].gather(_nullable("step", steps))
     whole = staged.with_columns(
         *(_nullable(name, values) for name, values in columns.items()),
         _nullable("range", launch["range"]),
-        iterations["iteration"].gather(_nullable("step", steps)).alias("iteration"),
+        iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
     )
-    early = (launch["start"] > ops["start"].to_numpy()).sum()
-    return whole, int(early)
+    early = (launch["start"] > raw["start"].to_numpy()).sum()
+    return whole, int(early), steps
+
+
+def _iterations(
+    found: _Steps, says: Judged, passed: _Passed, people: _People
+) -> pl.DataFrame:
+    """Return the iterations, with how much of their work was recorded."""
+    by_ranges = with_work(
+        found.iterations.with_columns(source=pl.lit("ranges")),
+        pl.Series(passed.counts),
+        passed.recorded,
+    )
+    by_structure = says.structures.iterations(says.counts_steps, people.reports)
+    return pl.concat([by_ranges, by_structure], how="diagonal_relaxed").sort(
+        "process", "start", maintain_order=True
+    )
 
 
 _NEVER = np.iinfo(np.int64).min

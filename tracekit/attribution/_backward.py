@@ -8,8 +8,8 @@ from tracekit.attribution._iterations import outermost
 
 _ALMOST_ALL = 0.9
 """How much of a thread's launches lies in backward windows, and how many of these it serves,
-for it to count as an autograd thread without being named so. Steps cut at an edge of the recording
-are why it is not 1."""
+for it to count as an autograd thread without being named so. Windows that are not recorded, or cut
+at an edge of what is, do not count; holes in the recording are why it is not 1."""
 
 
 def backward_windows(
@@ -79,7 +79,7 @@ def autograd_threads(
         ``thread, during, inside, served``: how many launches each thread has between the first and
         the last window of its process, how many inside windows, and in how many units of these.
     windows
-        What `backward_windows` returned.
+        ``process, number``: the windows that were recorded whole, with the number of their unit.
     threads
         The threads, with what their names mean.
     marked
@@ -101,14 +101,15 @@ def autograd_threads(
 
 def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     """Return threads that launch in almost every backward window, and almost only there."""
-    units = windows.group_by("process").agg(units=pl.col("unit").n_unique())
+    units = windows.group_by("process").agg(units=pl.col("number").n_unique())
+    units_or_none = pl.col("units").fill_null(0)
     return (
         launches.join(threads.select("thread", "process"), on="thread")
-        .join(units, on="process")
+        .join(units, on="process", how="left")
         .filter(
-            (pl.col("units") > 1)
+            (pl.max_horizontal(units_or_none, "served") > 1)
             & (pl.col("during") > 0)
             & (pl.col("inside") >= _ALMOST_ALL * pl.col("during"))
-            & (pl.col("served") >= _ALMOST_ALL * pl.col("units"))
+            & (pl.col("served") >= _ALMOST_ALL * units_or_none)
         )["thread"]
     )

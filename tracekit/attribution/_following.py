@@ -26,6 +26,7 @@ from tracekit.model import Stream
 _DEPTH = 32
 """How many ranges may be open on a thread, or start/end ranges in a process, before room for more
 is made."""
+_LAST = np.iinfo(np.int64).max
 
 
 class Follower:
@@ -41,8 +42,8 @@ class Follower:
         Training steps and backward windows.
     trainers
         The training thread of each process, or -1.
-    threads
-        How many threads there are.
+    may_serve
+        By thread, whether it may be an autograd thread.
     labels
         What ranges are called in a path.
     """
@@ -56,25 +57,41 @@ class Follower:
         steps: Spans,
         windows: Spans,
         trainers: Array,
-        threads: int,
+        may_serve: Array,
         labels: Labels,
     ) -> None:
         self._ranges, self._nesting = ranges, nesting
         self._calls, self._launching = calls, launching
         self._loop = compiled(follow, ranges.height + calls.height)
         self._steps = steps.arrays()
-        self._windows = (*windows.arrays(), windows.last())
+        processes = trainers.size
+        self._windows = (
+            *windows.arrays(), windows.last(),
+            *(np.zeros(windows.rows.height, np.bool_) for _ in range(2)),
+            np.full(processes, _LAST), np.full(processes, -_LAST),
+        )  # fmt: skip
         self._trainers = trainers
         self._labels = labels
-        self._open = [np.zeros((threads, _DEPTH), np.int64) for _ in range(5)]
-        self._sizes = np.zeros(threads, np.int64)
+        self._open = [np.zeros((may_serve.size, _DEPTH), np.int64) for _ in range(5)]
+        self._sizes = np.zeros(may_serve.size, np.int64)
         self._process_open = [np.zeros((trainers.size, _DEPTH), np.int64) for _ in range(2)]
         self._process_sizes = np.zeros(trainers.size, np.int64)
         self.paths = Paths(labels)
         """The paths of the ranges that were passed."""
-        self.threads = (*(np.zeros(threads, np.int64) for _ in range(3)), np.full(threads, -1))
+        counts = (np.zeros(may_serve.size, np.int64) for _ in range(3))
+        self.threads = (*counts, np.full(may_serve.size, -1), may_serve)
         """By thread: launches between the first and the last backward window of the process, those
-        inside windows, the units of these, and the last unit."""
+        inside windows, the units of these, the last unit, and `may_serve`."""
+
+    def recorded(self) -> pl.Series:
+        """Tell which backward windows were recorded.
+
+        At an edge of the recording only those that a thread works in that may be the autograd
+        thread: where it was cut is not known any better.
+        """
+        first, start, end, *_, fed, used, begun, ended = self._windows
+        process = np.repeat(np.arange(begun.size), np.diff(first))
+        return pl.Series(used | (fed & (start >= begun[process]) & (end <= ended[process])))
 
     def chunks(self) -> Iterator[tuple[str, int, Arrays]]:
         """Go through all, and say of each chunk that was passed what was found of its rows.

@@ -426,20 +426,30 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, process: int, now: int, windows: Arrays, threads: Arrays) -> bool:
-    """Count a launch for its thread, and return whether it lies in a backward window."""
-    first, start, end, unit, at, last = windows
-    during, inside, served, latest = threads
+    """Count a launch for its thread, and return whether it lies in a backward window.
+
+    A window is fed if anything is launched in it, or between the one before and it; and used if a
+    thread that may be an autograd thread launches in it.
+    """
+    first, start, end, unit, at, last, fed, used, begun, ended = windows
+    during, inside, served, latest, may_serve = threads
+    begun[process], ended[process] = min(begun[process], now), now
     window = advance(process, now, first, start, at)
+    lies_inside: bool = window >= first[process] and now < end[window]
+    if lies_inside:
+        fed[window] = True
+        used[window] = used[window] or may_serve[thread]
+    elif window + 1 < first[process + 1]:
+        fed[window + 1] = True
     if window < first[process] or now > last[process]:
         return False
     during[thread] += 1
-    if now >= end[window]:
-        return False
-    inside[thread] += 1
-    if latest[thread] != unit[window]:
-        latest[thread] = unit[window]
-        served[thread] += 1
-    return True
+    if lies_inside:
+        inside[thread] += 1
+        if latest[thread] != unit[window]:
+            latest[thread] = unit[window]
+            served[thread] += 1
+    return lies_inside
 
 
 def follow(
@@ -474,9 +484,12 @@ def follow(
         ``until, number, stage, flags, path, size`` of what is open on each thread.
     process_open
         ``until, stage, size`` of the start/end ranges with a stage that are open in each process.
-    steps, windows
-        ``first, start, end, number, at`` as for `note_steps`: training steps, and backward windows
-        with the number of their unit, followed by when the last one of each process ends.
+    steps
+        ``first, start, end, number, at`` as for `note_steps`: training steps.
+    windows
+        The same of backward windows, with the number of their unit, followed by ``last, fed, used,
+        begun, ended``: when the last one of each process ends; what `note_launch` says of each;
+        and the first and the last launch of each process, so far.
     trainers
         The training thread of each process, or -1.
     labels
@@ -484,8 +497,9 @@ def follow(
     paths
         ``slots, parent, label, count``: a hash table of paths, and what each consists of.
     threads
-        ``during, inside, served, last`` by thread: launches between the first and last backward
-        window of the process, those inside windows, the units of these, and the last unit.
+        ``during, inside, served, last, may_serve`` by thread: launches between the first and last
+        backward window of the process, those inside windows, the units of these, the last unit,
+        and whether it may be an autograd thread.
     out_ranges
         ``path`` of each range.
     out_calls

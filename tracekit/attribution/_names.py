@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._rules import Rules, by_distinct
+from tracekit.attribution._rules import Rules, by_distinct, first_outcome
 from tracekit.model import STAGES
 
 # PyTorch appends numbers and shapes to the name of an operator's range.
@@ -125,7 +125,12 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Set ``kind`` and ``collective`` of kernels that communicate, and add ``kernel_stage``."""
+    """Set ``kind`` and ``collective`` of kernels that communicate, and add what their names mean.
+
+    Returns
+    -------
+    The same with ``kernel_stage``, and ``between_stage``: the stage between passes.
+    """
     kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
     named = by_distinct(
         ops.drop("collective"),
@@ -133,12 +138,21 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         lambda: {
             "collective": rules.outcome("collective", "collective", {"kernel": "name_text"}),
             "kernel_stage": rules.outcome("kernel", "stage", {"name": "name_text"}),
+            "between_stage": first_outcome(
+                (
+                    (pl.col("name_text").str.contains(entry["name"]).fill_null(value=False), entry)
+                    for entry in rules["between"]
+                    if "name" in entry
+                ),
+                "stage",
+            ),
         },
     )
     communicates = kernel & pl.col("collective").is_not_null()
     return named.with_columns(
         collective=pl.when(kernel).then("collective"),
         kernel_stage=pl.when(kernel).then("kernel_stage"),
+        between_stage=pl.when(kernel).then("between_stage"),
         kind=pl.when(communicates)
         .then(pl.lit("collective"))
         .when(kernel)

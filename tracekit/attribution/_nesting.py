@@ -59,6 +59,8 @@ class Nesting:
         autograd markers aside.
     marked
         Threads that carry autograd markers.
+    loading
+        Threads that hold ranges of input.
     """
 
     names: RangeNames
@@ -66,6 +68,7 @@ class Nesting:
     skeleton: pl.DataFrame
     marks: pl.DataFrame
     marked: pl.Series
+    loading: pl.Series
 
 
 def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Workspace) -> Nesting:
@@ -87,6 +90,7 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
     skeletons: list[pl.DataFrame] = []
     marks: list[pl.DataFrame] = []
     marked: list[pl.Series] = []
+    loading: list[pl.Series] = []
     for number in range(len(ranges)):
         chunk = _meant(ranges, number, names)
         chunk = nester.nest(chunk)
@@ -94,6 +98,7 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
         skeletons.append(_skeleton(chunk, names))
         marks.append(_marks(chunk))
         marked.append(chunk.filter("marks")["thread"].unique())
+        loading.append(chunk.filter(pl.col("place") == _STAGE_PLACES["IO"])["thread"].unique())
     empty = pl.DataFrame(schema=_MARKS)
     return Nesting(
         names,
@@ -102,8 +107,13 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
         pl.concat([empty, *marks])
         .group_by("process", "thread", "passes")
         .agg(pl.col("marks").sum()),
-        pl.concat([pl.Series("thread", [], pl.Int32), *marked]).unique(),
+        _threads(marked),
+        _threads(loading),
     )
+
+
+def _threads(parts: list[pl.Series]) -> pl.Series:
+    return pl.concat([pl.Series("thread", [], pl.Int32), *parts]).unique()
 
 
 _MARKS = {"process": pl.Int32, "thread": pl.Int32, "passes": pl.String, "marks": pl.Int64}

@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit._resources import schemas
 from tracekit.errors import RuleError
-from tracekit.model import COLLECTIVES, KINDS, STAGES
+from tracekit.model import COLLECTIVES, KINDS, STAGES, VERDICTS
 
 _IGNORED = "-"
 """Stands for the value of a rule that says that a name means nothing."""
@@ -31,6 +31,12 @@ _LISTS: dict[str, dict[str, Any]] = {
         "flags": ("ignore",),
     },
     "kernel": {"patterns": ("name",), "stage": STAGES, "flags": ("ignore",)},
+    "between": {
+        "patterns": ("name",),
+        "stage": STAGES,
+        "sets": {"kind": KINDS},
+        "flags": ("loader", "ignore"),
+    },
     "copy": {
         "stage": STAGES,
         "sets": {"kind": KINDS},
@@ -49,9 +55,13 @@ class Rules:
     """What names mean, list by list, in the order in which entries are tried."""
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    verdict: str | None = None
+    """What the user says that every process does, one of `VERDICTS`."""
 
     @classmethod
-    def load(cls, extra: Path | None = None, iteration: str | None = None) -> Rules:
+    def load(
+        cls, extra: Path | None = None, iteration: str | None = None, verdict: str | None = None
+    ) -> Rules:
         """Read the default rules, with those of a user before them.
 
         Parameters
@@ -60,11 +70,13 @@ class Rules:
             A rules file; with ``replace = true`` it stands alone.
         iteration
             A pattern of the ranges that are iterations, in place of all those in files.
+        verdict
+            What the processes do, one of `VERDICTS`, in place of what is found.
 
         Raises
         ------
         RuleError
-            If a file cannot be read, or an entry or pattern is wrong.
+            If a file cannot be read, an entry or pattern is wrong, or there is no such verdict.
         """
         rules = cls(_read(schemas() / "stages" / "default.toml")[0])
         if extra is not None:
@@ -74,13 +86,15 @@ class Rules:
             _check_pattern(iteration, "--iteration")
             entry = {"name": iteration, "any_stage": True}
             rules = replace(rules, lists={**rules.lists, "iteration": (entry,)})
-        return rules
+        if verdict is not None and verdict not in VERDICTS:
+            raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(VERDICTS)}")
+        return replace(rules, verdict=verdict)
 
     def canonical(self) -> str:
         """Return a text that is the same for the same rules."""
-        return json.dumps(
-            {name: list(map(dict, self.lists[name])) for name in _LISTS}, sort_keys=True
-        )
+        lists: dict[str, Any] = {name: list(map(dict, self.lists[name])) for name in _LISTS}
+        given = {} if self.verdict is None else {"verdict": self.verdict}
+        return json.dumps({**lists, **given}, sort_keys=True)
 
     def __getitem__(self, name: str) -> tuple[Entry, ...]:
         return self.lists[name]

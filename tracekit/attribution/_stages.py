@@ -8,7 +8,7 @@ decided once, and the ops get what theirs says.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,22 +29,24 @@ _CODES = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of launches.
+    """What is known of launches and of processes.
 
     Parameters
     ----------
     threads
-        ``thread, process, thread_stage`` (what the thread's name means) and ``autograd`` (whether
-        it runs backward passes), by thread.
-    ranged
-        Processes that mark their backward passes with ranges.
+        ``thread, thread_stage`` (what the thread's name means), ``autograd`` (whether it runs
+        backward passes) and ``drives`` (whether it drives the training of its process).
+    processes
+        ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
+        ``loads``, whether it has a data loader that works on the GPU; and ``structured``, whether
+        structure may decide.
     """
 
     threads: pl.DataFrame
-    ranged: pl.Series
+    processes: pl.DataFrame
 
-    def of(self, codes: pl.Series, threads: pl.Series) -> pl.DataFrame:
-        """Return what the codes of `follow` say of launches by some threads.
+    def of(self, cases: pl.DataFrame) -> pl.DataFrame:
+        """Return what is known of launches, by ``code`` (see `follow`), ``thread`` and ``process``.
 
         Returns
         -------
@@ -54,9 +56,11 @@ class Evidence:
         ``thread_stage``; ``backward_stage``, what the training thread does while an autograd thread
         launches: in a process without any backward range that is BP in the gaps that backward runs
         in. Metric evaluation dominates here as it does for the training thread's own launches.
+        ``between``, whether a training thread launches it outside backward windows; ``autograd``,
+        ``trains``, ``loads`` and ``structured``.
         """
-        bits = pl.DataFrame({"code": codes, "thread": threads}).select(
-            "thread",
+        bits = cases.select(
+            "thread", "process",
             range_code=_bits(0, 3), process_code=_bits(3, 3), trainer_code=_bits(6, 3),
             evaluates=_bits(9, 1) > 0, differentiates=_bits(10, 1) > 0,
             trainer_evaluates=_bits(11, 1) > 0, in_window=_bits(12, 1) > 0,
@@ -64,21 +68,46 @@ class Evidence:
         for who in ("range", "process", "trainer"):
             stages = _CODES.rename({"code": f"{who}_code", "stage": f"{who}_stage"})
             bits = bits.join(stages, on=f"{who}_code", how="left", maintain_order="left")
-        known = bits.join(self.threads, on="thread", how="left", maintain_order="left")
-        in_gap = pl.when("in_window").then(pl.lit("BP"))
+        known = bits.join(self.threads, on="thread", how="left", maintain_order="left").join(
+            self.processes, on="process", how="left", maintain_order="left"
+        )
         backward = (
             pl.when("trainer_evaluates").then(pl.lit("ME"))
-            .when(pl.col("process").is_in(self.ranged.implode())).then("trainer_stage")
-            .otherwise(in_gap)
+            .when("ranged").then("trainer_stage")
+            .when("in_window").then(pl.lit("BP"))
         )  # fmt: skip
         return known.select(
             "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
+            pl.col("autograd", "trains", "loads", "structured").fill_null(value=False),
             backward_stage=pl.when("autograd").then(backward),
+            between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip
 
 
 def _bits(first: int, count: int) -> pl.Expr:
     return (pl.col("code") // (1 << first)) % (1 << count)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How ops were launched, as far as it tells their stages.
+
+    Parameters
+    ----------
+    codes
+        What `follow` says of each op's launch, 0 where none is known.
+    threads
+        The thread of each launch, or -1.
+    structure
+        The place in the list of stages of what structure says, -1 for nothing.
+    on_input_stream
+        Whether the launch is not known, and all else on its stream is input.
+    """
+
+    codes: Array
+    threads: Array
+    structure: Array
+    on_input_stream: Array
 
 
 class Stages:
@@ -99,38 +128,86 @@ class Stages:
         self._lock = threading.Lock()
         self._kinds = _KINDS
         self._places = np.full(0, -1)
+        self._told: list[pl.DataFrame] = []
         self._thresholds = np.array([0, *sorted(thresholds - {0})])
 
-    def of(self, ops: pl.DataFrame, codes: Array, threads: Array) -> pl.DataFrame:
+    def of(self, ops: pl.DataFrame, launch: Launch) -> pl.DataFrame:
         """Set ``kind``, ``collective``, ``stage`` and ``stage_source``.
 
         Parameters
         ----------
         ops
             Ops with the names of kernels.
-        codes, threads
-            What `follow` said of each op's launch, 0 where none is known, and its thread or -1.
+        launch
+            What is known of how each was launched.
         """
         kinds, rows = self._classified(ops)
         # How many thresholds a size reaches; a size that is not known reaches none.
         sizes = ops["bytes"].fill_null(-1).to_numpy()
         reached = np.searchsorted(self._thresholds, sizes, side="right")
-        keys, decided = _distinct(codes, threads + 1, rows, reached)
-        code, thread, kind, size = (pl.Series(values) for values in decided)
+        processes = ops["process"].to_numpy().astype(np.int64)
+        keys, decided = _distinct(
+            launch.codes, launch.threads + 1, processes, rows, reached,
+            launch.structure.astype(np.int64) + 1, launch.on_input_stream.astype(np.int64),
+        )  # fmt: skip
+        code, thread, process, kind, size, structure, on_input_stream = map(pl.Series, decided)
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
+        launches = pl.DataFrame(
+            {"code": code, "thread": thread - 1, "process": process},
+            schema={"code": pl.Int32, "thread": pl.Int32, "process": pl.Int32},
+            strict=False,
+        )
         cases = pl.concat(
             [
-                kinds.select(_EVIDENCE)[kind].with_columns(bytes=pl.when(bytes_ >= 0).then(bytes_)),
-                self._evidence.of(code.cast(pl.Int32), (thread - 1).cast(pl.Int32)),
+                kinds.select(_EVIDENCE)[kind].with_columns(
+                    bytes=pl.when(bytes_ >= 0).then(bytes_),
+                    structure_stage=pl.Series([None, *STAGES])[structure],
+                    on_input_stream=on_input_stream > 0,
+                ),
+                self._evidence.of(launches),
             ],
             how="horizontal",
         )
-        stages = _decided(cases, self._rules)
+        opinions = _opinions(cases, self._rules)
+        stages = _decided(opinions)
+        self._note(pl.concat([launches, opinions, stages], how="horizontal"), keys, ops)
         chosen = pl.Series(keys)
         return ops.with_columns(
             *(kinds[name].gather(rows) for name in ("kind", "collective")),
             *(stages[name].gather(chosen) for name in stages.columns),
         )
+
+    def _note(self, cases: pl.DataFrame, keys: Array, ops: pl.DataFrame) -> None:
+        """Add up what each source says, the one that decides among them."""
+        length = (ops["end"] - ops["start"]).alias("total_ns")
+        sums = (
+            pl.DataFrame({"case": keys, "total_ns": length})
+            .group_by("case")
+            .agg(pl.len().cast(pl.Int64).alias("ops"), pl.col("total_ns").sum())
+        )
+        told = cases.with_row_index("case").cast({"case": pl.Int64}).join(sums, on="case")
+        sources = {f"{number} {source}": source for number, (source, _) in enumerate(_SOURCES)}
+        found = (
+            told.unpivot(
+                on=list(sources),
+                index=["process", "stage", "stage_source", "ops", "total_ns", "case"],
+                variable_name="other_source",
+                value_name="other_stage",
+            )
+            .drop_nulls("other_stage")
+            .with_columns(pl.col("other_source").replace_strict(sources))
+            .filter((pl.col("other_source") != "none") | (pl.col("stage_source") == "none"))
+            .unique(["case", "other_source"], keep="first", maintain_order=True)
+            .group_by(_OPINION, maintain_order=True)
+            .agg(pl.col("ops", "total_ns").sum())
+        )
+        with self._lock:
+            self._told.append(found)
+
+    def opinions(self) -> pl.DataFrame:
+        """Return what the sources of stages say of the same ops, added up; see `opinions`."""
+        together = pl.concat([_NOTHING_TOLD, *self._told], how="vertical_relaxed")
+        return together.group_by(_OPINION, maintain_order=True).agg(pl.col("ops", "total_ns").sum())
 
     def _classified(self, ops: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
         """Return what ops of some name and recorded kind are, and which of that each op is."""
@@ -153,7 +230,21 @@ class Stages:
             self._kinds = pl.concat([self._kinds, meant.cast(_KINDS.schema)])
 
 
-_KINDS = pl.DataFrame(schema={"kind": KIND, "collective": COLLECTIVE, "kernel_stage": pl.String})
+_KINDS = pl.DataFrame(
+    schema={
+        "kind": KIND,
+        "collective": COLLECTIVE,
+        "kernel_stage": pl.String,
+        "between_stage": pl.String,
+    }
+)
+_OPINION = ("process", "stage", "stage_source", "other_source", "other_stage")
+_NOTHING_TOLD = pl.DataFrame(
+    schema={
+        "process": pl.Int32, "stage": STAGE, "stage_source": STAGE_SOURCE,
+        "other_source": pl.String, "other_stage": pl.String, "ops": pl.Int64, "total_ns": pl.Int64,
+    }
+)  # fmt: skip
 _EVIDENCE = pl.all().cast(pl.String)
 _DENSE = 1 << 22
 """Up to how many values are told apart by a table of all that could be."""
@@ -189,25 +280,61 @@ def _dense(numbers: Array) -> tuple[Array, Array]:
     return out, distinct
 
 
-def _decided(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return ``stage, stage_source`` of some combinations of evidence."""
-    ordered: tuple[tuple[pl.Expr, str], ...] = (
-        (pl.when("evaluates").then(pl.lit("ME")), "nvtx"),
-        (pl.when(pl.col("process_stage") == "ME").then(pl.lit("ME")), "process_range"),
-        (_by_sets(rules["exchange"]), "gradient_exchange"),
-        (pl.col("range_stage"), "nvtx"),
-        (pl.col("thread_stage"), "thread_name"),
-        (pl.col("process_stage"), "process_range"),
-        (pl.col("backward_stage"), "backward_thread"),
-        (pl.when("differentiates").then(pl.lit("BP")), "autograd"),
-        (pl.col("kernel_stage"), "kernel_name"),
-        (_by_sets(rules["copy"]), "copy_kind"),
-        (pl.lit("OTHER"), "none"),
+_SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
+    ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
+    ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
+    ("gradient_exchange", lambda rules: _where("trains", _by_sets(rules["exchange"]))),
+    ("nvtx", lambda _: pl.col("range_stage")),
+    ("thread_name", lambda _: pl.col("thread_stage")),
+    # An update that is open around passes, as that of a closure is, hides none of them.
+    ("backward_thread", lambda _: _where(pl.col("process_stage") == "WU", "backward_stage")),
+    ("process_range", lambda _: pl.col("process_stage")),
+    ("backward_thread", lambda _: pl.col("backward_stage")),
+    ("autograd", lambda _: pl.when("differentiates").then(pl.lit("BP"))),
+    ("structure", lambda _: _where("structured", "structure_stage")),
+    ("kernel_name", lambda _: _where(pl.col("trains") & ~_FORWARD_ON_AUTOGRAD, "kernel_stage")),
+    ("kernel_name", lambda _: _where(pl.col("trains") & pl.col("between"), "between_stage")),
+    ("copy_kind", lambda rules: _where(pl.col("trains") & pl.col("between"), _handed(rules))),
+    ("copy_kind", lambda rules: _where("trains", _by_sets(rules["copy"]))),
+    ("copy_kind", lambda _: pl.when("on_input_stream").then(pl.lit("IO"))),
+    ("none", lambda _: pl.lit("OTHER")),
+    ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
+)
+"""What tells stages, in the order in which it is asked, and what it says."""
+_FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(value=False)
+"""cuDNN computes gradients with kernels that are named after the forward pass."""
+
+
+def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
+    return pl.when(applies).then(stage)
+
+
+def _handed(rules: Rules) -> pl.Expr:
+    """Return what a copy between passes is for."""
+    entries = [entry for entry in rules["between"] if "kind" in entry]
+    cases = (
+        (_in_sets(entry) & (pl.col("loads") if entry.get("loader") else pl.lit(value=True)), entry)
+        for entry in entries
     )
-    source = pl.coalesce(pl.when(stage.is_not_null()).then(pl.lit(s)) for stage, s in ordered)
+    return first_outcome(cases, "stage")
+
+
+def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Return what each source says of some combinations of evidence, in the order of `_SOURCES`."""
     return cases.select(
-        stage=pl.coalesce(stage for stage, _ in ordered).cast(STAGE),
-        stage_source=source.cast(STAGE_SOURCE),
+        stage(rules).alias(f"{number} {source}") for number, (source, stage) in enumerate(_SOURCES)
+    )
+
+
+def _decided(opinions: pl.DataFrame) -> pl.DataFrame:
+    """Return ``stage, stage_source``: what the first source says that says anything."""
+    sources = [
+        pl.when(pl.col(name).is_not_null()).then(pl.lit(source))
+        for name, (source, _) in zip(opinions.columns, _SOURCES, strict=True)
+    ]
+    return opinions.select(
+        stage=pl.coalesce(pl.all()).cast(STAGE),
+        stage_source=pl.coalesce(sources).cast(STAGE_SOURCE),
     )
 
 

@@ -44,6 +44,8 @@ from tracekit.model._vocabulary import (
     STAGE_SOURCE,
     STAGE_SOURCES,
     STAGES,
+    VERDICT,
+    VERDICTS,
 )  # fmt: skip
 
 __all__ = [
@@ -82,6 +84,8 @@ __all__ = [
     "TABLES",
     "THREADS",
     "TRANSFERS",
+    "VERDICT",
+    "VERDICTS",
     "Column",
     "Maker",
     "PolarsType",

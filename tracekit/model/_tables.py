@@ -20,6 +20,7 @@ from tracekit.model._vocabulary import (
     RANGE_STYLE,
     STAGE,
     STAGE_SOURCE,
+    VERDICT,
 )
 
 PolarsType = DataType | DataTypeClass
@@ -207,6 +208,8 @@ OPS = Table(
             "dst_device", pl.Int32, "destination GPU of a copy (a `device`); null for host memory"
         ),
         Column("correlation", pl.Int64, "correlation id, unique within the process"),
+        Column("launch_size", pl.Int64, "threads that a kernel is launched with: blocks times "
+               "threads per block; null where it was not recorded"),
         Column("graph_node", pl.Int64, "CUDA graph node it replays"),
         Column("call", pl.Int64, "the call that launched it; null where none was recorded"),
         Column("launch_thread", pl.Int32, "thread of that call"),
@@ -217,7 +220,7 @@ OPS = Table(
         Column("stage_source", STAGE_SOURCE, "how the stage was found", nullable=False),
         Column("iteration", pl.Int64, "iteration in which it was launched"),
     ),
-)
+)  # fmt: skip
 
 CALLS = Table(
     "calls",
@@ -287,6 +290,56 @@ ITERATIONS = Table(
         Column("name", pl.String, "name of the range it was taken from"),
         _time("start", "start on the host"),
         _time("end", "end on the host"),
+        Column("source", pl.String, "how it is known: `ranges`, or `structure` of the GPU work"),
+        Column("ops", pl.Int64, "ops launched in it; null where no GPU work of its process was "
+               "recorded"),
+        Column("whole", pl.Boolean, "whether its GPU work was recorded, as far as can be told all "
+               "of it: not if it has none, or lies at an edge where the recording was cut; null as "
+               "`ops`"),
+    ),
+)  # fmt: skip
+
+VERDICTS = Table(
+    "verdicts",
+    "One row per process that was seen: what it does with its GPUs, and what says so.",
+    (
+        _REPORT,
+        _key("process", "the process"),
+        Column("verdict", VERDICT, "`training`, `inference` or `other`", nullable=False),
+        Column("given", pl.Boolean, "whether the user said so", nullable=False),
+        Column("evidence", pl.String, "what says so, in words", nullable=False),
+        Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "
+               "null where none is known to be"),
+        Column("iterations", pl.Int64, "iterations that are known"),
+        Column("with_work", pl.Int64, "of these, such as hold recorded GPU work"),
+        Column("whole", pl.Int64, "of these, such as were recorded whole as far as can be told"),
+        Column("structure", pl.String, "what the structure of its GPU work says: `threads` (stages "
+               "by threads), `order` (stages estimated from order), `refused` (signs of training, "
+               "no stages), `none` (no sign of training); null where it was not asked"),
+        Column("decides", pl.Boolean, "whether stages rest on structure: where ranges tell them, it "
+               "is a second opinion", nullable=False),
+        Column("structure_evidence", pl.String, "what that rests on, in words"),
+        Column("contradictions", pl.String, "what contradicts it, in words"),
+        Column("gaps", pl.Int64, "gaps between backward passes"),
+        Column("usual_gaps", pl.Int64, "of these, such as are like most"),
+        Column("doubt_ns", pl.Int64, "busy time around cuts between stages that may belong to "
+               "either side", "ns"),
+        Column("period", pl.Int64, "launches after which they repeat"),
+        Column("repeats", pl.Float64, "how often they do"),
+    ),
+)  # fmt: skip
+
+OPINIONS = Table(
+    "opinions",
+    "What each source of stages says of ops, the one that decides among them, added up.",
+    (
+        _key("process", "process of the ops"),
+        Column("stage", STAGE, "stage of the ops", nullable=False),
+        Column("stage_source", STAGE_SOURCE, "source that decided", nullable=False),
+        Column("other_source", STAGE_SOURCE, "a source that says something of them", nullable=False),
+        Column("other_stage", STAGE, "what that says alone", nullable=False),
+        Column("ops", pl.Int64, "number of ops", nullable=False),
+        _time("total_ns", "sum of their durations"),
     ),
 )
 
@@ -368,8 +421,8 @@ MACHINE = Table(
 TABLES = {
     table.name: table
     for table in (
-        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, HOST,
-        METRICS, MEMORY, MACHINE,
+        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, VERDICTS,
+        OPINIONS, HOST, METRICS, MEMORY, MACHINE,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""

@@ -15,7 +15,7 @@ from tracekit.model._tables import TABLES, Table
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
-_LATER = ("host", "metrics", "memory", "machine")
+_LATER = ("host", "metrics", "memory", "machine", "verdicts", "opinions")
 """Tables that runs of an earlier version lack."""
 
 

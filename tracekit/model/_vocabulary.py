@@ -34,12 +34,16 @@ STAGE_SOURCES = (
     "process_range",
     "backward_thread",
     "autograd",
+    "structure",
     "kernel_name",
     "copy_kind",
     "none",
 )
 """How an op's stage was found, in the order in which the rules are tried (metric evaluation, which
 is tried first of all, has the source ``nvtx``)."""
+
+VERDICTS = ("training", "inference", "other")
+"""What a process does with its GPUs."""
 
 COLLECTIVES = (
     "all_reduce",
@@ -74,6 +78,7 @@ share of streaming multiprocessors that are active, and how long a NIC waited to
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
+VERDICT = pl.Enum(VERDICTS)
 COLLECTIVE = pl.Enum(COLLECTIVES)
 RANGE_STYLE = pl.Enum(RANGE_STYLES)
 METHOD = pl.Enum(METHODS)

@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._copies import Copies
+from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.nsys._contexts import Contexts
 from tracekit.sources.nsys._ids import Texts, given, small
 from tracekit.sources.nsys._input import Export
@@ -107,10 +108,11 @@ class GpuWork:
         """Name kernels."""
         name = self._names.of(frame["demangledName"])
         short_name = self._short_names.of(frame["shortName"])
-        return frame.drop("demangledName", "shortName").with_columns(
+        return frame.drop("demangledName", "shortName", *LAUNCH_SIZE).with_columns(
             kind=pl.lit("compute", KIND),
             name=_else(name, short_name),
             short_name=_else(short_name, name),
+            launch_size=launch_size(frame),
         )
 
     def copies(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -188,7 +190,10 @@ _RENAMED = {
     "graphNodeId": "graph_node",
 }
 _TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
-    KERNEL: (_integers("demangledName", "shortName", "graphNodeId"), GpuWork.kernels),
+    KERNEL: (
+        _integers("demangledName", "shortName", "graphNodeId", *LAUNCH_SIZE),
+        GpuWork.kernels,
+    ),
     MEMCPY: (_integers("bytes", "graphNodeId", *_COPY), GpuWork.copies),
     MEMSET: (_integers("bytes", "graphNodeId"), _memsets),
     GRAPH: (_integers("graphId"), _graphs),

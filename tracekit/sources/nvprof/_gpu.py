@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
+from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.nvprof._input import COPIES, TABLE, Strings, small, timed
 from tracekit.sources.nvprof._names import KernelNames
 from tracekit.sources.sqlite import SqliteFile
@@ -107,7 +108,9 @@ class GpuWork:
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Name kernels."""
         names = self._names.of(ops["name"])
-        return ops.with_columns(*names, kind=pl.lit("compute", KIND))
+        return ops.with_columns(
+            *names, kind=pl.lit("compute", KIND), launch_size=launch_size(ops)
+        )
 
 
 def _copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
@@ -141,8 +144,8 @@ def _graphs(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
 
 _COPY = ("bytes", "copyKind", "srcKind", "dstKind")
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
-    CONCURRENT: (("name",), GpuWork.kernels),
-    SERIAL: (("name",), GpuWork.kernels),
+    CONCURRENT: (("name", *LAUNCH_SIZE), GpuWork.kernels),
+    SERIAL: (("name", *LAUNCH_SIZE), GpuWork.kernels),
     MEMCPY: (_COPY, _copies),
     PEER_COPY: ((*_COPY, "srcDeviceId", "dstDeviceId"), _peer_copies),
     MEMSET: (("bytes",), _memsets),
@@ -153,4 +156,5 @@ _RENAMED = {"correlationId": "correlation", "streamId": "stream"}
 _KEPT = (
     "start", "end", "pid", "device", "context", "stream", "correlation", "graph_node", "name",
     "short_name", "kind", "bytes", "copy_kind", "src_device", "dst_device",
+    "launch_size",
 )  # fmt: skip

@@ -1,0 +1,85 @@
+"""What a user should know about how stages were told, one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+_MUCH = 0.1
+"""The part of the GPU time of a process from which on a disagreement is told."""
+_OFTEN_NAMED = 0.25
+"""The same where one of the two goes by the names of kernels alone, which says less."""
+_BY_NAMES = ("kernel_name", "copy_kind")
+_APART = ("gradient_exchange", "none")
+"""Sources that say something by definition, whatever else is known; and what stands for none."""
+_METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
+
+
+def findings(
+    verdicts: pl.DataFrame, opinions: pl.DataFrame, processes: pl.DataFrame
+) -> tuple[str, ...]:
+    """Say which processes are cut, what rests on structure, and which sources disagree.
+
+    Parameters
+    ----------
+    verdicts, opinions
+        The canonical tables.
+    processes
+        The processes that the report lists.
+    """
+    pids = dict(processes.select("process", "pid").iter_rows())
+    several = verdicts.height > 1
+
+    def named(text: str, process: int) -> str:
+        return f"process {pids.get(process, process)}: {text}" if several else text
+
+    found = []
+    for verdict in verdicts.to_dicts():
+        told = opinions.filter(pl.col("process") == verdict["process"])
+        texts = (*_cut(verdict), *_structure(verdict), *_disagreements(told, verdict))
+        found += [named(text, verdict["process"]) for text in texts]
+    return tuple(found)
+
+
+def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
+    if verdict["cut"] is None:
+        return
+    ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
+    yield (
+        f"the recording of GPU work is cut at its {ends}: of {verdict['iterations']:,} iterations "
+        f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
+    )
+
+
+def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
+    if verdict["decides"]:
+        yield (
+            "no ranges tell all stages: what they leave is told "
+            f"{_METHODS[verdict['structure']]}; see `tracekit info --stages`"
+        )
+    if verdict["contradictions"] and verdict["decides"]:
+        yield f"stages told by structure are contradicted: {verdict['contradictions']}"
+
+
+def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of two sources that disagree about much of the GPU time of a process."""
+    if verdict["verdict"] != "training":
+        return
+    source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
+    total = told.filter(source == other)["total_ns"].sum()
+    pairs = (
+        told.filter(~source.is_in(_APART), source != other)
+        .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))
+        .group_by("stage_source", "other_source")
+        .agg(pl.col("total_ns").sum())
+        .sort("total_ns", descending=True)
+    )
+    for decides, differs, length in pairs.iter_rows():
+        least = _OFTEN_NAMED if differs in _BY_NAMES else _MUCH
+        if length >= least * total > 0:
+            yield (
+                f"two sources disagree about {length / total:.0%} of GPU time, of which {decides} "
+                f"tells the stages and {differs} tells others; see `tracekit info --stages`"
+            )

@@ -1,0 +1,284 @@
+"""What is found of each process before its ops get their stages: its structure and its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution._loops import Array
+from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._rules import Rules
+from tracekit.attribution._stages import Evidence
+from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
+from tracekit.attribution._verdict import judge, kernel_signs
+from tracekit.attribution._whole import cuts
+from tracekit.model import Stream
+
+_PASSES = ("FP", "BP", "WU")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What ranges and threads say of processes.
+
+    Parameters
+    ----------
+    nesting
+        The ranges.
+    training
+        ``process, thread``: the training threads.
+    windows
+        The backward windows, with ``process`` and ``ranged``.
+    autograd
+        Threads that run backward passes.
+    threads
+        The threads, with what their names mean.
+    by_thread
+        How many ops each thread launched.
+    processes
+        ``process, report`` of all that were seen.
+    named
+        Processes of which ranges name the iterations.
+    """
+
+    nesting: Nesting
+    training: pl.DataFrame
+    windows: pl.DataFrame
+    autograd: pl.Series
+    threads: pl.DataFrame
+    by_thread: Array
+    processes: pl.DataFrame
+    named: pl.Series
+
+    def passes(self) -> pl.DataFrame:
+        """Return ``process, stage, count`` of ranges of passes on training threads, or in none."""
+        skeleton = self.nesting.skeleton
+        trains = pl.struct("process", "thread").is_in(
+            self.training.select(pl.struct("process", "thread")).to_series().implode()
+        )
+        return (
+            skeleton.filter(
+                ~pl.col("apart") & pl.col("stage").is_in(_PASSES) & (trains | ~pl.col("pushes"))
+            )
+            .group_by("process", "stage")
+            .agg(count=pl.len())
+        )
+
+    def backward_threads(self) -> pl.DataFrame:
+        """Return ``process, count`` of autograd threads that launch work, or hold markers."""
+        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
+        marked = self.threads["thread"].is_in(self.nesting.marked.implode())
+        own = self.threads["thread"].is_in(self.autograd.implode())
+        kept = self.threads.filter((own & works) | marked)
+        return kept.group_by("process").agg(count=pl.len())
+
+    def loaders(self) -> pl.DataFrame:
+        """Return ``process, thread`` of data loaders that launch work of their own."""
+        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
+        loads = pl.col("stage").fill_null("") == "IO"
+        in_ranges = pl.col("thread").is_in(self.nesting.loading.implode())
+        drives = pl.col("thread").is_in(self.training["thread"].implode())
+        kept = self.threads.filter(works & (loads | in_ranges) & ~drives)
+        return kept.select("process", "thread")
+
+
+_STREAM = ("process", "context", "stream")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was found of processes.
+
+    Parameters
+    ----------
+    evidence
+        What the ops' stages are decided by.
+    verdicts
+        ``process, verdict, given, evidence, trains``.
+    structures
+        What structure says.
+    decides
+        Processes whose stages rest on it.
+    counts_steps
+        Processes whose iterations are known by it.
+    with_work
+        Processes with recorded GPU work.
+    input_streams
+        ``process, context, stream`` on which a data loader alone is known to work.
+    """
+
+    evidence: Evidence
+    verdicts: pl.DataFrame
+    structures: Structures
+    decides: Sequence[int]
+    counts_steps: Sequence[int]
+    with_work: pl.Series
+    input_streams: pl.DataFrame
+
+    def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
+        """Tell of which ops no launch is known, on a stream of a data loader."""
+        unknown = threads < 0
+        if self.input_streams.is_empty() or not unknown.any():
+            return np.zeros(ops.height, np.bool_)
+        found = ops.select(_STREAM).join(
+            self.input_streams.with_columns(found=pl.lit(value=True)),
+            on=_STREAM, how="left", nulls_equal=True, maintain_order="left",
+        )["found"]  # fmt: skip
+        held: Array = found.fill_null(value=False).to_numpy() & unknown
+        return held
+
+    def iteration(self, ops: pl.DataFrame, first: int) -> pl.Series:
+        """Return the iterations of ops, from `first` on, that are known by structure."""
+        if not self.counts_steps:
+            return pl.repeat(None, ops.height, dtype=pl.Int64, eager=True)
+        steps = pl.Series(self.structures.steps[first : first + ops.height], dtype=pl.Int64)
+        told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
+        return steps.set(~told, None)
+
+    def table(self, iterations: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of verdicts."""
+        told = [self._told(process) for process in self.verdicts["process"]]
+        process = self.verdicts["process"]
+        return (
+            self.verdicts.drop("trains")
+            .with_columns(
+                pl.DataFrame(told, schema=_TOLD, orient="row"),
+                report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
+            )
+            .join(cuts(iterations), on="process", how="left")
+        )
+
+    def _told(self, process: int) -> tuple[object, ...]:
+        found = self.structures.of.get(process)
+        decides = process in self.decides and found is not None and bool(found.training)
+        if found is None:
+            return (None, decides, *(None for _ in range(len(_TOLD) - 2)))
+        doubt = sum(each.before_ns + each.after_ns for each in found.doubts)
+        return (
+            found.method,
+            decides,
+            "; ".join(found.evidence) or None,
+            "; ".join(found.contradictions) or None,
+            found.gaps,
+            found.usual_gaps,
+            doubt if found.training else None,
+            found.period,
+            found.repeats,
+        )
+
+
+_TOLD = {
+    "structure": pl.String, "decides": pl.Boolean, "structure_evidence": pl.String,
+    "contradictions": pl.String, "gaps": pl.Int64, "usual_gaps": pl.Int64, "doubt_ns": pl.Int64,
+    "period": pl.Int64, "repeats": pl.Float64,
+}  # fmt: skip
+
+
+def judged(
+    ops: Stream,
+    launches: Callable[[int], Mapping[str, Array]],
+    known: Known,
+    rules: Rules,
+    *,
+    has_unlaunched: bool,
+) -> Judged:
+    """Find the structure of processes that ranges do not tell the stages of, and judge them all.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    launches
+        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+    known
+        What ranges and threads say.
+    rules
+        The rules.
+    has_unlaunched
+        Whether there are ops of which no launch is known.
+    """
+    signs = kernel_signs(ops, rules)
+    seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
+    untold = _untold(known, seen)
+    asked = [
+        process
+        for process, count in signs.select("process", "ops").sort("process").iter_rows()
+        if process in untold or count <= SECOND_OPINION
+    ]
+    structures = find_structures(ops, launches, asked, _main_threads(known.threads), rules)
+    claims = {process: bool(found.training) for process, found in structures.of.items()}
+    verdicts = judge(seen, known.passes(), known.backward_threads(), signs, claims, rules)
+    trains = set(verdicts.filter("trains")["process"])
+    decides = [
+        process for process in asked
+        if process in untold and process in trains and structures.of[process].training
+    ]  # fmt: skip
+    spoken_of = set(known.nesting.skeleton["process"])
+    counts_steps = [
+        process
+        for process in asked
+        if process not in set(known.named) and structures.of[process].steps.height > 1
+        # Of a network that does not train, a period may be that of its layers, which ranges tell.
+        and (process in trains or process not in spoken_of)
+    ]
+    return Judged(
+        _evidence(known, verdicts, decides), verdicts, structures, decides, counts_steps,
+        signs["process"],
+        _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
+    )  # fmt: skip
+
+
+def _input_streams(
+    ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
+) -> pl.DataFrame:
+    """Return the streams on which all that is known to be launched, a data loader launched."""
+    loaders = known.loaders()["thread"]
+    if loaders.is_empty():
+        return pl.DataFrame()
+    parts = [
+        ops.read(number, *_STREAM)
+        .with_columns(thread=pl.Series(launches(number)["thread"]).cast(pl.Int32))
+        .filter(pl.col("thread") >= 0)
+        .group_by(_STREAM)
+        .agg(loads=pl.col("thread").is_in(loaders.implode()).all())
+        for number in range(len(ops))
+    ]
+    return pl.concat(parts).group_by(_STREAM).agg(pl.col("loads").all()).filter("loads").drop("loads")
+
+
+def _untold(known: Known, seen: pl.Series) -> set[int]:
+    """Return the processes of which not all three passes are known by ranges and threads."""
+    passes = known.passes()
+    has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
+    backward = has["BP"] | (set(known.backward_threads()["process"]) & set(known.windows["process"]))
+    return set(seen) - (has["FP"] & has["WU"] & backward)
+
+
+def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
+    """Return the threads whose id is that of their process."""
+    if "pid" not in threads.columns:
+        return {}
+    main = threads.filter(pl.col("tid") == pl.col("pid"))
+    return dict(main.select("process", "thread").iter_rows())
+
+
+def _evidence(known: Known, verdicts: pl.DataFrame, decides: Sequence[int]) -> Evidence:
+    process = pl.col("process")
+    return Evidence(
+        known.threads.select(
+            "thread",
+            thread_stage="stage",
+            autograd=pl.col("thread").is_in(known.autograd.implode()),
+            drives=pl.col("thread").is_in(known.training["thread"].implode()),
+        ),
+        verdicts.select(
+            "process",
+            "trains",
+            ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
+            loads=process.is_in(known.loaders()["process"].unique().implode()),
+            structured=process.is_in(list(decides)),
+        ),
+    )

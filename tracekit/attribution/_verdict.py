@@ -1,0 +1,155 @@
+"""What each process does with its GPUs: train, infer, or something else; and what says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tracekit.attribution._names import classify_kernels
+from tracekit.attribution._rules import Rules
+from tracekit.model import VERDICT, Stream
+
+_LAYER = (
+    r"(?i)gemm|gemv|conv|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
+    r"|bn_fw|layer_?norm|rms_?norm|pool"
+)
+"""Kernels that the layers of a network run, in training as in inference."""
+
+_SIGNS = {"optimizer": pl.Int64, "backward": pl.Int64, "layers": pl.Int64, "exchanges": pl.Int64}
+_WORDS = {
+    "FP": "forward range", "BP": "backward range", "WU": "weight update range",
+    "autograd": "autograd thread", "optimizer": "optimizer kernel", "backward": "backward kernel",
+    "exchanges": "collective of gradients", "layers": "kernel of layers",
+}  # fmt: skip
+"""What the signs are called, one of each."""
+
+
+def kernel_signs(ops: Stream, rules: Rules) -> pl.DataFrame:
+    """Count by process what the names of its kernels are signs of.
+
+    Returns
+    -------
+    ``process, ops``; ``optimizer, backward, layers``, kernels that are named so; ``exchanges``,
+    collectives that exchange gradients under the rules.
+    """
+    keys = ("process", "name", "kind")
+    parts = [ops.read(n, *keys).group_by(keys).len("ops") for n in range(len(ops))]
+    if not parts:
+        return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
+    counted = pl.concat(parts).with_columns(collective=pl.lit(None, pl.String))
+    meant = classify_kernels(counted, rules)
+    gradients = [
+        word for entry in rules["exchange"] if entry.get("stage") == "WU"
+        for word in entry.get("collective", [])
+    ]  # fmt: skip
+    computes, stage = pl.col("kind") == "compute", pl.col("kernel_stage")
+    signs = {
+        "optimizer": computes & (stage == "WU"),
+        "backward": computes & (stage == "BP"),
+        "layers": computes & pl.col("name").cast(pl.String).str.contains(_LAYER),
+        "exchanges": pl.col("collective").is_in(gradients),
+    }
+    ops_of = pl.col("ops").cast(pl.Int64)
+    return meant.group_by("process").agg(
+        ops_of.sum(), *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items())
+    )
+
+
+def judge(
+    processes: pl.Series,
+    passes: pl.DataFrame,
+    autograd: pl.DataFrame,
+    signs: pl.DataFrame,
+    claims: Mapping[int, bool],
+    rules: Rules,
+) -> pl.DataFrame:
+    """Say of each process what it does.
+
+    It trains if it marks its backward passes, or both forward passes and weight updates; if a
+    thread runs backward passes; if the structure of its work says so; or if kernels named after
+    backward propagation run beside an optimizer's or the exchange of gradients. Else it infers if
+    it marks forward passes, or runs layers of networks.
+
+    Parameters
+    ----------
+    processes
+        The processes that were seen.
+    passes
+        ``process, stage, count``: ranges of passes on training threads, evaluation aside.
+    autograd
+        ``process, count``: threads that run backward passes.
+    signs
+        What `kernel_signs` returned.
+    claims
+        By process, whether the structure of its work says that it trains.
+    rules
+        The rules, with the verdict of the user if there is one.
+
+    Returns
+    -------
+    ``process, verdict, given, evidence`` and ``trains``.
+    """
+    counts = _counts(processes, passes, autograd, signs)
+    claimed = pl.DataFrame(
+        {"process": list(claims), "claimed": list(claims.values())},
+        schema={"process": pl.Int32, "claimed": pl.Boolean},
+    )
+    known = counts.join(claimed, on="process", how="left").with_columns(
+        pl.col("claimed").fill_null(value=False)
+    )
+    by_names = (pl.col("backward") > 0) & ((pl.col("optimizer") > 0) | (pl.col("exchanges") > 0))
+    by_ranges = (pl.col("BP") > 0) | ((pl.col("FP") > 0) & (pl.col("WU") > 0))
+    trains = by_ranges | (pl.col("autograd") > 0) | pl.col("claimed") | by_names
+    infers = (pl.col("FP") > 0) | (pl.col("layers") > 0)
+    found = (
+        pl.when(trains).then(pl.lit("training"))
+        .when(infers).then(pl.lit("inference"))
+        .otherwise(pl.lit("other"))
+    )  # fmt: skip
+    verdict = found if rules.verdict is None else pl.lit(rules.verdict)
+    judged = known.select(
+        "process", verdict=verdict, given=pl.lit(rules.verdict is not None), found=found,
+        evidence=pl.struct(*_WORDS, "claimed"),
+    ).sort("process")  # fmt: skip
+    worded = [_worded(*row) for row in judged.select("found", "evidence").iter_rows()]
+    return judged.select(
+        "process", pl.col("verdict").cast(VERDICT), "given",
+        evidence=pl.Series(worded, dtype=pl.String),
+        trains=pl.col("verdict") == "training",
+    )  # fmt: skip
+
+
+def _counts(
+    processes: pl.Series, passes: pl.DataFrame, autograd: pl.DataFrame, signs: pl.DataFrame
+) -> pl.DataFrame:
+    """Return a row per process with how many of each sign it shows."""
+    table = pl.DataFrame({"process": processes.cast(pl.Int32)})
+    for stage in ("FP", "BP", "WU"):
+        own = passes.filter(pl.col("stage") == stage).select("process", pl.col("count").alias(stage))
+        table = table.join(own, on="process", how="left")
+    table = table.join(
+        autograd.rename({"count": "autograd"}), on="process", how="left"
+    ).join(signs, on="process", how="left")  # fmt: skip
+    return table.with_columns(pl.exclude("process").fill_null(0).cast(pl.Int64))
+
+
+def _worded(found: str, signs: Mapping[str, Any]) -> str:
+    """Return in words what speaks for a verdict."""
+    told = [
+        counted(signs[name], word)
+        for name, word in _WORDS.items()
+        if signs[name] and (name != "layers" or found == "inference")
+    ]
+    if signs["claimed"]:
+        told.append("the structure of its GPU work")
+    return ", ".join(told) or "no sign of a network"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 autograd thread`` or ``59 backward ranges``."""
+    if number == 1:
+        return f"1 {noun}"
+    first, *rest = noun.split(" of ")
+    return f"{number:,} {' of '.join((f'{first}s', *rest))}"

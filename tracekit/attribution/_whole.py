@@ -1,0 +1,84 @@
+"""Which iterations hold recorded GPU work, and which of them were recorded whole."""
+
+from __future__ import annotations
+
+import polars as pl
+
+_LIKE_OTHERS = 0.9
+"""An iteration at an edge that holds fewer ops than this part of the least of those between was cut
+there."""
+_SEVERAL = 2
+
+
+def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) -> pl.DataFrame:
+    """Add ``ops`` and ``whole``.
+
+    The first and the last iteration with work may have been cut. They count as whole if they hold
+    as many ops as the least of the iterations between; a tenth less will do where nothing else says
+    that there was a cut, such as iterations beyond that hold no work at all.
+
+    Parameters
+    ----------
+    iterations
+        The canonical table.
+    counts
+        How many ops were launched in each.
+    recorded
+        Processes with recorded GPU work.
+    """
+    edges = iterations.with_columns(
+        ops=pl.when(pl.col("process").is_in(recorded.implode())).then(counts)
+    ).with_row_index("row")
+    held = edges.filter(pl.col("ops") > 0)
+    inner = held.filter(
+        pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
+    )
+    least = inner.group_by("process").agg(least=pl.col("ops").min(), between=pl.len())
+    first, last = pl.col("row").first(), pl.col("row").last()
+    spans = held.group_by("process").agg(first=first, last=last)
+    all_of = edges.group_by("process").agg(
+        first_of_all=pl.col("row").first(), last_of_all=pl.col("row").last()
+    )
+    known = (
+        edges.join(spans, on="process", how="left")
+        .join(all_of, on="process", how="left")
+        .join(least, on="process", how="left")
+        .sort("row")
+    )
+    at_begin, at_end = pl.col("row") == pl.col("first"), pl.col("row") == pl.col("last")
+    lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
+    lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
+    is_told = lacks_before | lacks_after
+    enough = (
+        pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
+        .then(pl.col("ops") >= pl.when(is_told).then("least").otherwise(_LIKE_OTHERS * pl.col("least")))
+        .otherwise(~is_told)
+    )  # fmt: skip
+    whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
+    return known.with_columns(whole=whole).select(*iterations.columns, "ops", "whole")
+
+
+def cuts(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, iterations, with_work, whole, cut`` of processes that have iterations.
+
+    ``cut`` is ``begin``, ``end`` or ``both`` where the recording of GPU work lacks that end of the
+    iterations, else null.
+    """
+    held, whole = pl.col("ops") > 0, pl.col("whole")
+    begin, end = ~whole.first(), ~whole.last()
+    cut = (
+        pl.when(begin & end).then(pl.lit("both"))
+        .when(begin).then(pl.lit("begin"))
+        .when(end).then(pl.lit("end"))
+    )  # fmt: skip
+    return (
+        iterations.drop_nulls("ops")
+        .sort("process", "start")
+        .group_by("process", maintain_order=True)
+        .agg(
+            iterations=pl.len().cast(pl.Int64),
+            with_work=held.sum().cast(pl.Int64),
+            cut=pl.when(held.any()).then(cut),
+            whole=whole.sum().cast(pl.Int64),
+        )
+    )
