@@ -61,7 +61,7 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ``ops``, ``calls``, ``ranges`` and ``iterations``, attributed.
+    """Write ``ops``, ``calls``, ``ranges``, ``paths`` and ``iterations``, attributed.
 
     Returns
     -------
@@ -183,13 +183,12 @@ def _follow(
     contexts = Spool(workspace)
     for table, chunk, out in follower.chunks():
         if table == "ranges":
-            # There may be more paths by the time that these are asked for.
-            paths = partial(follower.paths.column, out[0], len(follower.paths))
-            write("ranges", partial(_ranges, ranges, nesting, chunk, paths))
+            write("ranges", partial(_ranges, ranges, nesting, chunk, out[0]))
         else:
             write("calls", partial(calls.read, chunk))
             columns = zip(_NO_LAUNCH, out, strict=True)
             contexts.append(pl.DataFrame(dict(columns)))
+    write("paths", follower.paths)
     counts = zip(("during", "inside", "served"), follower.threads, strict=False)
     served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
     autograd = autograd_threads(served, found.windows, threads, nesting.marked, found.training)
@@ -203,15 +202,13 @@ def _follow(
     return _Contexts(contexts, first_numbers(calls), evidence)
 
 
-def _ranges(
-    ranges: Stream, nesting: Nesting, chunk: int, paths: Callable[[], pl.Series]
-) -> pl.DataFrame:
+def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
     """Return a chunk of ranges with all that is known of them."""
     places, names = nesting.places.read(chunk), nesting.names.table
     rows = ranges.read(chunk)
     stage = names["stage"].cast(rows.schema["stage"]).gather(places["name_id"])
     return rows.with_columns(
-        places["parent"], places["depth"], stage.alias("stage"), paths().alias("path")
+        places["parent"], places["depth"], stage.alias("stage"), pl.Series("path", paths)
     )
 
 

@@ -1,7 +1,8 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
-from tracekit.model._combine import combine
+from tracekit.model._combine import combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
+from tracekit.model._paths import PathTree, in_any, path_number, path_texts
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
 from tracekit.model._tables import (
     CALLS,
@@ -15,6 +16,8 @@ from tracekit.model._tables import (
     MEMORY,
     METRICS,
     OPS,
+    PATH_TEXTS,
+    PATHS,
     PROCESSES,
     RANGES,
     REPORTS,
@@ -70,6 +73,8 @@ __all__ = [
     "METRICS",
     "METRICS_SAMPLED",
     "OPS",
+    "PATHS",
+    "PATH_TEXTS",
     "PROCESSES",
     "RANGES",
     "RANGE_STYLE",
@@ -84,6 +89,7 @@ __all__ = [
     "TRANSFERS",
     "Column",
     "Maker",
+    "PathTree",
     "PolarsType",
     "Recording",
     "Stream",
@@ -92,8 +98,12 @@ __all__ = [
     "TraceWriter",
     "combine",
     "covered_by",
+    "in_any",
     "layered_lengths",
     "layers_down",
     "missing_files",
+    "path_number",
+    "path_texts",
     "union_length",
+    "with_one_tree",
 ]  # fmt: skip
