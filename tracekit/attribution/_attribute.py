@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stages import Evidence, Stages
+from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.model import Recording, Stream, Trace
 
 Progress = Callable[[str, int, int], None]
@@ -55,6 +56,7 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
         written.setdefault(table, []).append(make())
 
     warnings = attribute_recording(Recording.of(trace), rules, Workspace(), write, progress)
+    trace = replace(trace, warnings=without_unmatched(trace.warnings))
     return trace.with_tables({name: pl.concat(parts) for name, parts in written.items()}, warnings)
 
 
@@ -66,7 +68,8 @@ def attribute_recording(
     Returns
     -------
     A sentence for each self-check that failed: a correlation id names at most one call of its
-    process, and a launch starts no later than its op.
+    process, and a launch starts no later than its op; and one of the entries of a user's rules file
+    that nothing matches.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules).sort("thread")
@@ -90,8 +93,12 @@ def attribute_recording(
     step()
     contexts = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
     step()
-    early = _attribute_ops(ops, launches, contexts, found, rules, write)
-    return (*recording.warnings, *_checks(launches, early, ops.height))
+    unmatched = Unmatched(rules)
+    unmatched.see_names(nesting.names.table, threads)
+    stages = Stages(contexts.evidence, rules, unmatched)
+    early = _attribute_ops(ops, launches, contexts, found, stages, write)
+    told = without_unmatched(recording.warnings)
+    return (*told, *_checks(launches, early, ops.height), *unmatched.warnings())
 
 
 @dataclass(frozen=True)
@@ -217,11 +224,10 @@ def _attribute_ops(
     launches: Launches,
     contexts: _Contexts,
     found: _Steps,
-    rules: Rules,
+    stages: Stages,
     write: Write,
 ) -> int:
     """Write the ops, and return how many start before the call that launched them."""
-    stages = Stages(contexts.evidence, rules)
 
     def attributed(number: int) -> tuple[pl.DataFrame, int]:
         calls = given(launches.calls.read(number)["call"])

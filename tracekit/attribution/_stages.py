@@ -18,6 +18,7 @@ from tracekit._compiled import compiled
 from tracekit.attribution._loops import Array, number_distinct
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
+from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 
 _CODES = pl.DataFrame(
@@ -90,11 +91,14 @@ class Stages:
         What is known of launches.
     rules
         The rules.
+    unmatched
+        Told what is seen.
     """
 
-    def __init__(self, evidence: Evidence, rules: Rules) -> None:
+    def __init__(self, evidence: Evidence, rules: Rules, unmatched: Unmatched) -> None:
         self._evidence = evidence
         self._rules = rules
+        self._unmatched = unmatched
         thresholds = {entry["min_bytes"] for entry in rules["copy"] if "min_bytes" in entry}
         self._lock = threading.Lock()
         self._kinds = _KINDS
@@ -125,6 +129,8 @@ class Stages:
             ],
             how="horizontal",
         )
+        for name in ("exchange", "copy"):
+            self._unmatched.see(name, cases, _in_sets)
         stages = _decided(cases, self._rules)
         chosen = pl.Series(keys)
         return ops.with_columns(
@@ -149,6 +155,7 @@ class Stages:
         if new.size:
             self._places[new] = np.arange(new.size) + self._kinds.height
             some = ops.select("name", "kind", "collective")[unknown[example]]
+            self._unmatched.see_kernels(some)
             meant = classify_kernels(some, self._rules).select(_KINDS.columns)
             self._kinds = pl.concat([self._kinds, meant.cast(_KINDS.schema)])
 
