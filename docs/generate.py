@@ -17,10 +17,15 @@ FOLDER = Path(__file__).parent
 _HEAD = """# Tables
 
 Every input becomes these tables; they are what `tracekit sql` queries, what `run.table(name)`
-returns, and what a store keeps as Parquet (`transfers` and `collectives` excepted, which are worked
-out of the others when they are asked for). Times are nanoseconds since the start of the report's
-recording session, sizes are bytes, and a null means unknown. This page is written by
-`docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
+returns, and what a store keeps as Parquet (`transfers`, `collectives` and `path_texts` excepted,
+which are worked out of the others when they are asked for). Times are nanoseconds since the start
+of the report's recording session, sizes are bytes, and a null means unknown. This page is written
+by `docs/generate.py` from the declarations in `tracekit/model/_tables.py`.
+
+A range refers to its path by number. `path_texts` says it in words:
+
+    SELECT text, count(*) AS times
+    FROM ranges JOIN path_texts USING (path) GROUP BY path, text ORDER BY times DESC
 """
 
 

@@ -33,7 +33,7 @@ PUBLIC = {
         links memory_at memory_extra memory_growth memory_use memory_use_with_meta
         message_histogram nccl_calls normalised_name overhead overhead_matrix
         overhead_meta parse_keys parse_link_keys pointer_queries pointer_queries_meta
-        profiler_overhead query read_memory_table read_times scaling scaling_meta
+        profiler_overhead query range_paths read_memory_table read_times scaling scaling_meta
         share_meaning speedup_by_class staging staging_calls study study_row study_stages
         summarise traffic_root with_routes
     """,
@@ -48,12 +48,13 @@ PUBLIC = {
         with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES EVIDENCE
-        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS METRIC
-        METRICS METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES
-        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS
-        Table Trace TraceWriter combine covered_by layered_lengths layers_down missing_files
-        union_length
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES
+        EVIDENCE EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY
+        METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_TEXTS PROCESSES
+        PathTree PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE STAGES
+        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table Trace TraceWriter
+        combine covered_by in_any layered_lengths layers_down missing_files path_number
+        path_texts union_length with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of

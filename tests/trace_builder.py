@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.attribution import Rules, attribute
-from tracekit.model import Trace
+from tracekit.model import PATHS, Trace, path_texts
 
 
 class TraceBuilder:
@@ -36,7 +36,10 @@ class TraceBuilder:
         self.thread_names[thread] = name
 
     def range(self, start: int, end: int, name: str | None, *, thread: int = 0, **row: Any) -> None:
-        """Add a range: push/pop in the default domain unless `row` says otherwise."""
+        """Add a range: push/pop in the default domain unless `row` says otherwise.
+
+        Its path, where `row` says one, is written as it is shown: ``"forward > layer"``.
+        """
         self.thread_names.setdefault(thread, None)
         place = {"report": 0, "process": thread // 10, "thread": thread}
         self.rows["ranges"].append(
@@ -124,6 +127,8 @@ class TraceBuilder:
         for name, number in (("ranges", "range"), ("ops", "op"), ("calls", "call")):
             if name in frames:
                 frames[name] = frames[name].with_row_index(number)
+        if "path" in frames.get("ranges", pl.DataFrame()).columns:
+            frames["ranges"], frames["paths"] = with_paths(frames["ranges"])
         return Trace.of(frames)
 
     def attributed(self, rules: Rules | None = None) -> Trace:
@@ -135,6 +140,32 @@ class TraceBuilder:
 def default_rules() -> Rules:
     """Read the default rules once."""
     return Rules.load()
+
+
+def with_paths(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return ranges whose paths are written as texts with numbers for them, and table ``paths``."""
+    chains: list[tuple[str, ...]] = []
+    for text in ranges["path"].drop_nulls():
+        labels = tuple(text.split(" > "))
+        chains += [labels[: n + 1] for n in range(len(labels))]
+    numbers = {chain: number for number, chain in enumerate(dict.fromkeys(chains))}
+    paths = [
+        {
+            "path": number, "parent_path": numbers.get(chain[:-1]), "label": chain[-1],
+            "depth": len(chain) - 1,
+        }
+        for chain, number in numbers.items()
+    ]  # fmt: skip
+    of_ranges = [None if text is None else numbers[tuple(text.split(" > "))]
+                 for text in ranges["path"]]  # fmt: skip
+    return ranges.with_columns(path=pl.Series(of_ranges, dtype=pl.Int32)), pl.DataFrame(
+        paths, schema=PATHS.schema
+    )
+
+
+def paths_of(trace: Trace) -> list[str | None]:
+    """Return the text of the path of each range."""
+    return path_texts(trace.read("paths"), trace.read("ranges")["path"]).to_list()
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:

@@ -232,11 +232,12 @@ class Run:
 
     def _derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
-        from tracekit.analysis import collective_calls
+        from tracekit.analysis import collective_calls, range_paths
 
         return {
             "transfers": lambda: self.traffic().transfers,
             "collectives": lambda: collective_calls(self.trace),
+            "path_texts": lambda: range_paths(self.trace),
         }
 
 

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 from chunk_helpers import (
     HEIGHTS,
@@ -17,16 +15,14 @@ from chunk_helpers import (
     assert_same_in_chunks,
     mode,
     plans,
-    recording_of,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_builder import TraceBuilder, default_rules
+from trace_builder import TraceBuilder, default_rules, paths_of
 
 from tracekit._spool import Workspace
-from tracekit.attribution import _following, _loops, _nesting, attribute, attribute_recording
-from tracekit.attribution._paths import Labels, Paths
-from tracekit.model import Trace
+from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
+from tracekit.model import PathTree, Trace
 from tracekit.sources import read
 
 __all__ = ["mode"]
@@ -38,21 +34,11 @@ QUICK = settings(
 )
 
 
-class TinyPaths(Paths):
-    """Has room for one path."""
-
-    def __init__(self, labels: Labels) -> None:
-        super().__init__(labels)
-        self._nodes = np.zeros((2, 1), np.int64)
-        self._slots = np.full(2, -1, np.int32)
-
-
 @pytest.fixture
 def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every loop run out of room early and often."""
-    monkeypatch.setattr(_nesting, "_DEPTH", 1)
-    monkeypatch.setattr(_following, "_DEPTH", 1)
-    monkeypatch.setattr(_following, "Paths", TinyPaths)
+    monkeypatch.setattr(_stacks, "_ROOM", 1)
+    monkeypatch.setattr(_following, "PathTree", lambda: PathTree(room=1))
 
 
 @QUICK
@@ -115,65 +101,44 @@ def test_all_rooms_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
         builder.start_end(depth, 60 - depth, "forward" if depth % 2 else "backward")
     builder.op("gemm", 20)
     trace = builder.attributed()
-    assert trace.read("ranges")["path"][trace.read("ops")["range"].item()].endswith("layer 8")
-    full = {_loops.FULL_STACK, _loops.FULL_PROCESS, _loops.FULL_PATHS}
+    assert str(paths_of(trace)[trace.read("ops")["range"].item()]).endswith("layer 8")
+    full = {_loops.FULL_STACK, _loops.FULL_PATHS}
     assert full <= reasons.keys()
     assert retried[True] >= 3
 
 
-def test_room_is_made_of_what_has_ended() -> None:
-    # One long range under many short ones that cross: those that have ended lie under others.
-    builder = TraceBuilder()
+def _crossing(builder: TraceBuilder) -> None:
+    """One long range under many short ones that cross: what ends first lies under the others."""
     builder.range(0, 100_000, "step 1")
-    for number in range(1000):
+    for number in range(2000):
         builder.range(10 * number + 1, 10 * number + 12, f"piece {number % 3}")
         builder.op(f"op {number}", 10 * number + 11)
-    tables = _nesting_tables(builder)
-    assert max(table.shape[1] for table in tables) == _nesting._DEPTH
 
 
-def _nesting_tables(builder: TraceBuilder) -> list[_loops.Array]:
-    made: list[_nesting._Nester] = []
-    original = _nesting._Nester
-
-    class Kept(original):  # type: ignore[valid-type,misc]
-        def __init__(self, *arguments: int) -> None:
-            super().__init__(*arguments)
-            made.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_nesting, "_Nester", Kept)
-        builder.attributed()
-    return [table for nester in made for table in nester._open]
+def _one_deep(builder: TraceBuilder) -> None:
+    """Many threads with a range each, and one that never ends its own."""
+    for thread in range(200):
+        builder.range(0, 100_000, "work", thread=thread)
+    for depth in range(1500):
+        builder.range(depth + 1, 100_000, f"layer {depth}")
 
 
-@QUICK
-@given(plan=plans(), heights=HEIGHTS)
-@pytest.mark.usefixtures("mode")
-def test_ranges_that_are_written_late(plan: Plan, heights: list[int]) -> None:
-    """Whoever writes a chunk looks at the paths that were known when it was passed, no others."""
-    looked_at: list[int] = []
+@pytest.mark.parametrize(("fill", "most"), [(_crossing, 1024), (_one_deep, 2048)])
+def test_room_is_made_for_what_is_open_at_once(
+    fill: Callable[[TraceBuilder], None], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[_stacks.Stacks] = []
+    original = _stacks.Stacks.__init__
 
-    class Watched(TinyPaths):
-        def column(self, numbers: _loops.Array, count: int) -> pl.Series:
-            looked_at.append(count)
-            return super().column(numbers, count)
+    def kept(self: _stacks.Stacks, *arguments: int, **more: int) -> None:
+        made.append(self)
+        original(self, *arguments, **more)
 
-    made: list[Callable[[], pl.DataFrame]] = []
-
-    def write(table: str, make: Callable[[], pl.DataFrame]) -> None:
-        if table == "ranges":
-            made.append(make)
-
-    trace = plan.trace()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_following, "Paths", Watched)
-        recording = recording_of(trace, heights)
-        attribute_recording(recording, default_rules(), Workspace(), write, lambda *_: None)
-    paths = [make()["path"].cast(pl.String) for make in made]
-    assert looked_at == [pl.concat(paths[: n + 1]).n_unique() for n in range(len(paths))]
-    whole = attribute(trace, default_rules()).read("ranges")["path"].cast(pl.String)
-    assert [path for chunk in paths for path in chunk] == whole.to_list()
+    monkeypatch.setattr(_stacks.Stacks, "__init__", kept)
+    builder = TraceBuilder()
+    fill(builder)
+    builder.attributed()
+    assert max(array.size for stacks in made for array in stacks.arrays()) == most
 
 
 def _many_paths(count: int) -> Iterator[tuple[int, int, str]]:
@@ -190,8 +155,8 @@ def test_many_paths(count: int) -> None:
     builder = TraceBuilder()
     for begin, end, name in _many_paths(count):
         builder.range(begin, end, name)
-    paths = builder.attributed().read("ranges")["path"].cast(pl.String)
-    assert paths.n_unique() == count
+    trace = builder.attributed()
+    assert trace.read("ranges")["path"].n_unique() == count
     names = [name for *_, name in _many_paths(count)]
     chains = [" > ".join(names[n - n % 4 : n + 1]) for n in range(count)]
-    assert paths.to_list() == chains
+    assert paths_of(trace) == chains

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-import polars as pl
 import pytest
-from trace_builder import TraceBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder, paths_of
 
 from tracekit.attribution import Rules
-from tracekit.attribution._paths import Labels, Paths
 
 
 def _paths(builder: TraceBuilder, iteration: str | None = None) -> list[str]:
-    paths = builder.attributed(Rules.load(iteration=iteration)).read("ranges")["path"]
-    return [str(path) for path in paths]
+    return [str(path) for path in paths_of(builder.attributed(Rules.load(iteration=iteration)))]
 
 
 def test_a_path_leads_from_the_outermost_range() -> None:
@@ -111,13 +109,37 @@ def test_iterations_without_numbers() -> None:
     assert _paths(builder, "^tick") == ["tick N", "tick N > layer 3"] * 3
 
 
-def test_paths_that_are_being_added_are_not_looked_at() -> None:
-    ids = pl.Series([0, 1], dtype=pl.Int32)
-    paths = Paths(Labels(pl.Series(["a", "b"]), ids, ids))
-    _, parents, labels, count = paths.arrays()
-    parents[:3], labels[:3], count[0] = (-1, 0, 77), (0, 1, 99), 3
-    assert paths.column(np.array([1, 0, 1]), 2).to_list() == ["a > b", "a", "a > b"]
-    assert paths.column(np.array([0]), 1).to_list() == ["a"]
-    parents[2], labels[2] = 1, 0
-    assert len(paths) == 3
-    assert paths.column(np.array([2, 0]), 3).to_list() == ["a > b > a", "a"]
+_RANGES = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 60), st.integers(0, 40),
+        st.sampled_from(["a", "b", "c > d", "d", "", None, "mm, seq = 4"]), st.integers(0, 5),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(rows=_RANGES)
+def test_paths_are_the_names_of_all_ranges_around(
+    rows: list[tuple[int, int, int, str, int]],
+) -> None:
+    builder = TraceBuilder()
+    for thread, start, length, name, kind in rows:
+        add = builder.start_end if kind == 0 else builder.range
+        add(start, start + length, name, thread=thread)  # type: ignore[operator]
+    trace = builder.attributed()
+    ranges = trace.read("ranges").sort("range").to_dicts()
+    expected: list[str] = []
+    for number, one in enumerate(ranges):
+        around = [
+            n for n, other in enumerate(ranges[:number])
+            if one["style"] == other["style"] == "push_pop" and one["thread"] == other["thread"]
+            and one["start"] < other["end"] and one["end"] <= other["end"]
+        ]  # fmt: skip
+        label = (one["name"] or "(unnamed)").removesuffix(", seq = 4")
+        expected.append(f"{expected[around[-1]]} > {label}" if around else label)
+    assert paths_of(trace) == expected
+    table = trace.read("paths")
+    assert table["path"].to_list() == list(range(table.height))
+    assert (table["parent_path"] < table["path"]).all()
+    assert table.select("parent_path", "label").is_unique().all()

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder, stages, steps
 
-from tracekit.attribution import Rules
+from tracekit.attribution import Rules, attribute
 from tracekit.attribution._names import classify_ranges
 from tracekit.errors import RuleError, UsageError
 
@@ -23,7 +23,8 @@ Write = Callable[[str], Path]
 def write(tmp_path: Path) -> Write:
     def file(text: str) -> Path:
         path = tmp_path / "my rules.toml"
-        path.write_text(text, encoding="utf-8")
+        head = "" if "version" in text else "version = 1\n"
+        path.write_text(head + text, encoding="utf-8")
         return path
 
     return file
@@ -283,6 +284,17 @@ def test_a_wrong_file(write: Write, text: str, said: str) -> None:
         ("copy", "kind = ['h2d']\nmin_bytes = true\nstage = 'IO'", "min_bytes is True"),
         ("copy", "min_bytes = 8\nstage = 'IO'", "matches nothing: give kind"),
         ("iteration", "name = 'a'\nany_stage = true", "has an unknown key 'any_stage'"),
+        ("range", "name = ''\nstage = 'FP'", "an empty pattern is found in every name: write"),
+        ("range", "name = 'a'\ndomain = ''\nstage = 'FP'", "an empty pattern is found in every"),
+        ("iteration", "name = ''", "an empty pattern is found in every name"),
+        ("collective", "kernel = ''\nignore = true", "an empty pattern is found in every name"),
+        ("range", "name = 'a'\nstage = 'FP'\nignore = true", "says both stage and ignore: leave"),
+        ("exchange", "kind = ['p2p']\nstage = 'WU'\nignore = true", "says both stage and ignore"),
+        (
+            "collective",
+            "kernel = 'a'\ncollective = 'reduce'\nignore = true",
+            "says both collective and ignore",
+        ),
     ],
 )
 def test_a_wrong_entry(write: Write, list_: str, entry: str, said: str) -> None:
@@ -312,7 +324,22 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         Rules.load(binary)
 
 
+@pytest.mark.parametrize("text", ["", "[[range]]\nname = 'a'\nstage = 'FP'\n", "replace = true"])
+def test_a_file_without_version(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RuleError, match=r"rules\.toml has no version: begin it with version = 1"):
+        Rules.load(path)
+
+
+def test_an_entry_may_say_that_it_is_not_ignored(write: Write) -> None:
+    rules = Rules.load(write("[[range]]\nname = '^go$'\nstage = 'FP'\nignore = false\n"))
+    assert _stage("go", rules) == "FP"
+
+
 def test_a_wrong_iteration_pattern() -> None:
+    with pytest.raises(RuleError, match="--iteration: an empty pattern is found in every name"):
+        Rules.load(iteration="")
     with pytest.raises(RuleError, match=r"--iteration: '\(' is not a regular expression"):
         Rules.load(iteration="(")
     with pytest.raises(RuleError, match="look-around"):
@@ -336,3 +363,62 @@ def test_the_default_rules_say_what_each_list_is_for() -> None:
     for name, entries in rules.lists.items():
         assert entries, name
         assert len({str(entry) for entry in entries}) == len(entries), name
+
+
+# What is said of entries that nothing matches.
+
+ENTRIES = {
+    "range": ("name = '^forward$'\nstage = 'BP'", "name = '^fwd$'\nstage = 'FP'"),
+    "autograd": ("name = '^forward'", "name = '^grad of '"),
+    "thread": ("name = '^main'\nstage = 'FP'", "name = '^reader'\nstage = 'IO'"),
+    "collective": ("kernel = 'AllReduce'\nignore = true", "kernel = 'my_ring'\nignore = true"),
+    "exchange": ("kind = ['p2p']\nstage = 'BP'", "kind = ['staged']\nstage = 'BP'"),
+    "kernel": ("name = '^gemm'\nstage = 'BP'", "name = '^HtoD'\nstage = 'BP'"),
+    "copy": ("kind = ['h2d']\nstage = 'IO'", "kind = ['h2d']\nmin_bytes = 101\nstage = 'IO'"),
+    "iteration": ("name = '^step'", "name = '^round'"),
+}
+
+
+def _everything() -> TraceBuilder:
+    builder = TraceBuilder()
+    builder.thread(0, "main")
+    builder.range(0, 90, "step 1")
+    builder.range(10, 80, "forward, seq = 4")
+    builder.op("gemm<float>", 20)
+    builder.op("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 25)
+    builder.op("HtoD", 30, kind="h2d", bytes=100)
+    builder.op("PtoP", 35, kind="p2p", bytes=100)
+    return builder
+
+
+@pytest.mark.parametrize("list_", ENTRIES)
+def test_entries_that_nothing_matches_are_said(list_: str, write: Write) -> None:
+    used, unused = ENTRIES[list_]
+    file = write(f"[[{list_}]]\n{used}\n[[{list_}]]\n{unused}\n")
+    [warning] = _everything().attributed(Rules.load(file)).warnings
+    pattern = re.search(r"(name|kernel) = ('.*')", unused)
+    shown = f" ({pattern[1]} {pattern[2]})" if pattern else ""
+    assert warning == (
+        f"nothing in this trace matches [[{list_}]] entry 2{shown} of the rules file {file}"
+    )
+
+
+def test_nothing_is_said_of_default_rules_nor_of_those_that_are_matched(write: Write) -> None:
+    used = "".join(f"[[{name}]]\n{entries[0]}\n" for name, entries in ENTRIES.items())
+    assert _everything().attributed(Rules.load(write(used))).warnings == ()
+    # That an earlier entry decides makes the later one no mistake.
+    twice = "[[range]]\nname = 'forward'\nstage = 'FP'\n" * 2
+    assert _everything().attributed(Rules.load(write(twice))).warnings == ()
+    assert _everything().attributed().warnings == ()
+
+
+def test_rules_that_are_applied_later_are_judged_anew(write: Write) -> None:
+    rules = Rules.load(write("[[range]]\nname = '^fwd$'\nstage = 'FP'\n[[thread]]\nname = 'x'\n"
+                             "stage = 'IO'\n"))  # fmt: skip
+    once = _everything().attributed(rules)
+    [warning] = once.warnings
+    assert "matches [[range]] entry 1 (name '^fwd$'), [[thread]] entry 1 (name 'x') of" in warning
+    assert attribute(once, Rules.load()).warnings == ()
+    assert attribute(once, rules).warnings == (warning,)
+    replaced = Rules.load(write("[[iteration]]\nname = '^round'\n"), "^step")
+    assert _everything().attributed(replaced).warnings == ()

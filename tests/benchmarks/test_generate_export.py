@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import tracekit
+from tracekit.model import path_texts
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "generate_export.py"
 GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET")
@@ -77,7 +78,7 @@ def test_streams_run_one_op_at_a_time_and_collectives_end_together(run: tracekit
 
 def test_ranges_nest_and_correlation_ids_repeat_across_processes(run: tracekit.Run) -> None:
     ranges, ops = run.trace.read("ranges"), run.trace.read("ops")
-    paths = ranges.select(pl.col("path").cast(pl.String))["path"]
+    paths = path_texts(run.trace.read("paths"), ranges["path"])
 
     assert paths.str.contains("^step N . forward . layer 3 . aten::linear$").any()
     assert ops.select("process", "correlation").is_unique().all()

@@ -49,8 +49,12 @@ def report(
             place
             | {
                 "range": 1, "thread": 0, "start": 0, "end": 5, "style": "push_pop", "name": "in",
-                "parent": 0, "end_thread": 1, "path": f"p{number}",
+                "parent": 0, "end_thread": 1, "path": 1,
             },
+        ],
+        "paths": [
+            {"path": 0, "label": f"p{number}", "depth": 0},
+            {"path": 1, "parent_path": 0, "label": "in", "depth": 1},
         ],
         "ops": [
             place
@@ -243,9 +247,23 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
         for kind, table in kinds.items()
     }
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    trees: dict[tuple[str, ...], int] = {}
     for index, trace in enumerate(traces):
+        chains: list[tuple[str, ...]] = []
+        for row in trace.read("paths").rows(named=True):
+            above = row["parent_path"]
+            chains.append((*(() if above is None else chains[above]), row["label"]))
+            if trees.setdefault(chains[-1], len(trees)) == len(rows["paths"]):
+                rows["paths"].append(
+                    {
+                        "path": trees[chains[-1]], "parent_path": trees.get(chains[-1][:-1]),
+                        "label": row["label"], "depth": row["depth"],
+                    }
+                )  # fmt: skip
         for name in TABLES:
-            for row in trace.read(name).rows(named=True):
+            for row in trace.read(name).rows(named=True) if name != "paths" else ():
+                if name == "ranges" and row["path"] is not None:
+                    row["path"] = trees[chains[row["path"]]]
                 for key, value in row.items():
                     kind = other.get(key, key)
                     if kind in kinds and value is not None:
@@ -309,6 +327,15 @@ def test_tables_that_came_later_are_empty_in_older_runs(tmp_path) -> None:
     again = Trace.scan(folder)
     assert again.read("host").schema == TABLES["host"].schema
     assert again.read("ops").height == report().read("ops").height
+
+
+def test_runs_whose_paths_were_text_are_incomplete(tmp_path) -> None:
+    folder = tmp_path / "report"
+    report().write(folder)
+    rows = json.loads((folder / "parts.json").read_text())
+    del rows["paths"]
+    (folder / "parts.json").write_text(json.dumps(rows))
+    assert missing_files(folder) == ["table paths"]
 
 
 def test_columns_that_came_later_are_null_in_older_runs(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,6 +14,7 @@ from source_helpers import column, rows
 import tracekit as tk
 from tracekit._spool import Workspace
 from tracekit.analysis import collective_calls, nccl_calls
+from tracekit.attribution import Rules, attribute
 from tracekit.errors import (
     DamagedTraceError,
     InputError,
@@ -437,3 +439,27 @@ class TestFiles:
         assert column(trace, "ops", "correlation") == [1, 3, 5, 9]
         assert trace.read("ops").schema == OPS.schema
         assert trace.read("ops").select(pl.col("start").is_sorted()).item()
+
+
+NO_LENGTHS = ("NaN", "Infinity", "-Infinity", "inf", "1e400", '"NaN"', '"long"', "1e17", "[]")
+
+
+@pytest.mark.parametrize("length", NO_LENGTHS)
+def test_events_whose_length_is_none_are_left_out(length: str, tmp_path: Path) -> None:
+    faulty = [
+        event("cpu_op", "aten::mm", 5, 77777), kernel("gemm", 6, 77777, 1), launch(5, 77777, 1),
+    ]  # fmt: skip
+    text = text_of(event("cpu_op", "aten::add", 1, 2), kernel("add", 3, 1, 2), *faulty)
+    trace = read(write(tmp_path / "t.json", text.replace("77777", length)))
+    assert trace.read("ranges")["name"].to_list() == ["aten::add"]
+    assert trace.read("ops").height == 1
+    assert trace.read("calls").is_empty()
+    assert "3 events have no valid times and were left out" in trace.warnings
+
+
+def test_many_events_without_valid_length_take_no_room(tmp_path: Path) -> None:
+    events = [event("cpu_op", "aten::mm", number, 77777) for number in range(3000)]
+    text = text_of(kernel("add", 3, 1, 2), *events).replace("77777", "NaN")
+    trace = attribute(read(write(tmp_path / "t.json", text)), Rules.load())
+    assert trace.read("paths").is_empty()
+    assert "3,000 events have no valid times and were left out" in trace.warnings

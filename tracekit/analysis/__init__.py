@@ -54,6 +54,7 @@ from tracekit.analysis._pointer_queries import (
     staging_calls,
 )
 from tracekit.analysis._query import query
+from tracekit.analysis._range_paths import range_paths
 from tracekit.analysis._routes import crossings, with_routes
 from tracekit.analysis._scaling import scaling, scaling_meta
 from tracekit.analysis._study import study, study_row, study_stages
@@ -119,6 +120,7 @@ __all__ = [
     "pointer_queries_meta",
     "profiler_overhead",
     "query",
+    "range_paths",
     "read_memory_table",
     "read_times",
     "scaling",

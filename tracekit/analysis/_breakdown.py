@@ -17,6 +17,7 @@ from tracekit.analysis._keys import (
     parse_keys,
 )
 from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
 from tracekit.analysis._tallies import Counting, GroupTally, StageTally
 from tracekit.analysis._work import HOST, Work, work_of
@@ -196,14 +197,15 @@ def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
 def _table(
     work: Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
-    table = _arranged(_with_windows(keys, _grouped(keys, found), found.windows), keys)
+    measured = _with_windows(keys, _grouped(keys, found), found.windows)
+    table = _arranged(with_path_texts(work.trace, measured), keys)
     if "iteration" in keys:
         table = _with_iteration_names(work.trace, table)
     if per_iteration:
         table = _with_statistics(work, keys, table, skip)
     if work.is_host:
         table = table.rename({"ops": "ranges"}).drop("total_ns", strict=False)
-    return table
+    return shown(table)
 
 
 def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
@@ -273,8 +275,9 @@ def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
         measures += ["window_ns", "idle_ns"]
     rest = [name for name in columns if name not in divides]
     first = [*divides, *(name for name in rest[:1] if name == "stage")]
-    order = [pl.col(first), -pl.col("busy_ns"), pl.col(rest)]
-    return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
+    order = [pl.col(first), -pl.col("busy_ns"), pl.col(sorting(rest))]
+    names = dict.fromkeys([*columns, *sorting(columns)])
+    return table.sort(order, nulls_last=True).select(*names, *measures, "share")
 
 
 def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:

@@ -22,7 +22,7 @@ from tracekit.analysis._nccl_calls import (
 )
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog
-from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Trace
+from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Trace, in_any
 
 _MPI = {
     "allreduce": "all_reduce",
@@ -51,7 +51,7 @@ _OF_ALL = ("all_reduce", "all_gather")
 """Collectives of MPI of which a trace does not tell for certain whether they are in place."""
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """Collectives whose calls give the size per rank or peer."""
-_ALL_TO_ALL = r"(?i)(^|> )((nccl|c10d)(:|::)_*all_?to_?all|ncclAll_?to_?all)"
+_ALL_TO_ALL = r"(?i)^((nccl|c10d)(:|::)_*all_?to_?all|ncclAll_?to_?all)"
 """A path in which PyTorch carries out an all_to_all by sends and receives."""
 _OWNER = ("process", "collective", "direction")
 """What the calls of a log and of a trace are counted by."""
@@ -220,14 +220,16 @@ def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     agrees = called.is_not_null() & ((called.replace(KERNEL_OF) == named) | unnamed)
     moved = pl.col("message_bytes")
     sends = called == "send_recv"
-    paths = trace["ranges"].select("range", pl.col("path").cast(pl.String))
+    paths = trace.read("paths")
+    named_so = in_any(paths, paths["label"].str.contains(_ALL_TO_ALL))
     ranges = rows.select("range").drop_nulls().unique().lazy()
     inside = (
-        paths.join(ranges, on="range", how="semi")
-        .filter(pl.col("path").str.contains(_ALL_TO_ALL))
+        trace["ranges"].select("range", "path")
+        .join(ranges, on="range", how="semi")
+        .join(paths.lazy().filter(named_so), on="path", how="semi")
         .select("range", all_to_all=pl.lit(value=True))
         .collect()
-    )
+    )  # fmt: skip
     by_path = (pl.col("all_to_all") & (named == "send_recv")).fill_null(value=False)
     return (
         rows.join(inside, on="range", how="left", maintain_order="left")

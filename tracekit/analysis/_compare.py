@@ -19,12 +19,13 @@ from tracekit.analysis._per_iteration import (
     peak_memory,
     per_iteration,
 )
+from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
 from tracekit.analysis._summary import summarise
 from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Trace
+from tracekit.model import Trace, with_one_tree
 
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH = "no difference shown", "not enough iterations"
@@ -141,12 +142,14 @@ def compare(
     reasons = comparability(a, b, labels, names=names, by=keys)
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
+    if "range" in keys:
+        a, b = with_one_tree([a, b])
     measured = _measured((a, b), keys, skip, names, traffic or (None, None))
     has_verdict = not reasons
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
-        table = _table(*measured, has_verdict=has_verdict)
+        table = _table(a, *measured, has_verdict=has_verdict)
     contributions, step = _contributions(*measured, has_verdict=has_verdict)
     meta = {
         "names": list(names),
@@ -314,7 +317,7 @@ def _recorded(trace: Trace) -> set[str]:
 # -- side by side ------------------------------------------------------------------------------
 
 
-def _table(a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
+def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
     columns = list(a.columns)
     rows = _all_rows(a.values, b.values, columns)
     samples = (_matrix(a, a.values, rows, columns), _matrix(b, b.values, rows, columns))
@@ -335,8 +338,9 @@ def _table(a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
         only_in=pl.when(~in_b).then(pl.lit("A")).when(~in_a).then(pl.lit("B")),
     )  # fmt: skip
     sized = ["a_bytes", "b_bytes"] if "bytes" in a.values.columns else []
-    order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *columns]
-    return table.sort(order, nulls_last=True).select(
+    order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
+    table = shown(with_path_texts(trace, table).sort(order, nulls_last=True))
+    return table.select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *_SHOWN,
         "only_in",
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stages import Launch, Stages
+from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._whole import with_work
 from tracekit.model import Recording, Stream, Trace
 
@@ -58,18 +59,20 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
         written.setdefault(table, []).append(make())
 
     warnings = attribute_recording(Recording.of(trace), rules, Workspace(), write, progress)
+    trace = replace(trace, warnings=without_unmatched(trace.warnings))
     return trace.with_tables({name: pl.concat(parts) for name, parts in written.items()}, warnings)
 
 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ``ops``, ``calls``, ``ranges`` and ``iterations``, attributed.
+    """Write ``ops``, ``calls``, ``ranges``, ``paths`` and ``iterations``, attributed.
 
     Returns
     -------
     A sentence for each self-check that failed: a correlation id names at most one call of its
-    process, and a launch starts no later than its op.
+    process, and a launch starts no later than its op; and one of the entries of a user's rules file
+    that nothing matches.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules)
@@ -99,16 +102,21 @@ def attribute_recording(
     placed = _Placed(launches, contexts)
     says = judged(ops, placed, known, rules, has_unlaunched=launches.alone > 0)
     step()
-    passed = _attribute_ops(ops, placed, found, says, rules, write)
+    unmatched = Unmatched(rules)
+    unmatched.see_names(nesting.names.table, threads)
+    passed = _attribute_ops(
+        ops, placed, found, says, Stages(says.evidence, rules, unmatched), write
+    )
     iterations = _iterations(found, says, passed, people)
     verdicts = says.table(iterations, people.reports)
     written = {"iterations": iterations, "verdicts": verdicts, "opinions": passed.opinions}
     for table, frame in written.items():
         write(table, frame.clone)
     return (
-        *recording.warnings,
+        *without_unmatched(recording.warnings),
         *_checks(launches, passed.early, ops.height),
         *findings(verdicts, passed.opinions, people.processes_of),
+        *unmatched.warnings(),
     )
 
 
@@ -131,9 +139,7 @@ class _People:
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
-def _people(
-    threads: pl.DataFrame, listed: pl.DataFrame, ops: Stream, *streams: Stream
-) -> _People:
+def _people(threads: pl.DataFrame, listed: pl.DataFrame, ops: Stream, *streams: Stream) -> _People:
     table = threads.join(listed.select("process", "pid"), on="process", how="left").sort("thread")
     columns = ("thread", "process")
     seen = [table.select(columns)]
@@ -213,13 +219,12 @@ def _follow(
     contexts = Spool(workspace)
     for table, chunk, out in follower.chunks():
         if table == "ranges":
-            # There may be more paths by the time that these are asked for.
-            paths = partial(follower.paths.column, out[0], len(follower.paths))
-            write("ranges", partial(_ranges, ranges, nesting, chunk, paths))
+            write("ranges", partial(_ranges, ranges, nesting, chunk, out[0]))
         else:
             write("calls", partial(calls.read, chunk))
             columns = zip(_NO_LAUNCH, out, strict=True)
             contexts.append(pl.DataFrame(dict(columns)))
+    write("paths", follower.paths)
     counts = zip(("during", "inside", "served"), follower.threads, strict=False)
     served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
     recorded = windows.rows.filter(follower.recorded())
@@ -235,15 +240,13 @@ def _may_serve(people: _People, training: pl.DataFrame) -> Array:
     return may
 
 
-def _ranges(
-    ranges: Stream, nesting: Nesting, chunk: int, paths: Callable[[], pl.Series]
-) -> pl.DataFrame:
+def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
     """Return a chunk of ranges with all that is known of them."""
     places, names = nesting.places.read(chunk), nesting.names.table
     rows = ranges.read(chunk)
     stage = names["stage"].cast(rows.schema["stage"]).gather(places["name_id"])
     return rows.with_columns(
-        places["parent"], places["depth"], stage.alias("stage"), paths().alias("path")
+        places["parent"], places["depth"], stage.alias("stage"), pl.Series("path", paths)
     )
 
 
@@ -278,10 +281,9 @@ class _Passed:
 
 
 def _attribute_ops(
-    ops: Stream, placed: _Placed, found: _Steps, says: Judged, rules: Rules, write: Write
+    ops: Stream, placed: _Placed, found: _Steps, says: Judged, stages: Stages, write: Write
 ) -> _Passed:
     """Write the ops."""
-    stages = Stages(says.evidence, rules)
 
     def attributed(number: int) -> tuple[pl.DataFrame, int, Array]:
         made = _attributed(ops, number, placed, found.iterations, says, stages)
@@ -323,9 +325,7 @@ def _attributed(
     return whole, int(early), steps
 
 
-def _iterations(
-    found: _Steps, says: Judged, passed: _Passed, people: _People
-) -> pl.DataFrame:
+def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
     """Return the iterations, with how much of their work was recorded."""
     by_ranges = with_work(
         found.iterations.with_columns(source=pl.lit("ranges")),

@@ -11,7 +11,6 @@ from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
 from tracekit.attribution._loops import (
     FULL_PATHS,
-    FULL_PROCESS,
     FULL_STACK,
     MORE_ROWS,
     Array,
@@ -19,13 +18,12 @@ from tracekit.attribution._loops import (
     follow,
 )
 from tracekit.attribution._nesting import Nesting
-from tracekit.attribution._paths import Labels, Paths
+from tracekit.attribution._paths import Labels
 from tracekit.attribution._spans import Spans
-from tracekit.model import Stream
+from tracekit.attribution._stacks import Stacks
+from tracekit.model import STAGES, PathTree, Stream
 
-_DEPTH = 32
-"""How many ranges may be open on a thread, or start/end ranges in a process, before room for more
-is made."""
+_NEVER = np.iinfo(np.int64).min
 _LAST = np.iinfo(np.int64).max
 
 
@@ -72,14 +70,13 @@ class Follower:
         )  # fmt: skip
         self._trainers = trainers
         self._labels = labels
-        self._open = [np.zeros((may_serve.size, _DEPTH), np.int64) for _ in range(5)]
-        self._sizes = np.zeros(may_serve.size, np.int64)
-        self._process_open = [np.zeros((trainers.size, _DEPTH), np.int64) for _ in range(2)]
-        self._process_sizes = np.zeros(trainers.size, np.int64)
-        self.paths = Paths(labels)
-        """The paths of the ranges that were passed."""
-        counts = (np.zeros(may_serve.size, np.int64) for _ in range(3))
-        self.threads = (*counts, np.full(may_serve.size, -1), may_serve)
+        threads = may_serve.size
+        self._open, self._staged = Stacks(threads, values=2), Stacks(threads, values=1)
+        self._flagged = tuple(np.full(threads, _NEVER) for _ in range(2))
+        self._shared = np.full((trainers.size, len(STAGES)), _NEVER)
+        self._paths = PathTree()
+        counts = (np.zeros(threads, np.int64) for _ in range(3))
+        self.threads = (*counts, np.full(threads, -1), may_serve)
         """By thread: launches between the first and the last backward window of the process, those
         inside windows, the units of these, the last unit, and `may_serve`."""
 
@@ -111,6 +108,10 @@ class Follower:
                     yield name, turn.number, turn.out
                     turn.advance()
 
+    def paths(self) -> pl.DataFrame:
+        """Return the canonical table ``paths`` of the ranges that were passed."""
+        return self._paths.table(self._labels.texts)
+
     def _pass(self, ranges: _Turn, calls: _Turn) -> None:
         """Go on until one of the chunks is passed, making room where it is needed."""
         position = np.array([ranges.row, calls.row])
@@ -121,25 +122,21 @@ class Follower:
                 ranges.rows,
                 calls.rows,
                 (ranges.is_last, calls.is_last),
-                (*self._open, self._sizes),
-                (*self._process_open, self._process_sizes),
+                (self._open.arrays(), self._staged.arrays(), self._flagged, self._shared),
                 self._steps,
                 self._windows,
                 self._trainers,
                 self._labels.arrays(),
-                self.paths.arrays(),
+                self._paths.arrays(),
                 self.threads,
                 ranges.out,
                 calls.out[-_FOUND:],
             )
             if stopped == FULL_STACK:
-                self._open = [np.hstack([table, np.zeros_like(table)]) for table in self._open]
-            elif stopped == FULL_PROCESS:
-                self._process_open = [
-                    np.hstack([table, np.zeros_like(table)]) for table in self._process_open
-                ]
+                for stacks in (self._open, self._staged):
+                    stacks.make_room()
             elif stopped == FULL_PATHS:
-                self.paths.grow()
+                self._paths.grow()
         ranges.row, calls.row = position.tolist()
 
     def _range_chunk(self, number: int) -> tuple[Arrays, Arrays]:
@@ -153,7 +150,6 @@ class Follower:
             names.places.gather(ids),
             places["flags"],
             names.table["autograd"].gather(ids),
-            places["parent"].fill_null(-1),
             ids,
         )
         return tuple(given(column) for column in found), (np.empty(rows.height, np.int32),)
@@ -170,7 +166,7 @@ _FOUND = 3
 """How many columns `follow` fills in for calls."""
 _RANGES = (
     np.int64, np.int32, np.int32, np.int64, np.int64, np.bool_, np.int8, np.uint8, np.bool_,
-    np.int64, np.uint32,
+    np.uint32,
 )  # fmt: skip
 _CALLS = (np.int32, np.int32, np.int64, np.bool_)
 _NO_RANGES = tuple(given(pl.Series(np.zeros(0, dtype))) for dtype in _RANGES)

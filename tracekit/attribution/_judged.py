@@ -220,7 +220,8 @@ def judged(
     counts_steps = [
         process
         for process in asked
-        if process not in set(known.named) and structures.of[process].steps.height > 1
+        if process not in set(known.named)
+        and structures.of[process].steps.height > 1
         # Of a network that does not train, a period may be that of its layers, which ranges tell.
         and (process in trains or process not in spoken_of)
     ]
@@ -246,14 +247,18 @@ def _input_streams(
         .agg(loads=pl.col("thread").is_in(loaders.implode()).all())
         for number in range(len(ops))
     ]
-    return pl.concat(parts).group_by(_STREAM).agg(pl.col("loads").all()).filter("loads").drop("loads")
+    return (
+        pl.concat(parts).group_by(_STREAM).agg(pl.col("loads").all()).filter("loads").drop("loads")
+    )
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
     """Return the processes of which not all three passes are known by ranges and threads."""
     passes = known.passes()
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
-    backward = has["BP"] | (set(known.backward_threads()["process"]) & set(known.windows["process"]))
+    backward = has["BP"] | (
+        set(known.backward_threads()["process"]) & set(known.windows["process"])
+    )
     return set(seen) - (has["FP"] & has["WU"] & backward)
 
 

@@ -2,9 +2,11 @@
 
 A loop that runs out of room returns where it stopped, and is called again from there with more.
 
-What is open on a thread is a stack: per thread a row of a table whose columns grow to the right, in
-the order of start. Programs push and pop, so what has ended is on top; where ranges cross, one that
-has ended may lie under one that has not. It is passed over, and removed when room is needed.
+What is open on a thread is a stack, in the order of start (see `Stacks`). Of what is asked later,
+nothing needs a range that ends before one that started after it: while that one is open it is the
+later one, and when it has ended so has the other. So what ends earlier goes when a range is put on
+top, ends never grow from the bottom to the top, what has ended is on top, and each range is put and
+taken once, however deep ranges nest and however they cross.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from tracekit._compiled import inner
+from tracekit.model import path_number
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = tuple[Array, ...]
+Opened: TypeAlias = tuple[Arrays, Arrays, Arrays, Array]
+"""What is open, as `follow` explains it."""
 
 METRIC_EVALUATION = 4
 """The place of ME in the list of stages."""
@@ -28,37 +33,29 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 
 @inner
-def close_ended(row: int, size: int, until: Array, now: int) -> int:
-    """Return how much of a stack is left when what has ended on top of it is gone."""
-    while size > 0 and until[row, size - 1] <= now:
-        size -= 1
-    return size
+def close(line: int, now: int, end: int, stacks: Arrays) -> int:
+    """Close what has ended on a line, and what ends before `end`; return what is on top then."""
+    until, below, tops, free = stacks[:4]
+    top: int = tops[line]
+    while top >= 0 and (until[top] <= now or until[top] < end):
+        under = below[top]
+        below[top], free[0] = free[0], top
+        top = under
+    tops[line] = top
+    return top
 
 
 @inner
-def remove_ended(row: int, size: int, tables: Arrays, now: int) -> int:
-    """Remove all that has ended from a stack, and return how much is left."""
-    kept = 0
-    for place in range(size):
-        if tables[0][row, place] > now:
-            for table in tables:
-                table[row, kept] = table[row, place]
-            kept += 1
-    return kept
+def put(line: int, end: int, stacks: Arrays) -> int:
+    """Put something on top of a line that is open until `end`, and return its place.
 
-
-@inner
-def make_room(row: int, now: int, tables: Arrays, sizes: Array) -> int:
-    """Close what has ended, as far as needed for one more, and return how much is left.
-
-    The first of the tables tells until when it is open. They are full if as much is left as they
-    are wide.
+    There must be room.
     """
-    size = close_ended(row, sizes[row], tables[0], now)
-    if size == tables[0].shape[1]:
-        size = remove_ended(row, size, tables, now)
-    sizes[row] = size
-    return size
+    until, below, tops, free = stacks[:4]
+    place: int = free[0]
+    free[0], below[place] = below[place], tops[line]
+    until[place], tops[line] = end, place
+    return place
 
 
 @inner
@@ -71,7 +68,7 @@ def advance(process: int, now: int, first: Array, begins: Array, at: Array) -> i
     return place
 
 
-def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
+def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
     """Find what is around each range on its thread.
 
     Parameters
@@ -82,8 +79,8 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
         ``number, thread, start, end, pushes, stage, marks, during`` by number: `stage` is the
         place in the list of stages or -1, `marks` tells autograd markers, `during` whether it
         begins while its process evaluates.
-    stack
-        ``until, number, level, near, flags, size`` of what is open on each thread: `near` is the
+    stacks
+        What is open on each thread, with the values ``number, level, near, flags``: `near` is the
         nearest stage. Of the flags, `COVERED` tells here that the range of that stage is set
         apart, and `APART` that this one is.
     out
@@ -91,10 +88,10 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
 
     Returns
     -------
-    The row at which a thread's stack was full; the number of rows where none was.
+    The row at which there was no room for more; the number of rows where there was for all.
     """
     numbers, threads, starts, ends, pushes, stages, marks, during = ranges
-    until, numbered, level, near, inside, sizes = stack
+    free, numbered, level, near, inside = stacks[3:]
     parent, depth, flags = out
     for row in range(first, starts.size):
         thread, now, end, stage = threads[row], starts[row], ends[row], stages[row]
@@ -104,16 +101,13 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
             apart = own & EVALUATES != 0 or during[row]
             flags[row] = own | (APART | BEGINS if apart else 0)
             continue
-        size = make_room(thread, now, stack[:-1], sizes)
-        if size == until.shape[1]:
+        above = close(thread, now, end, stacks)
+        if free[0] < 0:
             return row
-        above = size - 1
-        while above >= 0 and (until[thread, above] <= now or until[thread, above] < end):
-            above -= 1
         around, around_flags, depth[row] = -1, 0, 0
         if above >= 0:
-            around, around_flags = near[thread, above], inside[thread, above]
-            parent[row], depth[row] = numbered[thread, above], level[thread, above] + 1
+            around, around_flags = near[above], inside[above]
+            parent[row], depth[row] = numbered[above], level[above] + 1
         own |= around_flags & (EVALUATES | DIFFERENTIATES)
         if own & EVALUATES != 0 or during[row]:
             own |= APART
@@ -122,12 +116,11 @@ def nest(first: int, ranges: Arrays, stack: Arrays, out: Arrays) -> int:
         covered = repeats and (own & APART != 0 or around_flags & COVERED == 0)
         begins = own & APART != 0 and around_flags & APART == 0
         flags[row] = own | (COVERED if covered else 0) | (BEGINS if begins else 0)
-        until[thread, size], numbered[thread, size] = end, numbers[row]
-        level[thread, size] = depth[row]
-        near[thread, size] = around if stage < 0 else stage
         hides = around_flags & COVERED != 0 if stage < 0 else own & APART != 0
-        inside[thread, size] = own | (COVERED if hides else 0)
-        sizes[thread] = size + 1
+        place = put(thread, end, stacks)
+        numbered[place], level[place] = numbers[row], depth[row]
+        near[place] = around if stage < 0 else stage
+        inside[place] = own | (COVERED if hides else 0)
     return starts.size
 
 
@@ -308,119 +301,64 @@ def number_distinct(numbers: Array, place: Array, out: Array) -> int:
     return count
 
 
-@inner
-def path_slot(parent: int, label: int, paths: Arrays) -> int:
-    """Return the place of a path in its hash table, or the free one that it would take."""
-    slots, parents, labels, _ = paths
-    mask = slots.size - 1
-    slot = ((parent + 1) * 1_000_003 + label * 7_919) & mask
-    while slots[slot] >= 0 and (parents[slots[slot]] != parent or labels[slots[slot]] != label):
-        slot = (slot + 1) & mask
-    return slot
-
-
-def place_paths(paths: Arrays) -> None:
-    """Put all paths into an empty hash table; `paths` is explained with `follow`."""
-    slots, parents, labels, count = paths
-    for node in range(count[0]):
-        slots[path_slot(parents[node], labels[node], paths)] = node
-
-
-MORE_ROWS, FULL_STACK, FULL_PROCESS, FULL_PATHS = 0, 1, 2, 3
+MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 """Why `follow` returns: rows ran out, or room did."""
 
 
 @inner
-def path_number(parent: int, label: int, paths: Arrays) -> int:
-    """Return the number of a path, which is new if it was not met before."""
-    slots, parents, labels, count = paths
-    slot = path_slot(parent, label, paths)
-    if slots[slot] < 0:
-        slots[slot] = count[0]
-        parents[count[0]], labels[count[0]] = parent, label
-        count[0] += 1
-    number: int = slots[slot]
-    return number
-
-
-@inner
-def open_on(thread: int, now: int, stack: Arrays) -> tuple[int, int, int]:
+def open_on(thread: int, now: int, opened: Opened) -> tuple[int, int, int]:
     """Return of what is open on a thread the innermost range, the nearest stage, and all flags."""
-    until, numbered, stages, flags, _, sizes = stack
-    innermost, stage, flag = -1, -1, 0
-    for place in range(sizes[thread] - 1, -1, -1):
-        if until[thread, place] > now:
-            if innermost < 0:
-                innermost = numbered[thread, place]
-            if stage < 0:
-                stage = stages[thread, place]
-            flag |= flags[thread, place]
-    return innermost, stage, flag
+    ranges, staged, (evaluates, differentiates), _ = opened
+    top, nearest = close(thread, now, now, ranges), close(thread, now, now, staged)
+    flag = EVALUATES if evaluates[thread] > now else 0
+    flag |= DIFFERENTIATES if differentiates[thread] > now else 0
+    return (ranges[4][top] if top >= 0 else -1), (staged[4][nearest] if nearest >= 0 else -1), flag
 
 
 @inner
-def open_in(process: int, now: int, process_open: Arrays) -> int:
+def open_in(process: int, now: int, until: Array) -> int:
     """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open."""
-    until, stages, sizes = process_open
-    only, several, evaluates = 0, False, False
-    for place in range(sizes[process]):
-        if until[process, place] > now:
-            stage = stages[process, place] + 1
-            several = several or (only > 0 and only != stage)
-            evaluates = evaluates or stage == METRIC_EVALUATION + 1
-            only = stage
-    if evaluates:
+    if until[process, METRIC_EVALUATION] > now:
         return METRIC_EVALUATION + 1
-    return 0 if several else only
-
-
-@inner
-def open_for_process(process: int, now: int, end: int, stage: int, process_open: Arrays) -> bool:
-    """Open a start/end range, and return whether there was room."""
-    until, stages, sizes = process_open
-    count = make_room(process, now, process_open[:-1], sizes)
-    if count == until.shape[1]:
-        return False
-    until[process, count], stages[process, count] = end, stage
-    sizes[process] = count + 1
-    return True
+    only, count = 0, 0
+    for stage in range(until.shape[1]):
+        if until[process, stage] > now:
+            only, count = stage + 1, count + 1
+    return only if count == 1 else 0
 
 
 @inner
 def pass_range(
-    row: int,
-    ranges: Arrays,
-    stack: Arrays,
-    process_open: Arrays,
-    label: int,
-    paths: Arrays,
-    out: Array,
+    row: int, ranges: Arrays, opened: Opened, label: int, paths: Arrays, out: Array
 ) -> int:
     """Open a range, and return whether there was room: `MORE_ROWS` if so."""
-    number, thread, process, start, end, pushes, stage, flags, marks, parent, _ = ranges
-    until, numbered, stages, seen, path_of, sizes = stack
-    now, on = start[row], thread[row]
-    size = make_room(on, now, stack[:-1], sizes)
-    if size == until.shape[1]:
-        return FULL_STACK
-    if 2 * (paths[3][0] + 1) > paths[0].size:
+    number, thread, process, start, end, pushes, stage, flags, marks, _ = ranges
+    pushed, staged, (evaluates, differentiates), shared = opened
+    now, on, until, around = start[row], thread[row], end[row], -1
+    if 2 * (paths[4][0] + 1) > paths[0].size:
         return FULL_PATHS
-    shared = not pushes[row] and stage[row] >= 0
-    if shared and not open_for_process(process[row], now, end[row], stage[row], process_open):
-        return FULL_PROCESS
-    around = -1
-    if parent[row] >= 0:
-        place = size - 1
-        while place >= 0 and numbered[on, place] != parent[row]:
-            place -= 1
-        if place >= 0:
-            around = path_of[on, place]
+    if not pushes[row]:
+        if stage[row] >= 0:
+            of_process = shared[process[row]]
+            of_process[stage[row]] = max(of_process[stage[row]], until)
+        out[row] = path_number(-1, label, paths)
+        return MORE_ROWS
+    top = close(on, now, until, pushed)
+    if stage[row] >= 0:
+        close(on, now, until, staged)
+    if pushed[3][0] < 0 or staged[3][0] < 0:
+        return FULL_STACK
+    if top >= 0:
+        around = pushed[5][top]
     out[row] = path_number(around, label, paths)
-    if pushes[row]:
-        until[on, size], numbered[on, size] = end[row], number[row]
-        stages[on, size], path_of[on, size] = stage[row], out[row]
-        seen[on, size] = (flags[row] & EVALUATES) | (DIFFERENTIATES if marks[row] else 0)
-        sizes[on] = size + 1
+    place = put(on, until, pushed)
+    pushed[4][place], pushed[5][place] = number[row], out[row]
+    if stage[row] >= 0:
+        staged[4][put(on, until, staged)] = stage[row]
+    if flags[row] & EVALUATES != 0:
+        evaluates[on] = max(evaluates[on], until)
+    if marks[row]:
+        differentiates[on] = max(differentiates[on], until)
     return MORE_ROWS
 
 
@@ -457,8 +395,7 @@ def follow(
     ranges: Arrays,
     calls: Arrays,
     done: tuple[bool, bool],
-    stack: Arrays,
-    process_open: Arrays,
+    opened: Opened,
     steps: Arrays,
     windows: Arrays,
     trainers: Array,
@@ -475,15 +412,16 @@ def follow(
     position
         The next row of the ranges and of the calls; updated.
     ranges
-        ``number, thread, process, start, end, pushes, stage, flags, marks, parent, name``.
+        ``number, thread, process, start, end, pushes, stage, flags, marks, name``.
     calls
         ``thread, process, start, launches``: what launches nothing is passed over.
     done
         Whether no more ranges, and no more calls, follow these.
-    stack
-        ``until, number, stage, flags, path, size`` of what is open on each thread.
-    process_open
-        ``until, stage, size`` of the start/end ranges with a stage that are open in each process.
+    opened
+        ``ranges, staged, flagged, shared``. On each thread, the stacks of what is open with the
+        values ``number, path``, and of what has a stage with the value ``stage``; until when a
+        range of metric evaluation is open, and an autograd marker. For each process and stage,
+        until when a start/end range of that stage is open.
     steps
         ``first, start, end, number, at`` as for `note_steps`: training steps.
     windows
@@ -495,7 +433,7 @@ def follow(
     labels
         ``inside, outside``: what a name is called in a path, inside a numbered step and outside.
     paths
-        ``slots, parent, label, count``: a hash table of paths, and what each consists of.
+        The tree of paths, explained with `path_number`.
     threads
         ``during, inside, served, last, may_serve`` by thread: launches between the first and last
         backward window of the process, those inside windows, the units of these, the last unit,
@@ -510,7 +448,7 @@ def follow(
     -------
     Why it stopped.
     """
-    r_process, r_start, r_name = ranges[2], ranges[3], ranges[10]
+    r_process, r_start, r_name = ranges[2], ranges[3], ranges[9]
     c_thread, c_process, c_start, c_launches = calls
     s_first, s_start, s_end, s_number, s_at = steps
     o_range, o_step, o_evidence = out_calls
@@ -532,7 +470,7 @@ def follow(
             label = labels[1][r_name[r]]
             if step >= 0 and s_number[step] >= 0:
                 label = labels[0][r_name[r]]
-            stopped = pass_range(r, ranges, stack, process_open, label, paths, out_ranges[0])
+            stopped = pass_range(r, ranges, opened, label, paths, out_ranges[0])
             if stopped != MORE_ROWS:
                 position[0], position[1] = r, c
                 return stopped
@@ -541,15 +479,15 @@ def follow(
         o_range[c], o_step[c], o_evidence[c] = -1, step, 0
         if c_launches[c]:
             thread, trainer = c_thread[c], trainers[process]
-            innermost, stage, flag = open_on(thread, now, stack)
+            innermost, stage, flag = open_on(thread, now, opened)
             t_stage, t_flag = stage, flag
             if trainer != thread:
-                _, t_stage, t_flag = (-1, -1, 0) if trainer < 0 else open_on(trainer, now, stack)
+                _, t_stage, t_flag = (-1, -1, 0) if trainer < 0 else open_on(trainer, now, opened)
             in_window = note_launch(thread, process, now, windows, threads)
             o_range[c] = innermost
             o_evidence[c] = (
                 (stage + 1)
-                | open_in(process, now, process_open) << 3
+                | open_in(process, now, opened[3]) << 3
                 | (t_stage + 1) << 6
                 | (flag & 1) << 9
                 | (flag >> 1) << 10

@@ -25,10 +25,9 @@ from tracekit.attribution._loops import (
 from tracekit.attribution._names import RangeNames
 from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
+from tracekit.attribution._stacks import Stacks
 from tracekit.model import STAGES, Stream
 
-_DEPTH = 32
-"""How many ranges may be open on a thread before room for more is made."""
 _PASSES = ("FP", "BP", "WU")
 _STAGE_PLACES = {stage: place for place, stage in enumerate(STAGES)}
 
@@ -139,8 +138,7 @@ class _Nester:
 
     def __init__(self, threads: int, rows: int) -> None:
         self._loop = compiled(nest, rows)
-        self._sizes = np.zeros(threads, np.int64)
-        self._open = [np.zeros((threads, _DEPTH), np.int64) for _ in range(5)]
+        self._open = Stacks(threads, values=4)
         self._evaluations = pl.DataFrame(schema=_SPAN)
 
     def nest(self, chunk: pl.DataFrame) -> pl.DataFrame:
@@ -153,8 +151,8 @@ class _Nester:
             np.empty(chunk.height, np.uint8),
         )
         done = 0
-        while (done := self._loop(done, rows, (*self._open, self._sizes), out)) < chunk.height:
-            self._open = [np.hstack([table, np.zeros_like(table)]) for table in self._open]
+        while (done := self._loop(done, rows, self._open.arrays(), out)) < chunk.height:
+            self._open.make_room()
         parent, depth, flags = (pl.Series(values) for values in out)
         return chunk.with_columns(
             parent=parent.set(parent < 0, None), depth=depth.set(depth < 0, None), flags=flags

@@ -8,12 +8,11 @@ import numpy as np
 import polars as pl
 
 from tracekit._compiled import compiled, given
-from tracekit.attribution._loops import Array, Arrays, note_steps, place_paths
+from tracekit.attribution._loops import Arrays, note_steps
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._spans import Spans
 from tracekit.model import Stream
 
-SEPARATOR = " > "
 _UNNAMED = pl.lit("(unnamed)")
 _LAST_NUMBER = r"^(.*?)(\d+)(\D*)$"
 _FIRST_NUMBER = r"^(\D*)(\d+)(.*)$"
@@ -103,41 +102,3 @@ def _templates(names: pl.DataFrame, pattern: str) -> pl.Series:
 def number_in(name: pl.Expr, pattern: str = _LAST_NUMBER) -> pl.Expr:
     """Return the number in a name, by default the last one; null where there is none."""
     return name.str.extract(pattern, 2).cast(pl.Int64, strict=False)
-
-
-class Paths:
-    """The distinct paths that were met: each is a label below another path, or below none."""
-
-    def __init__(self, labels: Labels) -> None:
-        self._labels = labels.texts.to_list()
-        self._texts: list[str] = []
-        self._column = pl.Series([], dtype=pl.Categorical())
-        self._nodes = np.zeros((2, 1 << 10), np.int64)
-        self._slots = np.full(1 << 11, -1, np.int32)
-        self._count = np.zeros(1, np.int64)
-
-    def arrays(self) -> Arrays:
-        """Return ``slots, parent, label, count`` for the loops."""
-        return self._slots, self._nodes[0], self._nodes[1], self._count
-
-    def grow(self) -> None:
-        """Make room for twice as many."""
-        self._nodes = np.hstack([self._nodes, np.zeros_like(self._nodes)])
-        self._slots = np.full(2 * self._slots.size, -1, np.int32)
-        compiled(place_paths, self._slots.size)(self.arrays())
-
-    def __len__(self) -> int:
-        return int(self._count[0])
-
-    def column(self, numbers: Array, count: int) -> pl.Series:
-        """Return paths by their numbers, which are below `count`.
-
-        Those from there on are not looked at: another thread may be adding them.
-        """
-        known = len(self._texts)
-        for parent, label in self._nodes[:, known:count].T.tolist():
-            own = self._labels[label]
-            self._texts.append(f"{self._texts[parent]}{SEPARATOR}{own}" if parent >= 0 else own)
-        new = pl.Series(self._texts[known:], dtype=pl.Categorical())
-        self._column = pl.concat([self._column, new])
-        return self._column.gather(pl.Series(numbers))

@@ -52,11 +52,24 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rules:
-    """What names mean, list by list, in the order in which entries are tried."""
+    """What names mean, list by list, in the order in which entries are tried.
+
+    Parameters
+    ----------
+    lists
+        The entries of each list.
+    verdict
+        What the user says that every process does, one of `VERDICTS`.
+    file
+        The rules file of a user, if there is one.
+    given
+        How many entries of each list are of that file; they come first.
+    """
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     verdict: str | None = None
-    """What the user says that every process does, one of `VERDICTS`."""
+    file: str | None = None
+    given: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -81,11 +94,14 @@ class Rules:
         rules = cls(_read(schemas() / "stages" / "default.toml")[0])
         if extra is not None:
             lists, alone = _read(extra)
-            rules = cls(lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS})
+            given = {name: len(entries) for name, entries in lists.items()}
+            whole = lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS}
+            rules = cls(whole, str(extra), given)
         if iteration is not None:
             _check_pattern(iteration, "--iteration")
             entry = {"name": iteration, "any_stage": True}
-            rules = replace(rules, lists={**rules.lists, "iteration": (entry,)})
+            lists = {**rules.lists, "iteration": (entry,)}
+            rules = replace(rules, lists=lists, given={**rules.given, "iteration": 0})
         if verdict is not None and verdict not in VERDICTS:
             raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(VERDICTS)}")
         return replace(rules, verdict=verdict)
@@ -111,13 +127,13 @@ class Rules:
         columns
             For each pattern of the list's entries, the column that it is searched for in.
         """
-        return first_outcome(((_matches(e, columns), e) for e in self.lists[name]), key)
+        return first_outcome(((matches(e, columns), e) for e in self.lists[name]), key)
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
         """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
         entries = [e for e in self.lists[name] if flag is None or e.get(flag)]
         return pl.any_horizontal(
-            pl.lit(value=False), *(_matches(entry, columns) for entry in entries)
+            pl.lit(value=False), *(matches(entry, columns) for entry in entries)
         )
 
 
@@ -145,7 +161,8 @@ def by_distinct(
     return frame.join(distinct, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
 
 
-def _matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
+def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
+    """Tell where all patterns of an entry are found, each in the column named for it."""
     patterns = [
         pl.col(column).str.contains(entry[key]).fill_null(value=False)
         for key, column in columns.items()
@@ -161,7 +178,9 @@ def _read(path: Path) -> tuple[dict[str, tuple[Entry, ...]], bool]:
         raise RuleError(f"rules file {path} cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RuleError(f"rules file {path} is not TOML ({error})") from error
-    version, alone = content.pop("version", _VERSION), content.pop("replace", False)
+    version, alone = content.pop("version", None), content.pop("replace", False)
+    if version is None:
+        raise RuleError(f"rules file {path} has no version", f"begin it with version = {_VERSION}")
     if version != _VERSION:
         raise RuleError(
             f"rules file {path} has version {version}", f"this tracekit reads {_VERSION}"
@@ -199,6 +218,9 @@ def _check_entry(entry: Entry, name: str, where: str) -> None:
         _check_value(key, value, allowed, where)
     if not set(matchers) & set(entry):
         raise RuleError(f"{where} matches nothing", f"give {' or '.join(matchers)}")
+    said = [key for key in outcomes if key in entry]
+    if said and entry.get("ignore"):
+        raise RuleError(f"{where} says both {said[0]} and ignore", "leave out either")
     means = set(outcomes) & set(entry) or any(entry.get(flag) for flag in flags)
     if (outcomes or flags) and not means:
         raise RuleError(f"{where} has no outcome", f"give {' or '.join((*outcomes, *flags))}")
@@ -230,6 +252,10 @@ def _check_pattern(pattern: object, where: str) -> None:
     if not isinstance(pattern, str):
         raise RuleError(
             f"{where}: {pattern!r} is not a pattern", "give a regular expression as text"
+        )
+    if not pattern:
+        raise RuleError(
+            f"{where}: an empty pattern is found in every name", "write what is to be found in it"
         )
     try:
         pl.Series([""]).str.contains(pattern)

@@ -18,6 +18,7 @@ from tracekit._compiled import compiled
 from tracekit.attribution._loops import Array, number_distinct
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
+from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 
 _CODES = pl.DataFrame(
@@ -119,11 +120,14 @@ class Stages:
         What is known of launches.
     rules
         The rules.
+    unmatched
+        Told what is seen.
     """
 
-    def __init__(self, evidence: Evidence, rules: Rules) -> None:
+    def __init__(self, evidence: Evidence, rules: Rules, unmatched: Unmatched) -> None:
         self._evidence = evidence
         self._rules = rules
+        self._unmatched = unmatched
         thresholds = {entry["min_bytes"] for entry in rules["copy"] if "min_bytes" in entry}
         self._lock = threading.Lock()
         self._kinds = _KINDS
@@ -168,6 +172,8 @@ class Stages:
             ],
             how="horizontal",
         )
+        for name in ("exchange", "copy", "between"):
+            self._unmatched.see(name, cases, _in_sets)
         opinions = _opinions(cases, self._rules)
         stages = _decided(opinions)
         self._note(pl.concat([launches, opinions, stages], how="horizontal"), keys, ops)
@@ -226,6 +232,7 @@ class Stages:
         if new.size:
             self._places[new] = np.arange(new.size) + self._kinds.height
             some = ops.select("name", "kind", "collective")[unknown[example]]
+            self._unmatched.see_kernels(some)
             meant = classify_kernels(some, self._rules).select(_KINDS.columns)
             self._kinds = pl.concat([self._kinds, meant.cast(_KINDS.schema)])
 
@@ -301,7 +308,9 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
-_FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(value=False)
+_FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
+    value=False
+)
 """cuDNN computes gradients with kernels that are named after the forward pass."""
 
 
@@ -344,6 +353,7 @@ def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
 
 
 def _in_sets(entry: Entry) -> pl.Expr:
+    """Tell where the sets of an entry hold; nowhere, if it goes by a name."""
     tests = [
         pl.col(key).cast(pl.String).is_in(values).fill_null(value=False)
         for key, values in entry.items()
@@ -351,4 +361,4 @@ def _in_sets(entry: Entry) -> pl.Expr:
     ]
     if "min_bytes" in entry:
         tests.append((pl.col("bytes") >= entry["min_bytes"]).fill_null(value=False))
-    return pl.all_horizontal(tests)
+    return pl.all_horizontal(pl.lit("name" not in entry), *tests)

@@ -127,7 +127,9 @@ def _counts(
     """Return a row per process with how many of each sign it shows."""
     table = pl.DataFrame({"process": processes.cast(pl.Int32)})
     for stage in ("FP", "BP", "WU"):
-        own = passes.filter(pl.col("stage") == stage).select("process", pl.col("count").alias(stage))
+        own = passes.filter(pl.col("stage") == stage).select(
+            "process", pl.col("count").alias(stage)
+        )
         table = table.join(own, on="process", how="left")
     table = table.join(
         autograd.rename({"count": "autograd"}), on="process", how="left"

@@ -1,7 +1,8 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
-from tracekit.model._combine import combine
+from tracekit.model._combine import combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
+from tracekit.model._paths import PathTree, in_any, path_number, path_texts
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
 from tracekit.model._tables import (
     CALLS,
@@ -15,6 +16,8 @@ from tracekit.model._tables import (
     MEMORY,
     METRICS,
     OPS,
+    PATH_TEXTS,
+    PATHS,
     PROCESSES,
     RANGES,
     REPORTS,
@@ -72,6 +75,8 @@ __all__ = [
     "METRICS",
     "METRICS_SAMPLED",
     "OPS",
+    "PATHS",
+    "PATH_TEXTS",
     "PROCESSES",
     "RANGES",
     "RANGE_STYLE",
@@ -88,6 +93,7 @@ __all__ = [
     "VERDICTS",
     "Column",
     "Maker",
+    "PathTree",
     "PolarsType",
     "Recording",
     "Stream",
@@ -96,8 +102,12 @@ __all__ = [
     "TraceWriter",
     "combine",
     "covered_by",
+    "in_any",
     "layered_lengths",
     "layers_down",
     "missing_files",
+    "path_number",
+    "path_texts",
     "union_length",
+    "with_one_tree",
 ]  # fmt: skip

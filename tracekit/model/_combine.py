@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from tracekit.model._clocks import Clock, align, clock_warnings, with_clock
+from tracekit.model._paths import combine_paths
 from tracekit.model._tables import TABLES
 from tracekit.model._trace import Trace
 
@@ -39,8 +40,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """Return one run of several reports; a single one is returned as it is.
 
     Numbers of processes, threads, ops, calls, ranges and reports continue from one report to the
-    next. A GPU that several reports saw is one device: the one of the same UUID, else the one at
-    the same PCI bus location of the same host.
+    next; equal paths of ranges are one. A GPU that several reports saw is one device: the one of
+    the same UUID, else the one at the same PCI bus location of the same host.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     clocks = align(traces, [tables["reports"] for tables in small])
     for tables, clock in zip(small, clocks, strict=True):
         tables["reports"] = _told(tables["reports"], clock, small[0]["reports"])
-    renumbered = [
+    own = [
         _renumbered(
             with_clock({**trace.tables, **{n: f.lazy() for n, f in tables.items()}}, clock),
             first, mapping,
@@ -65,9 +66,36 @@ def combine(traces: Sequence[Trace]) -> Trace:
             traces, small, firsts, numbers, clocks, strict=True
         )
     ]  # fmt: skip
+    paths, renumbered = _with_one_tree(traces, own)
     whole = {name: pl.concat([each[name] for each in renumbered]) for name in TABLES}
-    whole["devices"] = devices.lazy()
+    whole |= {"devices": devices.lazy(), "paths": paths.lazy()}
     return Trace(whole, _warnings(traces, [tables["reports"] for tables in small], clocks))
+
+
+def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
+    """Return traces in which equal paths of ranges have the same number."""
+    paths, tables = _with_one_tree(traces, [trace.tables for trace in traces])
+    return [
+        replace(trace, tables={**of_trace, "paths": paths.lazy()})
+        for trace, of_trace in zip(traces, tables, strict=True)
+    ]
+
+
+def _with_one_tree(
+    traces: Sequence[Trace], tables: Sequence[Mapping[str, pl.LazyFrame]]
+) -> tuple[pl.DataFrame, list[Mapping[str, pl.LazyFrame]]]:
+    """Return the paths of all traces, and their tables with the numbers of these."""
+    paths, numbers = combine_paths([trace.read("paths") for trace in traces])
+    return paths, [
+        {**each, "ranges": each["ranges"].with_columns(_in_tree(number))} if len(number) else each
+        for each, number in zip(tables, numbers, strict=True)
+    ]
+
+
+def _in_tree(numbers: pl.Series) -> pl.Expr:
+    """Return the numbers of paths in a tree, given that of each one."""
+    own = pl.Series(range(len(numbers)), dtype=numbers.dtype)
+    return pl.col("path").replace_strict(own, numbers, default=None, return_dtype=numbers.dtype)
 
 
 def _told(reports: pl.DataFrame, clock: Clock, first: pl.DataFrame) -> pl.DataFrame:

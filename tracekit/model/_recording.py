@@ -128,7 +128,7 @@ class Recording:
     Parameters
     ----------
     tables
-        The small canonical tables: all but those in `KEYS`, and ``iterations``.
+        The small canonical tables: all but those in `KEYS`, ``paths`` and ``iterations``.
     streams
         The large ones, by name.
     warnings

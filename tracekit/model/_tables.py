@@ -270,10 +270,27 @@ RANGES = Table(
         Column("stage", STAGE, "stage that its own name maps to, null where none"),
         Column(
             "path",
-            pl.Categorical(),
-            "names of the push/pop ranges around it and its own, outermost first, without the "
-            "numbers that PyTorch appends and with `N` for the number of the iteration",
+            pl.Int32,
+            "its path (a row of `paths`): that of a push/pop range leads through those around it",
         ),
+    ),
+)
+
+PATHS = Table(
+    "paths",
+    "One row per distinct path of the run's ranges. Equal paths of several reports are one. "
+    "`path_texts` has their texts.",
+    (
+        _key("path", "number of the path in the run, that of the path around it is lower"),
+        Column("parent_path", pl.Int32, "the path around it; null for an outermost one"),
+        Column(
+            "label",
+            pl.String,
+            "name of its ranges, without the numbers that PyTorch appends and with `N` for the "
+            "number of the iteration",
+            nullable=False,
+        ),
+        Column("depth", pl.Int32, "number of paths around it", nullable=False),
     ),
 )
 
@@ -336,7 +353,9 @@ OPINIONS = Table(
         _key("process", "process of the ops"),
         Column("stage", STAGE, "stage of the ops", nullable=False),
         Column("stage_source", STAGE_SOURCE, "source that decided", nullable=False),
-        Column("other_source", STAGE_SOURCE, "a source that says something of them", nullable=False),
+        Column(
+            "other_source", STAGE_SOURCE, "a source that says something of them", nullable=False
+        ),
         Column("other_stage", STAGE, "what that says alone", nullable=False),
         Column("ops", pl.Int64, "number of ops", nullable=False),
         _time("total_ns", "sum of their durations"),
@@ -421,8 +440,8 @@ MACHINE = Table(
 TABLES = {
     table.name: table
     for table in (
-        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, ITERATIONS, VERDICTS,
-        OPINIONS, HOST, METRICS, MEMORY, MACHINE,
+        REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
+        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, MACHINE,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""
@@ -502,5 +521,20 @@ COLLECTIVE_CALLS = Table(
     ),
 )  # fmt: skip
 
-DERIVED = {table.name: table for table in (TRANSFERS, COLLECTIVE_CALLS)}
+PATH_TEXTS = Table(
+    "path_texts",
+    "One row per path, with its text. Worked out of paths when it is asked for.",
+    (
+        _key("path", "number of the path"),
+        Column(
+            "text",
+            pl.String,
+            "labels of the paths around it and its own, outermost first, with ` > ` between them; "
+            "of more than 32 the first 8 and the last 24, and how many are left out",
+            nullable=False,
+        ),
+    ),
+)
+
+DERIVED = {table.name: table for table in (TRANSFERS, COLLECTIVE_CALLS, PATH_TEXTS)}
 """Tables that are worked out of a run's stored ones when they are asked for, by name."""

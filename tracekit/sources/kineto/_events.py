@@ -71,7 +71,7 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
         event = _parsed(line)
     except ValueError:
         try:
-            event = _parsed(_NO_NUMBER.sub(r"\1null", line))
+            event = _parsed(_NO_NUMBER.sub(r"\1NaN", line))
         except ValueError as error:
             raise DamagedTraceError(
                 f"{path} is corrupt: the event at byte {at:,} is no JSON ({error})",
@@ -80,14 +80,19 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
     given = event.get("args")
     arguments = given if isinstance(given, dict) else {}
     return {
+        # What is no number is no time, which is another thing than none.
         **{name: _text(event.get(name)) for name in _FIELDS},
-        "args": {name: _text(arguments.get(name)) for name in ARGUMENTS},
+        "args": {
+            name: None if isinstance(value := arguments.get(name), float) else _text(value)
+            for name in ARGUMENTS
+        },
     }
 
 
 def _parsed(line: str) -> Any:
     try:
-        return json.loads(line, strict=False, parse_float=str, parse_constant=lambda _: None)
+        # The only floats that are left are those that are no number.
+        return json.loads(line, strict=False, parse_float=str)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -29,6 +29,8 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span")
 _INT32 = (1 << 31) - 1
+_LONGEST = 1 << 53
+"""What takes longer, in ns, is a fault: more than a hundred days."""
 _STREAM = r"^stream \d+\s*$"
 _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 
@@ -84,10 +86,11 @@ class Gathered:
         self.recorded = _most(self.recorded, spans["end"].max())
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Add ``start`` and ``end``; what has no start is left out."""
+        """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
         start, length = nanoseconds(events["ts"]), nanoseconds(events["dur"])
         timed = events.with_columns(start.alias("start"), length.alias("length"))
-        known = timed.filter(pl.col("start").is_not_null())
+        is_length = pl.col("dur").is_null() | (pl.col("length") <= _LONGEST).fill_null(value=False)
+        known = timed.filter(pl.col("start").is_not_null() & is_length)
         self.counts["untimed"] += timed.height - known.height
         end = pl.col("start") + pl.max_horizontal("length", 0)
         known = known.with_columns(

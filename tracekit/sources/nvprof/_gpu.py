@@ -108,9 +108,7 @@ class GpuWork:
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Name kernels."""
         names = self._names.of(ops["name"])
-        return ops.with_columns(
-            *names, kind=pl.lit("compute", KIND), launch_size=launch_size(ops)
-        )
+        return ops.with_columns(*names, kind=pl.lit("compute", KIND), launch_size=launch_size(ops))
 
 
 def _copies(_work: GpuWork, ops: pl.DataFrame) -> pl.DataFrame:
