@@ -33,7 +33,8 @@ PUBLIC = {
         links memory_at memory_extra memory_growth memory_use memory_use_with_meta
         message_histogram nccl_calls normalised_name overhead overhead_matrix
         overhead_meta parse_keys parse_link_keys pointer_queries pointer_queries_meta
-        profiler_overhead query range_paths read_memory_table read_times scaling scaling_meta
+        profiler_overhead projected_ranges query range_paths read_memory_table read_times scaling
+        scaling_meta
         share_meaning speedup_by_class staging staging_calls study study_row study_stages
         summarise traffic_root with_routes
     """,

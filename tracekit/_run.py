@@ -112,12 +112,20 @@ class Run:
         return self.trace[name]
 
     def breakdown(
-        self, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
+        self,
+        by: str | Sequence[str] = "stage",
+        *,
+        skip: int = 0,
+        per_iteration: bool = False,
+        inclusive: bool = False,
+        depth: int | None = None,
     ) -> pl.DataFrame:
         """Return where GPU time goes; see `tracekit.analysis.breakdown`."""
         from tracekit.analysis import breakdown
 
-        return breakdown(self.trace, by, skip=skip, per_iteration=per_iteration)
+        return breakdown(
+            self.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+        )
 
     def breakdown_meta(self, by: str | Sequence[str] = "stage", *, skip: int = 0) -> dict[str, Any]:
         """Return what `breakdown` is measured against; see `tracekit.analysis.breakdown_meta`."""

@@ -9,6 +9,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import KEYS, breakdown, breakdown_meta, parse_keys, share_meaning
+from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 
@@ -193,7 +194,7 @@ def test_by_range() -> None:
     table = breakdown(_two_devices(), "range")
     assert table.columns == ["range", "ops", "total_ns", "busy_ns", "share"]
     assert table.rows() == [
-        (None, 4, 96, 96, 0.48),
+        (OUTSIDE[2], 4, 96, 96, 0.48),
         ("forward", 3, 90, 90, 0.45),
         ("forward > layer", 2, 44, 44, 0.22),
     ]
@@ -202,8 +203,8 @@ def test_by_range() -> None:
 def test_by_stage_and_range_of_ops_outside_of_all_ranges() -> None:
     table = breakdown(_two_devices(), "stage,range").select("stage", "range", "ops", "busy_ns")
     assert table.rows() == [
-        ("FP", "forward", 3, 90), ("FP", "forward > layer", 2, 44), ("WU", None, 2, 80),
-        ("IO", None, 2, 16),
+        ("FP", "forward", 3, 90), ("FP", "forward > layer", 2, 44), ("WU", OUTSIDE[2], 2, 80),
+        ("IO", OUTSIDE[2], 2, 16),
     ]  # fmt: skip
 
 
@@ -398,7 +399,7 @@ def test_per_iteration_statistics_of_kernels_keep_their_names_apart() -> None:
 
 def test_per_iteration_statistics_by_range_of_ops_without_one() -> None:
     table = breakdown(_iterations(), "range", per_iteration=True)
-    assert table.select("range", "iterations", "median_ns").rows() == [(None, 3, 70)]
+    assert table.select("range", "iterations", "median_ns").rows() == [(OUTSIDE[2], 3, 70)]
 
 
 def test_per_iteration_and_by_iteration_exclude_each_other() -> None:
@@ -501,7 +502,7 @@ def test_wrong_keys(by: Any) -> None:
 
 def test_keys() -> None:
     assert list(KEYS) == [
-        "stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration"
+        "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration"
     ]  # fmt: skip
     assert parse_keys(" stage ,device") == ("stage", "device")
     assert parse_keys(["device", "stage"]) == ("device", "stage")

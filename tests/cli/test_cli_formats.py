@@ -41,7 +41,9 @@ COMPARED = [
 OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
 SIZED = ["--bytes", "all_reduce=25MB"]
-KEYS = ["stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration"]
+KEYS = [
+    "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration",
+]  # fmt: skip
 
 LISTINGS = {
     "breakdown": [
@@ -50,6 +52,9 @@ LISTINGS = {
         ["breakdown", "ddp", "--by", "stage,device", "--skip", "1"],
         ["breakdown", "--by", "kernel", "--by", "stage,stream"],
         ["breakdown", str(SAMPLE)],
+        ["breakdown", "--by", "range", "--inclusive"],
+        ["breakdown", "--by", "range", "--depth", "2", "--skip", "1"],
+        ["breakdown", str(OTHER), "--by", "range", "--inclusive"],
     ],
     "links": [
         *(["links", "--by", key, *SIZED] for key in LINK_KEYS),

@@ -23,6 +23,7 @@ from tracekit.analysis._epochs import (
     iterations_per_epoch,
 )
 from tracekit.analysis._features import capabilities, features
+from tracekit.analysis._inclusive import projected_ranges
 from tracekit.analysis._kernel_names import normalised_name
 from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
 from tracekit.analysis._labels import batch_label
@@ -119,6 +120,7 @@ __all__ = [
     "pointer_queries",
     "pointer_queries_meta",
     "profiler_overhead",
+    "projected_ranges",
     "query",
     "range_paths",
     "read_memory_table",

@@ -16,10 +16,12 @@ from tracekit.analysis._keys import (
     is_by_stage,
     parse_keys,
 )
+from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
-from tracekit.analysis._tallies import Counting, GroupTally, StageTally
+from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
+from tracekit.analysis._views import chosen_view
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, KIND, Trace
@@ -40,7 +42,13 @@ _KERNEL_STATISTICS = [
 
 
 def breakdown(
-    trace: Trace, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
+    trace: Trace,
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    per_iteration: bool = False,
+    inclusive: bool = False,
+    depth: int | None = None,
 ) -> pl.DataFrame:
     """Return where GPU time goes, grouped by one or more keys.
 
@@ -61,6 +69,11 @@ def breakdown(
         How many iterations to leave out at the beginning.
     per_iteration
         Add, over iterations, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy time.
+    inclusive
+        By range alone: count in each range what the ranges inside it launch, too. The columns are
+        then those of `RANGE_COLUMNS`, and those by layer, which stands alone, of `LAYER_COLUMNS`.
+    depth
+        How many levels of ranges to list, which counts inclusively.
 
     Returns
     -------
@@ -81,13 +94,17 @@ def breakdown(
     Raises
     ------
     UsageError
-        If a key is unknown, or iterations are asked for that the run has not.
+        If a key is unknown, cannot be joined with what else is asked for, or iterations are asked
+        for that the run has not.
     MissingDataError
         If the run has neither GPU work nor NVTX ranges that are stages, or the key is one of GPU
         work and it has none.
     """
     keys = parse_keys(by)
     work = work_of(trace, keys)
+    view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
+    if view is not None:
+        return view(work, skip)[0]
     found = _found(work, keys, skip=skip)
     return _table(work, keys, found, skip=skip, per_iteration=per_iteration)
 
@@ -107,13 +124,23 @@ def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
 
 
 def breakdown_with_meta(
-    trace: Trace, by: str | Sequence[str] = "stage", *, skip: int = 0, per_iteration: bool = False
+    trace: Trace,
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    per_iteration: bool = False,
+    inclusive: bool = False,
+    depth: int | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be.
 
     By rank alone there is also ``outlier_ranks``; see `outlier_ranks` in this package.
     """
     keys = parse_keys(by)
+    view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
+    if view is not None:
+        table, more = view(work_of(trace, keys), skip)
+        return table, {**breakdown_meta(trace, skip=skip), **more}
     if "iteration" in keys:  # its windows are not those that the run is measured by
         table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
         return table, breakdown_meta(trace, skip=skip)
@@ -148,21 +175,20 @@ def _found(work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = Fa
 
 def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> GroupTally:
     columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
-    tables = {"pid": ("processes", "process", "pid"), "range": ("ranges", "range", "path")}
-    named = {
-        name: (number, _by_number(trace[table], number, value))
-        for name, (table, number, value) in tables.items()
-        if name in columns
-    }
-    for name in OF_PROCESSES:
-        if name in columns:
-            named[name] = ("process", process_ranks(trace)[name])
+    named = {name: _named(trace, name) for name in columns if name in _NAMED}
     return GroupTally(columns, counting, "kernel" in keys, named)
 
 
-def _by_number(table: pl.LazyFrame, number: str, value: str) -> pl.Series:
-    """Return a column of a table in the order of the rows' numbers, which run from 0."""
-    return table.select(number, value).sort(number).collect()[value]
+_NAMED = ("pid", "range", *OF_PROCESSES)
+
+
+def _named(trace: Trace, name: str) -> Named:
+    if name == "range":
+        return named_ranges(trace)
+    if name == "pid":
+        pids = trace["processes"].select("process", "pid").sort("process").collect()["pid"]
+        return Named(("process",), pl.col("process"), pids)
+    return Named(("process",), pl.col("process"), process_ranks(trace)[name])
 
 
 def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:

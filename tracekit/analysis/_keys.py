@@ -23,6 +23,7 @@ _KEYS = {
     "kind": _Key(("kind",), "what an op does"),
     "kernel": _Key(("name", "kind"), "name of a kernel; only kernels are listed"),
     "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
+    "layer": _Key(("layer",), "layer of the network, forward and backward; stands alone"),
     "device": _Key(("device",), "GPU", divides_time=True),
     "stream": _Key(("device", "pid", "stream"), "CUDA stream of a process on a GPU"),
     "rank": _Key(("rank",), "rank of the process in its job"),

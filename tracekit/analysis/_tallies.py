@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 import polars as pl
@@ -189,6 +190,25 @@ def _marked(table: pl.DataFrame, window: pl.Series, how: Counting) -> pl.DataFra
     return table if how.window else table.with_columns(pl.lit(window).first().alias("window"))
 
 
+@dataclass(frozen=True)
+class Named:
+    """A key of ops that stands in another table.
+
+    Parameters
+    ----------
+    columns
+        The columns of ops that tell which row of the table is an op's.
+    number
+        That row.
+    values
+        What stands there.
+    """
+
+    columns: tuple[str, ...]
+    number: pl.Expr
+    values: pl.Series
+
+
 @dataclass
 class GroupTally:
     """Lengths, numbers and durations of ops in groups.
@@ -202,22 +222,21 @@ class GroupTally:
     by_kernel
         Whether only kernels count, and their durations are kept for statistics.
     named
-        For keys that stand in another table: the column of ops that numbers its rows, and what
-        stands in these.
+        The keys that stand in another table.
     """
 
     keys: Sequence[str]
     counting: Counting
     by_kernel: bool
-    named: Mapping[str, tuple[str, pl.Series]]
+    named: Mapping[str, Named]
     _sums: list[pl.DataFrame] = field(default_factory=list)
     _kernels: list[pl.DataFrame] = field(default_factory=list)
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
-        keys = [self.named[key][0] if key in self.named else key for key in self.keys]
-        return [*keys, *self.counting.columns]
+        keys = (self.named[key].columns if key in self.named else (key,) for key in self.keys)
+        return [*chain.from_iterable(keys), *self.counting.columns]
 
     def clear(self) -> None:
         """Begin anew."""
@@ -230,7 +249,8 @@ class GroupTally:
         if self.by_kernel:
             rows = rows.filter(_IS_KERNEL)
         rows = rows.with_columns(
-            values.gather(rows[number]).alias(key) for key, (number, values) in self.named.items()
+            key.values.gather(rows.select(key.number).to_series()).alias(name)
+            for name, key in self.named.items()
         )
         keys = [*how.window, *self.keys]
         if self.by_kernel:

@@ -51,7 +51,7 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     is_told = lacks_before | lacks_after
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
-        .then(pl.col("ops") >= pl.when(is_told).then("least").otherwise(_LIKE_OTHERS * pl.col("least")))
+        .then(pl.col("ops") >= pl.when(is_told).then(1.0).otherwise(_LIKE_OTHERS) * pl.col("least"))
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)

@@ -18,7 +18,9 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import Listing
 
-KEYS = ("stage", "kind", "kernel", "range", "device", "stream", "rank", "node", "iteration")
+KEYS = (
+    "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration"
+)  # fmt: skip
 """What a breakdown can group by."""
 
 
@@ -32,6 +34,16 @@ def breakdown(
         bool,
         typer.Option("--per-iteration", help="Add median, p5 and p95 over the iterations."),
     ] = False,
+    inclusive: Annotated[
+        bool,
+        typer.Option(
+            "--inclusive", help="By range: count in a range what the ranges inside it launch, too."
+        ),
+    ] = False,
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", min=1, metavar="N", help="List N levels of ranges, inclusively."),
+    ] = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
@@ -44,9 +56,12 @@ def breakdown(
 
     keys = split_keys(by)
     opened = open_run(run, store, rules, iteration)
-    rows, meta = breakdown_with_meta(opened.trace, keys, skip=skip, per_iteration=per_iteration)
+    rows, meta = breakdown_with_meta(
+        opened.trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+    )
     meta["share"] = share_meaning(keys)
     if opened.warnings:
         meta = {**meta, "warnings": list(opened.warnings)}
-    title = f"{opened.name} · time by {', '.join(keys)}"
+    within = ", with all inside" if "inclusive" in meta else ""
+    title = f"{opened.name} · time by {', '.join(keys)}{within}"
     return Listing("breakdown", opened.name, rows, meta, title, "no ops in this window")

@@ -333,8 +333,8 @@ VERDICTS = Table(
         Column("structure", pl.String, "what the structure of its GPU work says: `threads` (stages "
                "by threads), `order` (stages estimated from order), `refused` (signs of training, "
                "no stages), `none` (no sign of training); null where it was not asked"),
-        Column("decides", pl.Boolean, "whether stages rest on structure: where ranges tell them, it "
-               "is a second opinion", nullable=False),
+        Column("decides", pl.Boolean, "whether stages rest on structure; where ranges tell them, "
+               "it is a second opinion", nullable=False),
         Column("structure_evidence", pl.String, "what that rests on, in words"),
         Column("contradictions", pl.String, "what contradicts it, in words"),
         Column("gaps", pl.Int64, "gaps between backward passes"),

@@ -9,7 +9,7 @@ all made of these.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median_high
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +26,7 @@ NULL = "-"
 
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
-_WINDOW = re.compile(r"(^|_)(window|idle)_ns$")
+_WINDOW = re.compile(r"(^|_)(window|idle|host|projected)_ns$")
 _SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _PERCENT = re.compile(r"_percent$")
@@ -38,6 +38,10 @@ _IDENTIFIER = re.compile(
     r"|range|rank|report|result|stream|thread|tid)$"
 )
 
+_SEPARATOR = " > "
+"""Between the parts of a path."""
+_DEEPEST = 12
+"""Below this, ranges are indented no further."""
 _LABELS = {"launched": "launches known", "coverage": "coverage (stages known)"}
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
@@ -96,12 +100,31 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
         The units suit so many of its first rows; by default all.
     """
     scales = _time_scales(frame.head(frame.height if height is None else height))
-    return [
+    columns = [
         _shown_number(series, scales.get(series.name))
         if series.dtype.is_numeric()
         else _shown_text(series)
         for series in frame.get_columns()
     ]
+    return _indented(columns, frame) if {"range", "depth"} <= {*frame.columns} else columns
+
+
+def _indented(columns: Sequence[ShownColumn], frame: pl.DataFrame) -> list[ShownColumn]:
+    """Show ranges as the tree that they are: the last part of each path, below that around it."""
+    depths = frame["depth"].to_list()
+    return [
+        replace(column, texts=[*map(_branch, column.texts, depths)])
+        if column.name == "range"
+        else column
+        for column in columns
+        if column.name != "depth"
+    ]
+
+
+def _branch(path: str, depth: int | None) -> str:
+    if depth is None:
+        return path
+    return "  " * min(depth, _DEEPEST) + path.rsplit(_SEPARATOR, 1)[-1]
 
 
 def duration(value: Number) -> str:

@@ -15,7 +15,7 @@ from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._text import cells, pad, shorten, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 GAP = 2
 """Spaces between columns."""
@@ -25,6 +25,7 @@ _LEAST_PROSE = 18
 _LEAST_NAME = 30
 _LEAST_LABEL = 12
 _SPARE = (
+    "style", "launching", "own_busy_ns",
     "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
     "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks",
@@ -139,8 +140,13 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
     """Return the column to leave out first: an unknown one, one that others imply, or the last."""
     unknown = (p for p in reversed(placed) if set(p.column.texts) == {NULL})
     by_name = {p.column.name: p for p in placed}
-    spare = (by_name[name] for name in _SPARE if name in by_name)
+    spare = (by_name[name] for name in _SPARE if name in by_name and _is_spare(name, by_name))
     return next(unknown, None) or next(spare, placed[-1])
+
+
+def _is_spare(name: str, others: Collection[str]) -> bool:
+    """Tell whether other columns say about the same; nothing says what busy time does but these."""
+    return name != "busy_ns" or not {"exposed_ns", "total_ns"}.isdisjoint(others)
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:

@@ -197,6 +197,18 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
+    "inclusive": lambda _: [
+        "busy: of what a range and those inside it launched; own_busy: of what it launched itself"
+    ],
+    "depth": lambda value: (
+        []
+        if value is None
+        else [f"{count(value, 'level')} of ranges; what is deeper counts in these"]
+    ),
+    "joined": lambda value: [
+        f"layer of {text_of(name)} known by: {_shares(shares)} of its ops' time"
+        for name, shares in value.items()
+    ],
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],

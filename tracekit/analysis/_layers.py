@@ -1,0 +1,97 @@
+"""Where GPU time goes by layer of the network, forward and backward side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis._layer_ranges import RangeLayers, range_layers
+from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._tallies import GroupTally, Named
+from tracekit.analysis._work import Work
+
+NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
+"""Work of FP and BP that is in no layer."""
+LAYER_COLUMNS = (
+    "layer", "fp_ops", "fp_busy_ns", "bp_ops", "bp_busy_ns", "ops", "busy_ns", "share",
+)  # fmt: skip
+_STAGE = pl.col("stage")
+_PASS = Named(
+    ("stage",),
+    pl.when(_STAGE == "FP").then(0).when(_STAGE == "BP").then(1),
+    pl.Series(["fp", "bp"]),
+)
+
+
+def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return what each layer takes, in the order in which layers first run forward.
+
+    Returns
+    -------
+    The table with `LAYER_COLUMNS`; and of FP and BP how much of their busy time was joined with a
+    layer, and how.
+    """
+    found = range_layers(work.trace)
+    counting = work.counting(is_cut=skip > 0)
+    keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}
+    tallies = [
+        GroupTally(by, counting, by_kernel=False, named={key: keys[key] for key in by})
+        for by in (["layer"], ["layer", "pass"], ["pass", "joined"])
+    ]
+    windows = hand_out(work.trace, tallies, skip=skip, per_iteration=False)
+    both, each, joined = (tally.groups() for tally in tallies)
+    window = int((windows["end"] - windows["start"]).sum())
+    share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
+    table = _side_by_side(both, each).with_columns(share=share)
+    names = pl.concat([found.layers, pl.Series(NO_LAYER)])
+    named = table.with_columns(layer=names.gather(table["layer"]))
+    return named.select(LAYER_COLUMNS), {"joined": _shares(joined)}
+
+
+def _layer_of(found: RangeLayers) -> Named:
+    """Return the place of an op's layer, the two of `NO_LAYER` being last; null if of no pass."""
+    number, count = len(found.of_range), len(found.layers)
+    values = [
+        pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
+        for which in range(len(NO_LAYER))
+    ]
+    row = pl.coalesce("range", number) + _PASS.number * (number + 1)
+    return Named(("range", "stage"), row, pl.concat(values))
+
+
+def _joined_by(found: RangeLayers) -> Named:
+    """Return how an op's layer is known."""
+    values = pl.concat([found.joined, pl.Series([None], dtype=pl.String)]).fill_null("none")
+    row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
+    return Named(("range", "stage"), row, values)
+
+
+def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
+    """Return a row per layer: of both passes together, and of each."""
+    sums = pl.col("ops", "busy_ns").sum()
+    table = both.drop_nulls("layer").group_by("layer").agg(sums)
+    for name in _PASS.values:
+        own = (
+            each.filter(pl.col("pass") == name)
+            .group_by("layer")
+            .agg(
+                pl.col("ops").sum().alias(f"{name}_ops"),
+                pl.col("busy_ns").sum().alias(f"{name}_busy_ns"),
+            )
+        )
+        table = table.join(own, on="layer", how="left")
+    return table.with_columns(pl.col("^[fb]p_.*$").fill_null(0)).sort("layer")
+
+
+def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
+    """Return by pass which share of its time was joined in each way."""
+    sums = joined.drop_nulls("pass").group_by("pass", "joined").agg(pl.col("total_ns").sum())
+    shares = sums.with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum().over("pass"))
+    return {
+        name.upper(): dict(
+            shares.filter(pl.col("pass") == name).sort("joined").select("joined", "share").rows()
+        )
+        for name in _PASS.values
+        if name in shares["pass"]
+    }

@@ -1,0 +1,45 @@
+"""What to call ops that no push/pop range holds."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis._tallies import Named
+from tracekit.model import Trace
+
+OUTSIDE = ("(no launching call)", "(backward thread)", "(outside push/pop ranges)")
+"""Ops whose call was not recorded; of a thread that runs backward passes, which ranges of other
+threads do not hold; and all others."""
+_OF_BACKWARD = ("backward_thread", "autograd")
+"""Sources of stages by which a thread is known to run backward passes."""
+
+
+def outside_code(trace: Trace) -> pl.Expr:
+    """Return which of `OUTSIDE` is the name of an op, by its ``launch_thread``."""
+    backward = (
+        trace["ops"].filter(pl.col("stage_source").is_in(_OF_BACKWARD))
+        .select(pl.col("launch_thread").unique()).drop_nulls().collect().to_series()
+    )  # fmt: skip
+    thread = pl.col("launch_thread")
+    others = pl.when(thread.is_in(backward.implode())).then(1).otherwise(2)
+    return pl.when(thread.is_null()).then(0).otherwise(others)
+
+
+def named_ranges(trace: Trace) -> Named:
+    """Return the key `range` of ops: the path of the innermost range, or why there is none."""
+    paths = trace["ranges"].select("range", "path").sort("range").collect()["path"]
+    outside = outside_code(trace) + len(paths)
+    return Named(
+        ("range", "launch_thread"),
+        pl.coalesce("range", outside),
+        pl.concat([paths, pl.Series(OUTSIDE, dtype=paths.dtype)]),
+    )
+
+
+def outside_ranges(trace: Trace) -> Named:
+    """Return why ops lie in no push/pop range, null for those that do."""
+    return Named(
+        ("range", "launch_thread"),
+        pl.when(pl.col("range").is_null()).then(outside_code(trace)),
+        pl.Series(OUTSIDE),
+    )

@@ -1,0 +1,46 @@
+"""Breakdowns that are no grouping of ops: by range with all that is inside, and by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from tracekit.analysis._inclusive import inclusive_ranges
+from tracekit.analysis._layers import layers
+from tracekit.analysis._work import Work
+from tracekit.errors import UsageError
+
+View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
+"""Makes a table of a run with so many iterations left out, and what else is said of it."""
+
+
+def chosen_view(
+    keys: Sequence[str], *, per_iteration: bool, inclusive: bool, depth: int | None
+) -> View | None:
+    """Return what makes the breakdown that is asked for, or None if it is a grouping of ops.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be had with what else is asked for.
+    """
+    if inclusive or depth is not None:
+        _check_alone(keys, "range", per_iteration=per_iteration)
+        if depth is not None and depth < 1:
+            raise UsageError(f"{depth} levels of ranges cannot be listed", "give 1 or more")
+        return partial(inclusive_ranges, depth=depth)
+    if "layer" in keys:
+        _check_alone(keys, "layer", per_iteration=per_iteration)
+        return layers
+    return None
+
+
+def _check_alone(keys: Sequence[str], key: str, *, per_iteration: bool) -> None:
+    what = "an inclusive breakdown" if key == "range" else "a breakdown by layer"
+    if list(keys) != [key]:
+        raise UsageError(f"{what} is by {key} alone", f"ask --by {key}")
+    if per_iteration:
+        raise UsageError(f"{what} has no statistics over iterations", "leave out --per-iteration")
