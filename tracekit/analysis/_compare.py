@@ -319,7 +319,7 @@ def _recorded(trace: Trace) -> set[str]:
 
 def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
     columns = list(a.columns)
-    rows = _all_rows(a.values, b.values, columns)
+    rows = _all_rows(trace, a.values, b.values, columns)
     samples = (_matrix(a, a.values, rows, columns), _matrix(b, b.values, rows, columns))
     table = pl.concat(
         [rows.drop("row"), _side_by_side(*samples), _shown(*samples, has_verdict=has_verdict)],
@@ -339,17 +339,17 @@ def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.D
     )  # fmt: skip
     sized = ["a_bytes", "b_bytes"] if "bytes" in a.values.columns else []
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
-    table = shown(with_path_texts(trace, table).sort(order, nulls_last=True))
-    return table.select(
+    return shown(table.sort(order, nulls_last=True)).select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *_SHOWN,
         "only_in",
     )  # fmt: skip
 
 
-def _all_rows(a: pl.DataFrame, b: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Return the groups of either run, numbered."""
+def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """Return the groups of either run, numbered, with the texts of paths in `trace` beside them."""
     both = pl.concat([a.select(columns), b.select(columns)]).unique()
-    return both.sort(columns, nulls_last=True).with_row_index("row")
+    texts = with_path_texts(trace, both)
+    return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
 def _matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
