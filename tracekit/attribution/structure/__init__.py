@@ -1,0 +1,14 @@
+"""Stages and steps of a process without ranges, from who launches what, and in what order.
+
+Where backward has launching threads of its own, two sides take turns (`_pair`). The turns of one
+are backward passes; the gaps between (`_turns`) are taken apart at the usual one (`_gaps`, `_cut`)
+into updates, input and forward passes (`_by_threads`), and made into steps (`_steps`). With one
+thread only, the period of the sequence and the mirror image that a backward pass is of its forward
+pass give an estimate (`_by_order`, `_period`, `_mirror`). What else runs is told last (`_rest`).
+What names say is data: ``schemas/stages/structure.toml`` (`_signs`). Nothing here reads a range.
+"""
+
+from tracekit.attribution.structure._find import find_structure
+from tracekit.attribution.structure._work import Doubt, Structure, Work
+
+__all__ = ["Doubt", "Structure", "Work", "find_structure"]

@@ -1,0 +1,224 @@
+"""An estimate of stages and steps from the order of launches, where one thread launches all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.attribution.structure._period import Period, find_period
+from tracekit.attribution.structure._repeats import Repeats, find_repeats
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
+from tracekit.attribution.structure._told import Told, nothing
+from tracekit.attribution.structure._work import (
+    ME,
+    MEMSET,
+    NOTHING,
+    Array,
+    Doubt,
+)
+
+_KERNELS = 30
+_REPEATS = 2.5
+"""How often a period must come for a step to be seen whole wherever a recording begins."""
+_STEPS = 2
+_UPDATES = 3
+"""Updates that must be seen for them to say where training is."""
+_ALIKE = 0.5
+"""Share of the steps that must be like the one that is taken apart."""
+_ITERATES = 0.9
+"""Share of a process' launches that must be in its repetitions for them to be its iterations."""
+_SYMBOLS = 3
+"""A repetition of fewer different ops is a loop inside of something."""
+
+
+def by_order(lane: Lane) -> Told:
+    """Estimate the stages of a device's work, or say why they cannot be told."""
+    rows = _main_sequence(lane)
+    kernels = int(lane.kernel[rows].sum())
+    if kernels < _KERNELS:
+        return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
+    own = lane.take(rows)
+    span, near = _updated(own)
+    period = find_period(own.symbol[span], near)
+    if not period.size:
+        return _without(
+            lane, f"no period: {period.share:.0%} of the launches agree with a later one"
+        )
+    sequence = _Sequence(lane, rows, own, span, period)
+    step = usual_step(own, (span.start + span.stop) // 2, period.size)
+    found = find_repeats(own.symbol, step.symbol, step.lead)
+    if not _trains(lane):
+        return _iterates(sequence, found)
+    apart = take_apart(own.take(step.rows), step)
+    refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
+    if refused:
+        told = _without(lane, sequence.text, refused)
+        return replace(told, period=period.size, repeats=sequence.repeats)
+    return _estimated(sequence, apart, found)
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """What the busiest thread launches on its main stream, and how that repeats.
+
+    Parameters
+    ----------
+    lane
+        All work of the device.
+    rows, own
+        Which of it is of the sequence, and that work.
+    span
+        The part of it, from the first update to the last, in which the period was found.
+    period
+        The period.
+    """
+
+    lane: Lane
+    rows: Array
+    own: Lane
+    span: slice
+    period: Period
+
+    @property
+    def repeats(self) -> float:
+        """How often the period comes."""
+        return round(int(self.span.stop - self.span.start) / self.period.size, 1)
+
+    @property
+    def text(self) -> str:
+        """A sentence about the period."""
+        return (
+            f"launches repeat after {self.period.size:,}, {self.repeats} times"
+            f" ({self.period.share:.1%} agree)"
+        )
+
+    @property
+    def too_few(self) -> str:
+        """Why the period comes too rarely; empty if it does not."""
+        return "too few periods" if self.repeats < _REPEATS else ""
+
+
+def _main_sequence(lane: Lane) -> Array:
+    """Return the ops that the busiest thread launches on its main stream, without collectives."""
+    work = lane.work
+    chosen = lane.kernel.copy()
+    for column in (work.thread, work.context_stream):
+        values, which, _ = np.unique(column, return_inverse=True, return_counts=True)
+        if chosen.any():
+            chosen &= which == np.bincount(which[chosen], minlength=values.size).argmax()
+    if not chosen.any():
+        return np.zeros(0, np.int64)
+    one = int(chosen.argmax())
+    same = (work.thread == work.thread[one]) & (work.context_stream == work.context_stream[one])
+    return np.flatnonzero(same & (work.collective == 0) & (work.kind != MEMSET))
+
+
+def _updated(lane: Lane) -> tuple[slice, float]:
+    """Return the part of a sequence with updates, and how many launches lie between two of them.
+
+    Epochs repeat more exactly than steps, and layers more often; a step has one update. Where
+    updates are not seen, all of the sequence counts, and 0 is returned.
+    """
+    marks = np.flatnonzero(lane.optimizer | lane.layer)
+    starts = marks[np.diff(lane.optimizer[marks].astype(np.int8), prepend=0) == 1]
+    if starts.size < _UPDATES:
+        return slice(0, len(lane)), 0
+    near = float(np.median(np.diff(starts)))
+    last = int(np.flatnonzero(lane.optimizer)[-1])
+    return slice(max(int(starts[0] - near), 0), last + 1), near
+
+
+def _trains(lane: Lane) -> bool:
+    return bool(lane.optimizer.any() or lane.backward.any())
+
+
+def _without(lane: Lane, *why: str) -> Told:
+    """Tell nothing: refused where something speaks for training."""
+    signs = ", ".join(
+        f"{int(mask.sum()):,} {name}"
+        for name, mask in (
+            ("optimizer kernels", lane.optimizer),
+            ("kernels of gradients", lane.backward),
+            ("collectives that may exchange gradients", lane.exchange),
+        )
+        if mask.any()
+    )
+    if _trains(lane) or (signs and lane.kernel.sum() >= _KERNELS):
+        why = (*why, f"signs of training ({signs}), but stages cannot be told")
+        return nothing(len(lane), *why, training=None)
+    return nothing(len(lane), *why, "no sign of training")
+
+
+def _too_few(found: Repeats, expected: float) -> str:
+    steps = found.begins.size
+    if steps >= _STEPS and steps >= _ALIKE * expected:
+        return ""
+    return f"only {steps:,} of about {expected:.0f} steps are like the usual one"
+
+
+def _iterates(sequence: _Sequence, found: Repeats) -> Told:
+    """Tell the iterations of a process that does not train."""
+    size, launches = sequence.period.size, sequence.rows.size
+    told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
+    covered = (found.number >= 0).mean()
+    different = np.unique(sequence.own.symbol).size
+    if sequence.too_few or covered < _ITERATES or different < _SYMBOLS:
+        return told
+    step = told.step.copy()
+    step[sequence.rows] = found.number
+    return replace(told, step=step, whole=found.whole(size, launches))
+
+
+def _estimated(sequence: _Sequence, apart: Step, found: Repeats) -> Told:
+    """Give all work of the sequence the stages of the usual step."""
+    lane, rows = sequence.lane, sequence.rows
+    stage, step = np.full((2, len(lane)), NOTHING)
+    stage[rows] = _stages(sequence.own, apart, found)
+    step[rows] = found.number
+    _memsets(lane, rows, stage)
+    count, whole = int(found.begins.size), found.whole(sequence.period.size, rows.size)
+    return Told(
+        stage=stage.astype(np.int8),
+        step=step.astype(np.int32),
+        core=np.isin(lane.work.thread, lane.work.thread[rows[:1]]),
+        method="order",
+        training=True,
+        whole=whole,
+        evidence=(sequence.text, *apart.evidence),
+        contradictions=apart.contradictions,
+        usual_gaps=count,
+        gaps=max(round(sequence.repeats), count),
+        doubts=tuple(
+            Doubt(cut, before * count, after * count) for cut, before, after in apart.doubts
+        ),
+        cut_begin=int(not whole[0]),
+        cut_end=int(not whole[-1]),
+        period=sequence.period.size,
+        repeats=sequence.repeats,
+    )
+
+
+def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
+    """Give each op of the sequence the stage of its place in the usual step."""
+    stage = np.full(len(own), NOTHING)
+    told = found.offset >= 0
+    stage[told] = apart.stage[found.offset[told]]
+    layers = np.concatenate(([0], np.cumsum(own.layer)))
+    trains = np.concatenate(([0], np.cumsum(own.backward | own.optimizer)))
+    for begin, end in found.between():
+        if not layers[end] - layers[begin]:
+            stage[begin:end] = NOTHING
+        elif trains[end] == trains[begin]:  # else it is a step that differs
+            stage[begin:end] = ME
+    return stage
+
+
+def _memsets(lane: Lane, rows: Array, stage: Array) -> None:
+    """Memory is set for what the stream does next to it."""
+    stream = lane.work.context_stream[rows[0]]
+    sets = np.flatnonzero((lane.work.kind == MEMSET) & (lane.work.context_stream == stream))
+    before = np.searchsorted(rows, sets) - 1
+    known = before >= 0
+    stage[sets[known]] = stage[rows[before[known]]]

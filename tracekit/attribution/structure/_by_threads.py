@@ -1,0 +1,248 @@
+"""Stages and steps where backward has launching threads of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
+from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._sequences import (
+    alike,
+    common_suffix,
+    ranges_of,
+    total_in,
+)
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._steps import number_bursts
+from tracekit.attribution.structure._told import Told, nothing
+from tracekit.attribution.structure._turns import Turns, take_turns
+from tracekit.attribution.structure._work import (
+    BP,
+    D2D,
+    D2H,
+    FP,
+    H2D,
+    IO,
+    ME,
+    MEMSET,
+    NOTHING,
+    SEND_RECV,
+    WU,
+    Array,
+    Doubt,
+)
+
+_SHORT = 0.9
+"""A backward pass of less than this share of the median one is cut off, or has holes."""
+_PARTIAL = 0.9
+"""Share of places in which the end of a recording must agree with the beginning of a forward."""
+_CLEARED = 3
+"""From how many fills on, at the start of a step, these clear gradients; one is a new tensor."""
+_KNOWN = 0.3
+"""Share of the start-up's ops that must be the network's for it to hold evaluation."""
+_FEW_USUAL = 0.5
+
+
+def by_threads(lane: Lane, pair: Pair) -> Told:
+    """Tell the stages of a device's work from the turns that the pair takes."""
+    turns, rows = take_turns(lane, pair)
+    if turns.bursts.size == 1:
+        return nothing(len(lane), "a single backward pass", training=None)
+    parts = part_gaps(turns)
+    bursts, several = number_bursts(turns, parts)
+    own = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
+    stage, step = np.full((2, len(lane)), NOTHING)
+    stage[rows], step[rows] = own.stage, own.step
+    first, last = _edges(turns, parts, bursts)
+    whole = np.ones(int(bursts[-1]) + 1, bool)
+    whole[[0, -1]] = whole[[0, -1]] & [first, last]
+    if whole.size == 1:
+        whole[0] = first and last
+    return Told(
+        stage=stage.astype(np.int8),
+        step=step.astype(np.int32),
+        core=pair.main | pair.backward,
+        method="threads",
+        training=True,
+        whole=whole,
+        evidence=_evidence(turns, parts, pair, bursts, several),
+        contradictions=_contradictions(turns, parts, pair),
+        usual_gaps=parts.usual,
+        gaps=turns.bursts.size - 1,
+        doubts=_doubts(turns, parts),
+        cut_begin=int(not first or own.begins_in_update),
+        cut_end=int(not last or own.ends_in_forward),
+    )
+
+
+def _is_pipeline(lane: Lane) -> bool:
+    """Tell whether activations are sent: then forward passes without backward warm a pipeline."""
+    return bool((lane.work.collective == SEND_RECV).any())
+
+
+@dataclass(frozen=True)
+class _Stages:
+    stage: Array
+    step: Array
+    begins_in_update: bool
+    ends_in_forward: bool
+
+
+def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _Stages:
+    """Return the stage and the step of each op of the pair."""
+    lane, first, last = turns.lane, turns.first, turns.first.size - 1
+    stage, step = np.full((2, len(lane)), NOTHING)
+    before = np.concatenate(([NOTHING], bursts))
+    after = np.append(bursts, NOTHING)
+
+    def put(begin: Array, end: Array, what: int, steps: Array) -> None:
+        places, owner = ranges_of(begin, end)
+        stage[places], step[places] = what, steps[owner]
+
+    heads, fronts = first + parts.head, first + parts.front
+    put(first, heads, WU, before)
+    put(fronts, turns.stop, FP, after)
+    put(turns.bursts, turns.ends, BP, bursts)
+    _lead(lane, stage, fronts, turns.stop)
+    tail = _update_at_start(turns, parts)
+    stage[fronts[0] - tail : fronts[0]] = WU
+    partial = _forward_at_end(turns, parts)
+    stage[heads[last] : heads[last] + partial] = FP
+    _lead(lane, stage, heads[-1:], heads[-1:] + partial)
+    heads[last] += partial
+    fronts[0] -= tail
+    if pipeline:
+        put(heads[1:-1], fronts[1:-1], FP, after[1:-1])
+    else:
+        _evaluate(turns, parts, stage, heads, fronts)
+    late = (stage == FP) & lane.batch & (lane.work.kind == H2D)
+    stage[late] = IO
+    return _Stages(stage, step, bool(tail), bool(partial))
+
+
+def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
+    """Tell what a forward pass begins with: copies of its input, and gradients that are cleared."""
+    kind = lane.work.kind
+    fill = lane.fill | (kind == MEMSET)
+    copy = np.isin(kind, (H2D, D2D, D2H))
+    places, owner = ranges_of(begin, end)
+    # How far each forward pass consists of nothing else.
+    other = np.append(np.flatnonzero(~(fill | copy)), len(lane))
+    until = np.minimum(other[np.searchsorted(other, begin)], end)
+    lead = places[places < until[owner]]
+    cleared = total_in(fill, begin, until) >= _CLEARED
+    stage[lead[kind[lead] == D2H]] = NOTHING
+    stage[lead[np.isin(kind[lead], (H2D, D2D))]] = IO
+    rows, of = ranges_of(begin, until)
+    stage[rows[cleared[of] & fill[rows]]] = WU
+
+
+def _update_at_start(turns: Turns, parts: Parts) -> int:
+    """Return how many ops before the first forward pass are the end of an update."""
+    if not parts.cut.at:
+        return 0
+    usual, symbol = turns.gap(parts.template), turns.lane.symbol
+    start = symbol[: int(parts.front[0])]
+    tail = common_suffix(start, symbol[usual][: parts.cut.at])
+    return tail if tail >= min(start.size, max(1, parts.cut.at // 2)) else 0
+
+
+def _forward_at_end(turns: Turns, parts: Parts) -> int:
+    """Return how many ops after the last update are a forward pass that the recording cut off."""
+    last = turns.first.size - 1
+    usual, symbol = turns.gap(parts.template), turns.lane.symbol
+    forward = symbol[usual][parts.cut.at :]
+    rest = symbol[turns.gap(last)][int(parts.head[last]) :]
+    known = rest.size < forward.size and alike(rest, forward[: rest.size]) > _PARTIAL
+    return rest.size if known else 0
+
+
+def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array) -> None:
+    """Tell forward passes that no backward pass follows: metric evaluation, with its input."""
+    lane = turns.lane
+    layers = total_in(lane.layer, begin, end) > 0
+    usual = turns.gap(parts.template)
+    network = np.isin(lane.symbol, np.unique(lane.symbol[usual][parts.cut.at :]))
+    known = total_in(network, begin, end) > _KNOWN * (end - begin)
+    layers[0] &= known[0]  # at its start a program may try its layers out
+    places, owner = ranges_of(begin, end)
+    stage[places[layers[owner]]] = ME
+    copies = ~layers[owner] & (owner > 0) & lane.batch[places] & (lane.work.kind[places] == H2D)
+    stage[places[copies]] = IO
+
+
+def _edges(turns: Turns, parts: Parts, bursts: Array) -> tuple[bool, bool]:
+    """Tell whether the first step has its beginning, and the last one its end."""
+    size = turns.stop - turns.first
+    forward = int(size[parts.template]) - parts.cut.at
+    lengths = turns.ends - turns.bursts
+    passes = np.bincount(bursts)
+    usual = int(np.median(passes))
+    first = bool(size[0] >= forward and passes[0] >= usual)
+    updates = has_update(turns, parts)
+    if updates[parts.template]:
+        last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
+    else:
+        last = bool(lengths[-1] >= _SHORT * np.median(lengths))
+    return first, last
+
+
+def _doubts(turns: Turns, parts: Parts) -> tuple[Doubt, ...]:
+    """Return the busy time between the bounds of the cut, over all gaps of the usual kind."""
+    place, work = turns.gap(parts.template), turns.lane.work
+    same = turns.kinds[1:-1] == turns.kinds[parts.template]
+    starts = turns.first[1:-1][same]
+    spent = np.concatenate(([0], np.cumsum(work.end - work.start)))
+
+    def between(low: int, high: int) -> int:
+        return int((spent[starts + high] - spent[starts + low]).sum())
+
+    cut = parts.cut
+    fed = bool(turns.lane.batch[place][cut.at : cut.high].any())
+    name = "update | input" if fed else "update | forward"
+    update = Doubt(name, between(cut.low, cut.at), between(cut.at, cut.high))
+    return (update, Doubt("forward | backward", 0, 0), Doubt("backward | update", 0, 0))
+
+
+def _evidence(
+    turns: Turns, parts: Parts, pair: Pair, bursts: Array, several: str | None
+) -> tuple[str, ...]:
+    cut, gaps = parts.cut, turns.bursts.size - 1
+    size = int(turns.stop[parts.template] - turns.first[parts.template])
+    speaks = [name for name, vote in pair.votes.items() if vote > 0]
+    launched = (
+        f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
+        f" others, {pair.steady:.0%} of them begin at the same places"
+    )
+    usual = (
+        f"{parts.usual:,} of {gaps:,} gaps between backward passes are the usual {size:,} ops,"
+        f" cut after {cut.at:,}: {cut.why}"
+    )
+    lines = [launched, f"who is who is told by {', '.join(speaks)}", usual]
+    if parts.accumulating:
+        lines.append(
+            f"gradients are accumulated: {parts.accumulating:,} gaps hold a forward pass alone, and"
+            f" {turns.bursts.size:,} backward passes make {int(bursts[-1]) + 1:,} steps"
+        )
+    if several:
+        lines.append(several)
+    return tuple(lines)
+
+
+def _contradictions(turns: Turns, parts: Parts, pair: Pair) -> tuple[str, ...]:
+    gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
+    short = int((lengths[1:-1] < _SHORT * np.median(lengths)).sum())
+    against = [name for name, vote in pair.votes.items() if vote < 0]
+    found = []
+    if against:
+        found.append(f"against these roles speaks: {', '.join(against)}")
+    if short:
+        found.append(
+            f"{short:,} of {lengths.size:,} backward passes are shorter than the others: steps"
+            " differ, or the recording has holes"
+        )
+    if parts.usual < _FEW_USUAL * gaps:
+        found.append(f"only {parts.usual:,} of {gaps:,} gaps between backward passes are alike")
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""Where the usual gap between two backward passes goes over from the update to the next forward.
+
+Two bounds come from names: no update before the last optimizer kernel has ended, and no forward
+later than the first layer. Between these the input of the next step decides, or what the host did:
+what is certain is only that the cut lies between the bounds, so the busy time there is the doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.attribution.structure._sequences import common_prefix, common_suffix
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._turns import Turns
+from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
+
+_PAUSE = 5
+"""A pause of the host says something if it is so many times the median one."""
+_SAMPLE = 50
+"""In how many gaps pauses are measured."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a gap is cut.
+
+    Parameters
+    ----------
+    at
+        How many of its ops belong to the step before.
+    low, high
+        The bounds between which the cut lies.
+    why
+        What decided.
+    """
+
+    at: int
+    low: int
+    high: int
+    why: str
+
+
+def cut_gap(turns: Turns, number: int) -> Cut:
+    """Cut a usual gap, given by its number."""
+    lane, place = turns.lane, turns.gap(number)
+    size = place.stop - place.start
+    layers = np.flatnonzero(lane.layer[place])
+    high = int(layers[0]) if layers.size else size
+    updates = np.flatnonzero(lane.optimizer[place][: high + 1])
+    low = int(updates[-1]) + 1 if updates.size else 0
+    low = min(low, high)
+    at, why = _by_copies(lane, place, low, high)
+    if at is None:
+        low, high = _by_edges(turns, number, low, high)
+        at, why = _by_pause(turns, number, low, high)
+    if at is None:
+        at, why = low or high, "nothing between the bounds"
+    at = _before_input(lane, place, at, low)
+    named = f"optimizer kernels until {low}, " if updates.size else ""
+    return Cut(at, low, high, f"{named}first layer at {high}, {why}")
+
+
+def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
+    """Cut at the first copy of a batch; else after the last result that is fetched."""
+    kind, batch = lane.work.kind[place], lane.batch[place]
+    for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
+        found = np.flatnonzero(batch[low : high + 1] & (kind[low : high + 1] == copy))
+        if found.size:
+            at = low + int(found[0])
+            return at, f"{name} at {at}"
+    fetched = np.flatnonzero(kind[low:high] == D2H)
+    if fetched.size:
+        at = low + int(fetched[-1]) + 1
+        return at, f"result fetched before {at}"
+    return None, ""
+
+
+def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
+    """Draw the bounds closer by what stands before the first backward pass and after the last.
+
+    At the edges of a whole recording a forward pass stands without an update, and an update
+    without a forward pass.
+    """
+    symbol = turns.lane.symbol
+    gap = symbol[turns.gap(number)]
+    last = turns.first.size - 1
+    first_gap, last_gap = symbol[turns.gap(0)], symbol[turns.gap(last)]
+    ended = common_prefix(last_gap, gap)
+    if low == 0 and 0 < ended == last_gap.size <= high:
+        low = ended
+    forward = common_suffix(first_gap, gap)
+    if 0 < forward < gap.size and first_gap.size < 2 * forward and low <= gap.size - forward:
+        high = min(high, gap.size - forward)
+    return low, high
+
+
+def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
+    """Cut where the host waits longest before a launch, if that stands out."""
+    same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
+    some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
+    size = int(turns.stop[number] - turns.first[number])
+    within = np.arange(max(low, 1), min(high + 1, size))
+    if not some.size or within.size <= 1:
+        return None, ""
+    launch, at = turns.lane.work.launch, turns.first[some][:, None] + within
+    pauses: Array = np.median(launch[at] - launch[at - 1], axis=0)
+    if pauses.max() <= _PAUSE * np.median(pauses):
+        return None, ""
+    found = int(within[pauses.argmax()])
+    return found, f"longest pause of the host before {found}"
+
+
+def _before_input(lane: Lane, place: slice, at: int, low: int) -> int:
+    """Move a cut before the copies of a batch that stand right before it."""
+    batch = lane.batch[place]
+    while at > max(low, 1) and batch[at - 1]:
+        at -= 1
+    return at

@@ -1,0 +1,133 @@
+"""Finds the structure of a process: device by device, then joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution.structure._by_order import by_order
+from tracekit.attribution.structure._by_threads import by_threads
+from tracekit.attribution.structure._pair import find_pair
+from tracekit.attribution.structure._rest import tell_rest
+from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._steps import table_of
+from tracekit.attribution.structure._told import Told
+from tracekit.attribution.structure._work import (
+    NOTHING,
+    STEPS,
+    Array,
+    Doubt,
+    Structure,
+    Work,
+)
+
+_METHODS = ("threads", "order", "refused", "none")
+"""From what says most to what says nothing."""
+
+
+def find_structure(work: Work) -> Structure:
+    """Find the stages and the steps of a process from what its threads launch, and in what order.
+
+    A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
+    for one step. Where stages cannot be told it refuses, and says why.
+    """
+    devices = np.unique(work.device)
+    rows = [np.flatnonzero(work.device == device) for device in devices]
+    told = [_tell(work.take(own)) for own in rows]
+    return _joined(work, devices, rows, told)
+
+
+def _tell(work: Work) -> Told:
+    """Tell the structure of the work on one device."""
+    lane = look_at(work)
+    pair = find_pair(lane)
+    told = by_threads(lane, pair) if pair is not None and pair.trains else by_order(lane)
+    if not told.training:
+        return told
+    stage, step = tell_rest(lane, told)
+    return replace(told, stage=stage, step=step)
+
+
+def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:
+    """Join what is told of devices; the one of which most is told gives the steps."""
+    stage = np.full(len(work), NOTHING, np.int8)
+    step = np.full(len(work), NOTHING, np.int32)
+    if not told:
+        return Structure(stage, step, pl.DataFrame(schema=STEPS), "none", training=False)
+    order = sorted(
+        range(len(told)),
+        key=lambda n: (_METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
+    )
+    leader = told[order[0]]
+    same = [n for n in order if told[n].method == leader.method]
+    for number in same:
+        stage[rows[number]] = told[number].stage
+    step[rows[order[0]]] = leader.step
+    steps = table_of(step, work.launch, leader.whole)
+    for number in same[1:]:
+        step[rows[number]] = _numbered(told[number].step, work.launch[rows[number]], steps)
+    steps = table_of(step, work.launch, leader.whole)
+    joined = [told[number] for number in same]
+    by_device = [(int(devices[n]), told[n]) for n in (same if len(same) > 1 else order)]
+    return Structure(
+        stage=stage,
+        step=step,
+        steps=steps,
+        method=leader.method,
+        training=leader.training,
+        evidence=_texts(by_device, lambda each: each.evidence),
+        contradictions=_texts(by_device, lambda each: each.contradictions),
+        usual_gaps=sum(each.usual_gaps for each in joined),
+        gaps=sum(each.gaps for each in joined),
+        doubts=_doubts(joined),
+        cut_begin=leader.cut_begin,
+        cut_end=leader.cut_end,
+        period=leader.period,
+        repeats=leader.repeats,
+    )
+
+
+def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
+    """Return the steps of a device, numbered as those that are launched at the same time."""
+    own = np.flatnonzero(step >= 0)
+    if not own.size or not steps.height:
+        return np.full_like(step, NOTHING)
+    _, which = np.unique(step[own], return_inverse=True)
+    # The middle launch of a step: at its beginning devices are launched one after the other.
+    order = np.argsort(which, kind="stable")
+    count = np.bincount(which)
+    middle = launch[own[order[np.cumsum(count) - count + count // 2]]]
+    place = np.searchsorted(steps["start"].to_numpy(), middle, "right") - 1
+    out = np.full_like(step, NOTHING)
+    out[own] = np.maximum(place, 0)[which]
+    return out
+
+
+def _doubts(joined: Sequence[Told]) -> tuple[Doubt, ...]:
+    cuts = dict.fromkeys(doubt.cut for told in joined for doubt in told.doubts)
+    each = [doubt for told in joined for doubt in told.doubts]
+    return tuple(
+        Doubt(
+            cut,
+            sum(doubt.before_ns for doubt in each if doubt.cut == cut),
+            sum(doubt.after_ns for doubt in each if doubt.cut == cut),
+        )
+        for cut in cuts
+    )
+
+
+def _texts(
+    by_device: Sequence[tuple[int, Told]], of: Callable[[Told], tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Return sentences, each with its device where there are several."""
+    if len(by_device) == 1:
+        return of(by_device[0][1])
+    return tuple(
+        chain.from_iterable(
+            (f"device {device}: {text}" for text in of(told)) for device, told in by_device
+        )
+    )

@@ -1,0 +1,71 @@
+"""Where a step turns from forward to backward: backward undoes layers in reverse order.
+
+What a layer launches forward comes back in backward in the same sizes, last layer first. The
+heaviest nest of equal sizes finds its middle. The place is good within a training step; that there
+is a nest is no evidence of training, for any program that repeats its sizes has one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.attribution.structure._work import Array
+
+_MOST = 1500
+"""How many launches the nest is made of. Those of the rarest sizes say most."""
+_FEWEST = 6
+_SIZES = 3
+"""With fewer different sizes any place is as good as another."""
+
+
+def find_turn(size: Array) -> tuple[int, int, float]:
+    """Return the innermost pair of the nest of equal sizes, and the share of weight in the nest.
+
+    Takes time and memory in the square of `_MOST`, or of the number of launches if that is less.
+    A launch weighs the less the more have its size.
+    """
+    _, same, count = np.unique(size, return_inverse=True, return_counts=True)
+    paired = np.flatnonzero((count[same] > 1) & (size >= 0))
+    if paired.size > _MOST:
+        rarest = np.argsort(count[same[paired]], kind="stable")[:_MOST]
+        paired = np.sort(paired[rarest])
+    if paired.size < _FEWEST or np.unique(same[paired]).size < _SIZES:
+        return 0, 0, 0.0
+    codes = same[paired]
+    weight = 1 / count[codes]
+    table = _nests(codes, weight)
+    middle = _middle(table, codes.size)
+    if middle is None:
+        return 0, 0, 0.0
+    inner, outer = paired[list(middle)]
+    whole = float((1 / count[same]).sum())
+    return int(inner), int(outer), float(2 * table[0, -1] / whole)
+
+
+def _nests(codes: Array, weight: Array) -> Array:
+    """Return at [i, j] the weight of the heaviest nest of pairs within the places i to j - 1."""
+    size = codes.size
+    table = np.zeros((size + 1, size + 1), np.float32)
+    for width in range(2, size + 1):
+        first = np.arange(size - width + 1)
+        last = first + width - 1
+        pair = np.where(codes[first] == codes[last], weight[first], 0)
+        around = table[first + 1, last] + pair
+        table[first, last + 1] = np.maximum(
+            np.maximum(table[first + 1, last + 1], table[first, last]), around
+        )
+    return table
+
+
+def _middle(table: Array, size: int) -> tuple[int, int] | None:
+    """Walk from the outside of the heaviest nest to its innermost pair."""
+    first, last, found = 0, size, None
+    while first < last - 1:
+        if table[first, last] == table[first + 1, last]:
+            first += 1
+        elif table[first, last] == table[first, last - 1]:
+            last -= 1
+        else:
+            found = (first, last - 1)
+            first, last = first + 1, last - 1
+    return found

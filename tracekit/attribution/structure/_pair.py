@@ -1,0 +1,141 @@
+"""Who trains and who runs backward: the pair of threads, and what speaks for it.
+
+Autograd runs the backward of an op on the stream of its forward, from a thread of its own, while
+the calling thread waits. So the two share their stream, they take turns, and a turn begins at the
+same few places of the program each time. Data pipelines have streams of their own, and come in
+anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._work import D2H, GRAPH, H2D, Array
+
+_FEWEST = 5
+"""Kernels that either side must have launched."""
+_PLACES = 3
+"""At how many places of the program a backward pass may begin."""
+_STEADY = 0.8
+"""Share of the turns that must begin at these."""
+_ONE_SIDED = 0.8
+"""Share of a kind of ops that one side must have for it to vote."""
+_TWO = 2
+_VOTES = 2
+"""By how many votes the roles must be told."""
+_CANDIDATES = 8
+"""How many threads are looked at as one side of a pair; those with most kernels."""
+_SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
+"""Votes that speak for training: inference and its input take turns as well."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The threads that train and those that launch their backward passes.
+
+    Parameters
+    ----------
+    main, backward
+        Which ops they launch.
+    turns
+        How many turns backward has.
+    steady
+        The share of these that begin at one of the usual places.
+    votes
+        What speaks for (1) and against (-1) who is who, by what it rests on.
+    """
+
+    main: Array
+    backward: Array
+    turns: int
+    steady: float
+    votes: dict[str, int]
+
+    @property
+    def agreed(self) -> int:
+        """By how many votes the roles are told."""
+        return sum(self.votes.values())
+
+    @property
+    def trains(self) -> bool:
+        """Whether a name or a collective speaks for training, and none against these roles."""
+        spoken = [self.votes.get(name, 0) for name in _SPOKEN]
+        return sum(spoken) >= 1 and min(spoken) >= 0
+
+
+def find_pair(lane: Lane) -> Pair | None:
+    """Return the pair that takes turns most plainly; None where no two do."""
+    pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
+    told = [pair for pair in pairs if pair.steady >= _STEADY and pair.agreed >= _VOTES]
+    return max(
+        told, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
+    )
+
+
+def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
+    """Yield two sides that share their stream: one thread, and all others together, both ways.
+
+    All others together, since DataParallel makes new threads for every forward pass, and autograd
+    more than one for passes within passes.
+    """
+    work = lane.work
+    threads, thread = np.unique(work.thread, return_inverse=True)
+    streams, stream = np.unique(work.context_stream, return_inverse=True)
+    own = lane.kernel & (work.thread >= 0)
+    pairs, kernels = np.unique(thread[own] * streams.size + stream[own], return_counts=True)
+    # Sorted by kernels, so that of a thread's streams the one with most is written last.
+    order = np.argsort(kernels, kind="stable")
+    main_stream = np.full(threads.size, -1)
+    main_stream[pairs[order] // streams.size] = pairs[order] % streams.size
+    launched = np.bincount(thread[own], minlength=threads.size)
+    for which in np.argsort(-launched, kind="stable")[:_CANDIDATES]:
+        together = (main_stream == main_stream[which]) & (main_stream >= 0)
+        if together.sum() <= 1:
+            continue
+        alone = thread == which
+        others = together[thread] & ~alone
+        yield others, alone
+        if together.sum() > _TWO:
+            yield alone, others
+
+
+def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
+    # A graph that was recorded as a whole holds many kernels.
+    worth = np.where(lane.work.kind == GRAPH, _FEWEST, lane.kernel)
+    if min(int(worth[side].sum()) for side in (main, backward)) < _FEWEST:
+        return None
+    both = np.flatnonzero(main | backward)
+    turn = backward[both]
+    begins = np.flatnonzero(turn[1:] & ~turn[:-1]) + 1
+    if begins.size <= 1:
+        return None
+    symbol = lane.symbol[both]
+    places = symbol[begins - 1] * (int(symbol.max()) + 1) + symbol[begins]
+    usual = np.sort(np.unique(places, return_counts=True)[1])[::-1]
+    steady = float(usual[:_PLACES].sum() / begins.size)
+    return Pair(main, backward, int(begins.size), steady, _votes(lane, main, backward))
+
+
+def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
+    work = lane.work
+    signs = (
+        ("optimizer kernels", lane.optimizer, 1),
+        ("copies from the host", work.kind == H2D, 1),
+        ("copies to the host", work.kind == D2H, 1),
+        ("kernels of gradients", lane.backward, -1),
+        ("gradient collectives", lane.exchange, -1),
+    )
+    votes = {}
+    for name, mask, sign in signs:
+        one, other = int((mask & main).sum()), int((mask & backward).sum())
+        if one + other and max(one, other) >= _ONE_SIDED * (one + other):
+            votes[name] = sign if one > other else -sign
+    votes["who launches first"] = 1 if main.argmax() < backward.argmax() else -1
+    first = work.main_thread
+    if first is not None and bool(((work.thread == first) & (main | backward)).any()):
+        votes["the process' first thread"] = 1 if (work.thread[main] == first).any() else -1
+    return votes

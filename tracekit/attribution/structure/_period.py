@@ -1,0 +1,102 @@
+"""After how many launches a sequence repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import fft
+
+from tracekit.attribution.structure._work import Array
+
+_SHARE = 0.9
+"""Share of the places that must agree with those one period later."""
+_SHORTEST = 8
+"""Shorter periods are all looked at."""
+_NEAR = 0.2
+"""By how much a period may differ from where it is looked for."""
+_ALWAYS = 0.6
+"""Share of the periods that a symbol must occur in to count; start-up and evaluation do not."""
+_CODES = 6
+_LAGS = 64
+"""How many lags, the best by estimate, are counted exactly."""
+_WINDOW = 1 << 17
+"""A longer sequence is looked at in its middle first."""
+
+
+@dataclass(frozen=True)
+class Period:
+    """How a sequence repeats: after `size` places (0: it does not), in a `share` of its places."""
+
+    size: int
+    share: float
+
+
+def find_period(symbols: Array, near: float = 0) -> Period:
+    """Return the shortest period of a sequence, if it has one.
+
+    Parameters
+    ----------
+    symbols
+        The sequence.
+    near
+        About where the period lies, if that is known: epochs repeat more exactly than steps, and
+        layers more often.
+    """
+    size = symbols.size
+    if size > 2 * _WINDOW:
+        middle = (size - _WINDOW) // 2
+        found = _find(symbols[middle : middle + _WINDOW], near)
+        if found.size:
+            return found
+    return _find(symbols, near)
+
+
+def _find(symbols: Array, near: float) -> Period:
+    size = symbols.size
+    if size < 3 * _SHORTEST:
+        return Period(0, 0.0)
+    lags = np.arange(_SHORTEST, size // 2)
+    if near:
+        lags = lags[np.abs(lags / near - 1) < _NEAR]
+    if not lags.size:
+        return Period(0, 0.0)
+    codes = np.unique(symbols, return_inverse=True)[1]
+    estimate = _autocorrelation(codes)[lags] / (size - lags)
+    best_lags = lags[np.argsort(-estimate, kind="stable")[:_LAGS]]
+    chosen = np.concatenate((np.arange(1, 0 if near else _SHORTEST), np.sort(best_lags)))
+    exact = np.array([_agreement(codes, int(lag)) for lag in chosen])
+    best = float(exact.max())
+    if best < _SHARE:
+        return Period(0, best)
+    # A layer's period misses once per step.
+    good = int(np.flatnonzero(1 - exact <= 2 * (1 - best) + 0.002)[0])
+    return Period(int(chosen[good]), float(exact[good]))
+
+
+def _autocorrelation(codes: Array) -> Array:
+    """Estimate at each lag how many pairs of places agree.
+
+    Symbols get random signs: the product of two places is 1 where they agree, else 0 on average.
+    """
+    size, generator = codes.size, np.random.default_rng(0)
+    room = fft.next_fast_len(2 * size, real=True)
+    power = np.zeros(room // 2 + 1, np.float32)
+    for _ in range(_CODES):
+        signs = generator.choice(np.array([-1, 1], np.float32), int(codes.max()) + 1)[codes]
+        spectrum = fft.rfft(signs, room)
+        power += spectrum.real**2 + spectrum.imag**2
+    return np.asarray(fft.irfft(power, room)[:size] / _CODES)
+
+
+def _agreement(codes: Array, lag: int) -> float:
+    """Return the share of places that agree with those a lag later.
+
+    Each symbol counts the same, or else repeated layers would win.
+    """
+    count = np.bincount(codes)
+    weight = np.where(count >= _ALWAYS * codes.size / lag, 1 / np.maximum(count, 1), 0)[
+        codes[:-lag]
+    ]
+    whole = weight.sum()
+    return float(weight[codes[:-lag] == codes[lag:]].sum() / whole) if whole else 0.0

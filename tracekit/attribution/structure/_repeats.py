@@ -1,0 +1,106 @@
+"""Where a sequence holds a usual piece: the steps that are like the one that was taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.attribution.structure._sequences import common_suffix, ranges_of
+from tracekit.attribution.structure._work import NOTHING, Array
+
+_ANCHOR = 12
+"""By how many ops, after its input, the beginning of a step is found."""
+_AGREE = 0.7
+"""Share of its places in which a step must agree with the usual one."""
+_CLOSE = 0.5
+"""Steps begin at least this share of a period apart."""
+_ENOUGH = 0.6
+"""How much of a last step must be recorded for it to be told as one."""
+_SPARE = 4
+"""Up to how many times the sequence's length is looked at; beyond that places are sampled."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The steps of a sequence.
+
+    Parameters
+    ----------
+    begins
+        Where each step begins; the first one before 0, if its beginning was not recorded.
+    offset, number
+        The place of each op in the usual step, and its step's number; -1 where it is of none.
+    """
+
+    begins: Array
+    offset: Array
+    number: Array
+
+    def whole(self, size: int, length: int) -> Array:
+        """Tell which steps were recorded from beginning to end."""
+        return np.asarray((self.begins >= 0) & (self.begins + size <= length))
+
+    def between(self) -> Iterator[tuple[int, int]]:
+        """Yield what lies between steps and after the last one."""
+        free = np.concatenate(([False], self.number < 0, [False]))
+        edges = np.flatnonzero(free[1:] != free[:-1])
+        yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
+    """Find where a sequence holds the usual step.
+
+    Parameters
+    ----------
+    symbols
+        The sequence.
+    usual
+        The usual step.
+    lead
+        How many of its first ops bring input or clear gradients; these vary.
+    """
+    begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
+    begins = _apart(begins, _CLOSE * usual.size)
+    enough = symbols.size - begins >= _ENOUGH * usual.size
+    begins = begins[enough]
+    cut = common_suffix(symbols[: int(begins[0])] if begins.size else symbols, usual)
+    if begins.size and begins[0] >= cut > _ENOUGH * usual.size:
+        begins = np.concatenate(([int(begins[0]) - usual.size], begins))
+    offset, number = np.full((2, symbols.size), NOTHING)
+    stop = np.minimum(begins + usual.size, np.append(begins[1:], symbols.size))
+    places, owner = ranges_of(np.maximum(begins, 0), stop)
+    offset[places] = places - begins[owner]
+    number[places] = owner
+    return Repeats(begins, offset, number)
+
+
+def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
+    """Return where steps may begin: where their first ops after the input are."""
+    anchor = usual[lead : lead + _ANCHOR]
+    room = symbols.size - anchor.size + 1
+    if room <= 0 or not anchor.size:
+        return np.zeros(0, np.int64)
+    found = np.flatnonzero(symbols[:room] == anchor[0])
+    for place in range(1, anchor.size):
+        found = found[symbols[found + place] == anchor[place]]
+    return np.asarray(found - lead)
+
+
+def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
+    """Keep the places from which on a sequence is mostly the usual step."""
+    stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
+    offsets = np.arange(0, usual.size, stride)
+    places = begins[:, None] + offsets
+    inside = (places >= 0) & (places < symbols.size)
+    same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
+    return np.asarray(begins[same.sum(axis=1) > _AGREE * np.maximum(inside.sum(axis=1), 1)])
+
+
+def _apart(begins: Array, distance: float) -> Array:
+    kept: list[int] = []
+    for begin in begins.tolist():
+        if not kept or begin - kept[-1] >= distance:
+            kept.append(begin)
+    return np.array(kept, np.int64)

@@ -1,0 +1,64 @@
+"""What the threads that train do not launch: collectives, input pipelines, work without a call."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._told import Told
+from tracekit.attribution.structure._work import H2D, IO, ME, NOTHING, P2P, WU, Array
+
+_ALL_BUT = 0.95
+"""Share of a stream's ops that must be of one stage for those without a call to be of it too."""
+
+
+def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array]:
+    """Return the stages and steps of all ops of a device whose training is told."""
+    stage, step = told.stage.copy(), told.step.copy()
+    exchange = lane.exchange | (lane.work.kind == P2P)
+    stage[exchange & (stage != ME)] = WU
+    _pipelines(lane, told.core, exchange, stage)
+    _without_call(lane, stage)
+    _surrounded(lane, stage, step)
+    return stage, step
+
+
+def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> None:
+    """Threads that copy from the host to streams on which nothing is trained bring input."""
+    work = lane.work
+    trained = np.unique(work.context_stream[core & lane.kernel])
+    other = ~core & ~exchange & (work.thread >= 0)
+    on_trained = np.unique(work.thread[other & np.isin(work.context_stream, trained)])
+    fed = np.setdiff1d(np.unique(work.thread[other & (work.kind == H2D)]), on_trained)
+    stage[other & np.isin(work.thread, fed)] = IO
+
+
+def _without_call(lane: Lane, stage: Array) -> None:
+    """Ops of which no call is known are of the stage that is alone on their stream."""
+    lost = lane.work.thread < 0
+    if not lost.any() or lost.all():
+        return
+    streams, stream = np.unique(lane.work.context_stream, return_inverse=True)
+    width = int(stage.max()) + 2
+    known = np.bincount(
+        stream[~lost] * width + stage[~lost] + 1, minlength=streams.size * width
+    ).reshape(streams.size, width)
+    clear = known.max(axis=1) >= np.maximum(_ALL_BUT * known.sum(axis=1), 1)
+    usual = np.where(clear, known.argmax(axis=1) - 1, NOTHING)
+    free = lost & (stage == NOTHING)
+    stage[free] = usual[stream[free]]
+
+
+def _surrounded(lane: Lane, stage: Array, step: Array) -> None:
+    """Work beside the steps is of the step whose launches surround its own."""
+    own = np.flatnonzero(step >= 0)
+    if not own.size:
+        return
+    launch = lane.work.launch
+    numbers, first = np.unique(step[own], return_index=True)
+    last = own.size - 1 - np.unique(step[own][::-1], return_index=True)[1]
+    begin, end = launch[own[first]], launch[own[last]]
+    free = np.flatnonzero((step < 0) & (stage != ME))
+    place = np.searchsorted(begin, launch[free], "right") - 1
+    inside = (place >= 0) & (launch[free] <= end[place])
+    step[free[inside]] = numbers[place[inside]]

@@ -1,0 +1,63 @@
+"""Comparing sequences of symbols, whole columns at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.attribution.structure._work import Array
+
+_BASE = np.uint64(6364136223846793005)
+"""Odd and large: powers of it spread over all 64 bits."""
+
+
+def common_prefix(one: Array, other: Array) -> int:
+    """Return how many elements two sequences have in common from their beginning on."""
+    size = min(one.size, other.size)
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if differ.size else size
+
+
+def common_suffix(one: Array, other: Array) -> int:
+    """Return how many elements two sequences have in common up to their end."""
+    return common_prefix(one[::-1], other[::-1])
+
+
+def alike(one: Array, other: Array) -> float:
+    """Return the share of places that agree in two sequences of one length; 0 for none."""
+    return float((one == other).mean()) if one.size else 0.0
+
+
+def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
+    """Return all places in some ranges, one range after the other, and which range each is of."""
+    lengths = stop - first
+    owner = np.repeat(np.arange(first.size), lengths)
+    before = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) - np.repeat(before - first, lengths), owner
+
+
+def total_in(values: Array, first: Array, stop: Array) -> Array:
+    """Return the sum of values in each range of places."""
+    until = np.concatenate(([0], np.cumsum(values)))
+    return np.asarray(until[stop] - until[first])
+
+
+def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
+    """Return a number for each range: the same for ranges that hold the same sequence.
+
+    Sequences are told apart by length and a 64-bit polynomial of their symbols.
+    """
+    places, owner = ranges_of(first, stop)
+    offset = places - first[owner]
+    powers = np.full(int((stop - first).max(initial=0)) + 1, _BASE)
+    powers[0] = 1
+    terms = _mixed(symbols[places]) * np.cumprod(powers)[offset]
+    until = np.concatenate((np.zeros(1, np.uint64), np.cumsum(terms)))
+    end = np.cumsum(stop - first)
+    value = until[end] - until[end - (stop - first)]
+    keys = np.column_stack((value.view(np.int64), stop - first))
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _mixed(symbols: Array) -> Array:
+    mixed = (symbols.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))

@@ -1,0 +1,100 @@
+"""What names say of kernels: layers, optimizers, gradients, fills. The patterns are data."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import polars as pl
+
+from tracekit._resources import schemas
+from tracekit.attribution.structure._work import (
+    D2D,
+    GRADIENT_EXCHANGE,
+    GRAPH,
+    H2D,
+    KERNELS,
+    LARGE_COPY,
+    Array,
+    Work,
+)
+from tracekit.model import KINDS
+
+_LISTS = ("layer", "optimizer", "backward", "fill")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The work of one process on one device, with what is seen of each op.
+
+    Parameters
+    ----------
+    work
+        The ops, in order of launch.
+    symbol
+        A number for what an op is: its name, or its kind where it has none. Sequences of these are
+        compared.
+    kernel
+        Whether it is a kernel that computes, or a CUDA graph recorded as a whole.
+    layer, optimizer, backward, fill
+        What its name says.
+    exchange
+        Whether it is a collective that exchanges gradients.
+    batch
+        Whether it is a copy that may bring a batch.
+    """
+
+    work: Work
+    symbol: Array
+    kernel: Array
+    layer: Array
+    optimizer: Array
+    backward: Array
+    fill: Array
+    exchange: Array
+    batch: Array
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def take(self, rows: Array) -> Lane:
+        """Return some of the ops, by place or by mask."""
+        seen = {name: value[rows] for name, value in vars(self).items() if name != "work"}
+        return Lane(self.work.take(rows), **seen)
+
+
+def look_at(work: Work) -> Lane:
+    """Look at the ops of one device."""
+    kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
+    said = {name: _said(name, work, kernel) for name in _LISTS}
+    # A graph holds what a layer holds, and more.
+    said["layer"] = (said["layer"] & ~said["optimizer"]) | (work.kind == GRAPH)
+    symbol = np.where(work.name >= 0, work.name + len(KINDS), work.kind).astype(np.int64)
+    return Lane(
+        work=work,
+        symbol=symbol,
+        kernel=kernel,
+        exchange=np.isin(work.collective, GRADIENT_EXCHANGE),
+        batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= LARGE_COPY),
+        **said,
+    )
+
+
+def _said(name: str, work: Work, kernel: Array) -> Array:
+    """Tell which kernels have a name that a list knows."""
+    matches = _matches(tuple(work.names), name)
+    found = np.append(matches, values=False)[work.name]  # the last one is of ops without a name
+    return np.asarray(kernel & found)
+
+
+@cache
+def _patterns() -> dict[str, str]:
+    content = tomllib.loads((schemas() / "stages" / "structure.toml").read_text(encoding="utf-8"))
+    return {name: "|".join(f"(?:{pattern})" for pattern in content[name]) for name in _LISTS}
+
+
+def _matches(names: Sequence[str], what: str) -> Array:
+    return pl.Series(names, dtype=pl.String).str.contains(_patterns()[what]).to_numpy()

@@ -1,0 +1,280 @@
+"""Takes one step of a single thread apart: where it begins, turns backward, and updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.attribution.structure._mirror import find_turn
+from tracekit.attribution.structure._sequences import alike, kinds_of
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._work import (
+    BP,
+    D2D,
+    D2H,
+    FP,
+    H2D,
+    IO,
+    ME,
+    NOTHING,
+    WU,
+    Array,
+)
+
+_MIRROR = 0.12
+"""Share of a step's weight that must be in the nest of equal sizes."""
+_SIGNS = 2
+"""How many signs of training a step must show."""
+_NAMED = 2
+"""So many kernels named for gradients must be in backward, and so many times as many as before."""
+_EARLIEST, _LATEST = 0.1, 0.8
+"""Between which shares of the passes forward may turn into backward."""
+_CLEARED = 3
+_AGAIN = 0.8
+"""Share of its layers in which evaluation must agree with the forward pass after it."""
+_GRAM = 10
+_RECOMPUTED = 0.1
+"""Share of backward that may look like forward, before it is taken for layers computed again."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual step of a sequence.
+
+    Parameters
+    ----------
+    rows
+        Places of one such step in the sequence.
+    symbol
+        What it holds.
+    lead
+        How many of its first ops bring input or clear gradients.
+    low, high
+        How many ops of its beginning may be of the update before, and how many of its end may be
+        of the next step.
+    why
+        What decided where it begins.
+    """
+
+    rows: Array
+    symbol: Array
+    lead: int
+    low: int
+    high: int
+    why: str
+
+
+def usual_step(lane: Lane, middle: int, size: int) -> Usual:
+    """Choose a step near the middle of what repeats after `size` ops.
+
+    It begins after the last optimizer kernel and before the next layer: at a copy of input there,
+    after a result that is fetched, or where the host waits longest.
+    """
+    first = max(0, middle - size)
+    ring = np.arange(first, first + size)
+    candidates = _candidates(lane.optimizer[ring], lane.layer[ring])
+    chosen, why = _chosen(lane, ring, candidates)
+    begin = int(ring[candidates[chosen]])
+    if begin + size > len(lane):
+        begin -= size
+    rows = np.arange(begin, begin + size)
+    kind = lane.work.kind[rows]
+    body = ~(np.isin(kind, (H2D, D2D, D2H)) | lane.fill[rows])
+    lead = int(body.argmax()) if body.any() else 0
+    return Usual(rows, lane.symbol[rows], lead, chosen, candidates.size - 1 - chosen, why)
+
+
+def _candidates(optimizer: Array, layer: Array) -> Array:
+    """Return the places of a ring where a step may begin, in order."""
+    size = optimizer.size
+    marks = np.flatnonzero(optimizer | layer)
+    after = np.roll(marks, -1)
+    turns = np.flatnonzero(optimizer[marks] & layer[after])
+    if not turns.size:
+        return np.arange(size)
+    # Of several, the one after the most optimizer kernels.
+    runs = np.diff(np.concatenate(([turns[-1] - marks.size], turns)))
+    turn = turns[runs.argmax()]
+    first, last = int(marks[turn]) + 1, int(after[turn])
+    return np.arange(first, last + 1 + (size if last < first - 1 else 0)) % size
+
+
+def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
+    at = ring[candidates]
+    for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
+        found = np.flatnonzero(lane.batch[at] & (lane.work.kind[at] == copy))
+        if found.size:
+            return int(found[0]), name
+    fetched = np.flatnonzero(lane.work.kind[ring[candidates - 1]] == D2H)
+    if fetched.size:
+        return int(fetched[-1]), "fetched result"
+    return int(_pauses(lane, at, ring.size).argmax()), "long pause of the host"
+
+
+def _pauses(lane: Lane, at: Array, size: int) -> Array:
+    """Return how long the host usually waits before the launches at some places of a step."""
+    launch = lane.work.launch
+    rounds = np.arange(-(int(at.min()) // size), (len(lane) - 1 - int(at.max())) // size + 1)
+    places = np.maximum(at + rounds[:, None] * size, 1)
+    return np.asarray(np.median(launch[places] - launch[places - 1], axis=0))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is taken apart.
+
+    Parameters
+    ----------
+    stage
+        Of each of its ops.
+    turn, update
+        Where backward and where the update begin.
+    mirror
+        Share of the weight in the nest of equal sizes; None where sizes are not known.
+    signs
+        What speaks for training: optimizer kernels, kernels of gradients after the turn, an
+        exchange of gradients, the mirror image.
+    doubts
+        Cut, and busy time before and after it that may be on the other side, in one step.
+    """
+
+    stage: Array
+    turn: int
+    update: int
+    mirror: float | None
+    recomputed: float
+    signs: dict[str, bool]
+    evidence: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    doubts: tuple[tuple[str, int, int], ...]
+
+
+def take_apart(lane: Lane, usual: Usual) -> Step:
+    """Take the ops of a usual step apart."""
+    layers = np.flatnonzero(lane.layer)
+    last = int(layers[-1]) if layers.size else len(lane) - 1
+    late = np.flatnonzero(lane.optimizer[last + 1 :])
+    update = last + 1 + int(late[0]) if late.size else last + 1
+    turn, low, high, mirror = _turn(lane, update)
+    named = int(lane.backward[:turn].sum()), int(lane.backward[turn:update].sum())
+    signs = {
+        "optimizer kernels": bool(lane.optimizer.any()),
+        "kernels of gradients": named[1] >= _NAMED and named[1] > _NAMED * named[0],
+        "mirror image": mirror is not None and mirror >= _MIRROR,
+    }
+    spent = np.concatenate(([0], np.cumsum(lane.work.end - lane.work.start)))
+
+    def between(first: int, stop: int) -> int:
+        return int(spent[max(stop, first)] - spent[first])
+
+    size = len(lane)
+    doubts = (
+        ("update | input", between(size - usual.low, size), between(0, usual.high)),
+        ("forward | backward", between(low, turn), between(turn, high)),
+        ("backward | update", between(last + 1, update), 0 if late.size else between(update, size)),
+    )
+    image = "sizes of launches are not known" if mirror is None else f"mirror image {mirror:.2f}"
+    evidence = (
+        f"one thread launches all: a step of {size:,} ops begins at a {usual.why}",
+        f"backward is taken to begin at {turn:,} and the update at {update:,} ({image})",
+        f"kernels named for gradients: {named[0]:,} before that place, {named[1]:,} after",
+    )
+    against = () if named[1] >= named[0] else ("more kernels of gradients in forward",)
+    return Step(
+        _stages(lane, turn, update), turn, update, mirror,
+        _recomputed(lane, turn, update), signs, evidence, against, doubts,
+    )  # fmt: skip
+
+
+def refusal(step: Step) -> str:
+    """Say why a step's stages are not to be believed; empty if they are."""
+    named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
+    if not named or sum(step.signs.values()) < _SIGNS:
+        missing = ", ".join(name for name, seen in step.signs.items() if not seen)
+        return f"a step shows no {missing}"
+    if not _EARLIEST * step.update < step.turn < _LATEST * step.update:
+        return "a step does not turn back between its beginning and its end"
+    if step.recomputed > _RECOMPUTED:
+        return f"{step.recomputed:.0%} of its backward pass looks like forward computed again"
+    return ""
+
+
+def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
+    """Return where backward begins, the bounds of that, and the share of the mirror image."""
+    body = np.flatnonzero(lane.kernel[:update])
+    size = lane.work.size[body]
+    if (size >= 0).any():
+        inner, outer, share = find_turn(size)
+        if share:
+            place = min((inner + outer + 1) // 2, body.size - 1)
+            return int(body[place]), int(body[inner]) + 1, int(body[outer]), share
+    early, plain = _named_turn(lane.backward[body])
+    low, high = (int(body[early]), int(body[plain])) if body.size else (0, 0)
+    return low, low, high, None
+
+
+def _named_turn(backward: Array) -> tuple[int, int]:
+    """Return from where on kernels of gradients are more frequent than before: early, and plainly.
+
+    Not all of backward is named so. The early place is the first such kernel that costs less than
+    one of them, in a cumulative sum of what is above the average.
+    """
+    named = np.flatnonzero(backward)
+    if not named.size:
+        return 0, 0
+    above = np.cumsum(backward - backward.mean())
+    before = above[named] - 1 + backward.mean()
+    early, plain = int(named[before <= before.min() + 1][0]), int(named[before.argmin()])
+    return early, plain
+
+
+def _stages(lane: Lane, turn: int, update: int) -> Array:
+    stage = np.full(len(lane), WU)
+    stage[:turn] = FP
+    stage[turn:update] = BP
+    evaluated = _evaluated(lane, turn)
+    stage[:evaluated] = ME
+    kind = lane.work.kind
+    body = ~(np.isin(kind, (H2D, D2D, D2H)) | lane.fill)
+    body[:evaluated] = False
+    lead = slice(evaluated, int(body.argmax()))
+    stage[lead][np.isin(kind[lead], (H2D, D2D))] = IO
+    stage[lead][kind[lead] == D2H] = NOTHING
+    if lane.fill[lead].sum() >= _CLEARED:
+        stage[lead][lane.fill[lead]] = WU
+    stage[(stage == FP) & lane.batch & (kind == H2D)] = IO
+    return stage
+
+
+def _evaluated(lane: Lane, turn: int) -> int:
+    """Return how many of a step's first ops evaluate: a forward pass with input of its own.
+
+    There is one where input is copied anew in the middle of forward, and the layers before that
+    are those that come after it.
+    """
+    copies = np.flatnonzero(lane.batch[:turn])
+    for begin in copies[::-1].tolist():
+        before = lane.symbol[:begin][lane.layer[:begin]]
+        after = lane.symbol[begin:turn][lane.layer[begin:turn]]
+        if 0 < before.size <= after.size and alike(before, after[: before.size]) >= _AGAIN:
+            return _first_of_run(lane.batch, begin)
+    return 0
+
+
+def _first_of_run(mask: Array, place: int) -> int:
+    while place > 0 and mask[place - 1]:
+        place -= 1
+    return place
+
+
+def _recomputed(lane: Lane, turn: int, update: int) -> float:
+    """Return the share of backward's layers that stand as they do in forward."""
+    size = update - _GRAM + 1
+    if size <= turn or turn <= _GRAM:
+        return 0.0
+    first = np.arange(size)
+    grams = kinds_of(lane.symbol, first, first + _GRAM)
+    again = np.isin(grams[turn:], grams[: turn - _GRAM + 1])
+    layers = lane.layer[turn:size]
+    return float(again[layers].mean()) if layers.any() else 0.0

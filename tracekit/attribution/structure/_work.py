@@ -1,0 +1,160 @@
+"""What structure reads and what it says: the work of a process as arrays, and its finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.model import COLLECTIVES, KERNEL_KINDS, KINDS, STAGES
+
+Array: TypeAlias = NDArray[Any]
+
+FP, BP, WU, IO, ME = (STAGES.index(stage) for stage in ("FP", "BP", "WU", "IO", "ME"))
+NOTHING = -1
+"""Stands for no stage, no step, no thread and no size."""
+
+COMPUTE, GRAPH, MEMSET, H2D, D2H, D2D, P2P = (
+    KINDS.index(kind) for kind in ("compute", "graph", "memset", "h2d", "d2h", "d2d", "p2p")
+)
+KERNELS = tuple(KINDS.index(kind) for kind in KERNEL_KINDS)
+GRADIENT_EXCHANGE = tuple(
+    COLLECTIVES.index(name) + 1
+    for name in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather")
+)
+"""The collectives of data-parallel training, as `Work.collective` writes them."""
+SEND_RECV = COLLECTIVES.index("send_recv") + 1
+
+LARGE_COPY = 1 << 16
+"""Bytes from which on a copy may be of a batch; labels, counters and losses are smaller."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One process' ops, in order of launch (of start, where no launch is known).
+
+    Parameters
+    ----------
+    kind
+        Place in the list of kinds.
+    device, start, end
+        Where and when it runs on the GPU.
+    launch, thread
+        Host time of the launching call (the op's start where none is known), and its thread (-1).
+    context_stream
+        A number for context and stream.
+    name
+        Place in `names`, -1 where there is none, as for copies.
+    size
+        Threads that the launch has (blocks times threads of each), -1 where it is not known.
+    bytes
+        Of copies and memsets, -1 where it is not known.
+    names
+        The distinct names of kernels.
+    collective
+        Place in the list of collectives + 1; 0 for an op that is none.
+    main_thread
+        The thread that the process began with, if it is known.
+    """
+
+    kind: Array
+    device: Array
+    start: Array
+    end: Array
+    launch: Array
+    thread: Array
+    context_stream: Array
+    name: Array
+    size: Array
+    bytes: Array
+    names: Sequence[str]
+    collective: Array
+    main_thread: int | None
+
+    def __len__(self) -> int:
+        return int(self.start.size)
+
+    def take(self, rows: Array) -> Work:
+        """Return some of the ops, by place or by mask."""
+        columns: dict[str, Any] = {
+            field.name: value[rows]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), np.ndarray)
+        }
+        return replace(self, **columns)
+
+
+STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "step": pl.Int32, "start": pl.Int64, "end": pl.Int64, "whole": pl.Boolean,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Busy time around a kind of cut that could as well belong to the other side of it.
+
+    Parameters
+    ----------
+    cut
+        What lies on its two sides, such as ``update | forward``.
+    before_ns, after_ns
+        The doubtful time that was given to what is before the cut, and to what is after it, over
+        all steps.
+    """
+
+    cut: str
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the structure of a process' work says.
+
+    Parameters
+    ----------
+    stage
+        Place in the list of stages of each op, -1 where structure says nothing.
+    step
+        Number of the step of each op, from 0 on; -1 where it is of none.
+    steps
+        ``step, start, end, whole``: from the launch of its first op to that of the next step's
+        first (of the last one: until after its last launch); `whole` is False where an edge of the
+        recording cut it.
+    method
+        ``threads``: a thread of its own launches backward. ``order``: estimated from the order of
+        launches. ``refused``: there are signs of training, but stages cannot be told. ``none``:
+        no sign of training.
+    training
+        True where training is claimed, False where nothing speaks for it, None where stages are
+        refused.
+    evidence, contradictions
+        Sentences with numbers.
+    usual_gaps, gaps
+        How many of the gaps between backward passes (``order``: of the steps) are the usual one.
+    doubts
+        By kind of cut.
+    cut_begin, cut_end
+        Steps that the beginning and the end of the recording cut off.
+    period, repeats
+        Launches after which the sequence of kernels repeats, and how often it does.
+    """
+
+    stage: Array
+    step: Array
+    steps: pl.DataFrame
+    method: str
+    training: bool | None
+    evidence: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    usual_gaps: int = 0
+    gaps: int = 0
+    doubts: tuple[Doubt, ...] = ()
+    cut_begin: int = 0
+    cut_end: int = 0
+    period: int | None = None
+    repeats: float | None = None
