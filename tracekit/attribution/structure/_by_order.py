@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.attribution.structure._period import Period, find_period
+from tracekit.attribution.structure._period import Period, find_period, period_between
 from tracekit.attribution.structure._repeats import Repeats, find_repeats
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
@@ -40,14 +40,13 @@ def by_order(lane: Lane) -> Told:
     if kernels < _KERNELS:
         return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
     own = lane.take(rows)
-    span, near = _updated(own)
-    period = find_period(own.symbol[span], near)
+    period, first, span = _repeated(own)
     if not period.size:
         return _without(
             lane, f"no period: {period.share:.0%} of the launches agree with a later one"
         )
     sequence = _Sequence(lane, rows, own, span, period)
-    step = usual_step(own, (span.start + span.stop) // 2, period.size)
+    step = usual_step(own, first, period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
     if not _trains(lane):
         return _iterates(sequence, found)
@@ -115,19 +114,24 @@ def _main_sequence(lane: Lane) -> Array:
     return np.flatnonzero(same & (work.collective == 0) & (work.kind != MEMSET))
 
 
-def _updated(lane: Lane) -> tuple[slice, float]:
-    """Return the part of a sequence with updates, and how many launches lie between two of them.
+def _repeated(own: Lane) -> tuple[Period, int, slice]:
+    """Return the period of a sequence, where one begins near its middle, and the part that repeats.
 
-    Epochs repeat more exactly than steps, and layers more often; a step has one update. Where
-    updates are not seen, all of the sequence counts, and 0 is returned.
+    Epochs repeat more exactly than steps, and layers more often; but a step has one update. Where
+    updates are seen, what lies between them is compared, and only there.
     """
-    marks = np.flatnonzero(lane.optimizer | lane.layer)
-    starts = marks[np.diff(lane.optimizer[marks].astype(np.int8), prepend=0) == 1]
-    if starts.size < _UPDATES:
-        return slice(0, len(lane)), 0
-    near = float(np.median(np.diff(starts)))
-    last = int(np.flatnonzero(lane.optimizer)[-1])
-    return slice(max(int(starts[0] - near), 0), last + 1), near
+    marks = np.flatnonzero(own.optimizer | own.layer)
+    starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
+    span, near = slice(0, len(own)), 0.0
+    if starts.size >= _UPDATES:
+        near = float(np.median(np.diff(starts)))
+        last = int(np.flatnonzero(own.optimizer)[-1])
+        span = slice(max(int(starts[0] - near), 0), last + 1)
+        known = period_between(own.symbol, starts)
+        if known is not None:
+            return *known, span
+    period = find_period(own.symbol[span], near)
+    return period, max(0, (span.start + span.stop) // 2 - period.size), span
 
 
 def _trains(lane: Lane) -> bool:

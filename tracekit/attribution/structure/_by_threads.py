@@ -68,7 +68,7 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
         training=True,
         whole=whole,
         evidence=_evidence(turns, parts, pair, bursts, several),
-        contradictions=_contradictions(turns, parts, pair),
+        contradictions=_contradictions(turns, parts, pair, several),
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
         doubts=_doubts(turns, parts),
@@ -231,18 +231,18 @@ def _evidence(
     return tuple(lines)
 
 
-def _contradictions(turns: Turns, parts: Parts, pair: Pair) -> tuple[str, ...]:
+def _contradictions(turns: Turns, parts: Parts, pair: Pair, several: str | None) -> tuple[str, ...]:
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
     short = int((lengths[1:-1] < _SHORT * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
     if against:
         found.append(f"against these roles speaks: {', '.join(against)}")
-    if short:
+    if short and not several:
         found.append(
             f"{short:,} of {lengths.size:,} backward passes are shorter than the others: steps"
             " differ, or the recording has holes"
         )
-    if parts.usual < _FEW_USUAL * gaps:
+    if parts.usual < _FEW_USUAL * gaps and not several:
         found.append(f"only {parts.usual:,} of {gaps:,} gaps between backward passes are alike")
     return tuple(found)

@@ -3,6 +3,8 @@
 Two bounds come from names: no update before the last optimizer kernel has ended, and no forward
 later than the first layer. Between these the input of the next step decides, or what the host did:
 what is certain is only that the cut lies between the bounds, so the busy time there is the doubt.
+What a cut rests on is in the gap itself wherever possible: what it is does not change then with
+where the recording begins and ends.
 """
 
 from __future__ import annotations
@@ -52,12 +54,12 @@ def cut_gap(turns: Turns, number: int) -> Cut:
     low = int(updates[-1]) + 1 if updates.size else 0
     low = min(low, high)
     at, why = _by_copies(lane, place, low, high)
-    if at is None:
+    if at is None and not updates.size:
         low, high = _by_edges(turns, number, low, high)
         at, why = _by_pause(turns, number, low, high)
     if at is None:
-        at, why = low or high, "nothing between the bounds"
-    at = _before_input(lane, place, at, low)
+        at, why = low or high, f"nothing between says more, so at {low or high}"
+    at = _before_lead(lane, place, at, low)
     named = f"optimizer kernels until {low}, " if updates.size else ""
     return Cut(at, low, high, f"{named}first layer at {high}, {why}")
 
@@ -112,9 +114,10 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
     return found, f"longest pause of the host before {found}"
 
 
-def _before_input(lane: Lane, place: slice, at: int, low: int) -> int:
-    """Move a cut before the copies of a batch that stand right before it."""
-    batch = lane.batch[place]
-    while at > max(low, 1) and batch[at - 1]:
-        at -= 1
-    return at
+def _before_lead(lane: Lane, place: slice, at: int, low: int) -> int:
+    """Move a cut before what a step may begin with: copies of a batch, gradients that are cleared.
+
+    Where no bound is known, the first op stays on this side: it is what backward is followed by.
+    """
+    other = np.flatnonzero(~(lane.batch | lane.fill)[place][max(low, 1) : at])
+    return max(low, 1) + int(other[-1]) + 1 if other.size else min(max(low, 1), at)

@@ -72,7 +72,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         step[rows[number]] = _numbered(told[number].step, work.launch[rows[number]], steps)
     steps = table_of(step, work.launch, leader.whole)
     joined = [told[number] for number in same]
-    by_device = [(int(devices[n]), told[n]) for n in (same if len(same) > 1 else order)]
+    by_device = [(int(devices[n]), told[n]) for n in order]
     return Structure(
         stage=stage,
         step=step,

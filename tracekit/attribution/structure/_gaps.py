@@ -27,6 +27,7 @@ _KIND_OF_ITS_OWN = 0.15
 """Share of the gaps from which on a kind that ends in another forward pass is cut by itself."""
 _SAME_FORWARD = 0.5
 _MOSTLY = 0.8
+_SOME = 3
 _BARELY = 2
 """Kernels that an update must exceed."""
 
@@ -67,12 +68,10 @@ def part_gaps(turns: Turns) -> Parts:
     template, plain = _templates(turns, example, count)
     cut = cut_gap(turns, template)
     kind_heads, kind_fronts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
-    own = np.flatnonzero(count >= max(3, _KIND_OF_ITS_OWN * (last - 1)))
-    for place, kind in enumerate(kinds):
-        number = int(example[place])
-        kind_heads[kind], kind_fronts[kind] = _cut_kind(
-            turns, number, template, cut, may_differ=place in own
-        )
+    own = count >= max(_SOME, _KIND_OF_ITS_OWN * (last - 1))
+    for kind, number, may_differ in zip(kinds, example.tolist(), own, strict=True):
+        cuts = _cut_kind(turns, number, template, cut, may_differ=bool(may_differ))
+        kind_heads[kind], kind_fronts[kind] = _mended(turns, number, *cuts)
     head, front = kind_heads[turns.kinds], kind_fronts[turns.kinds]
     size = turns.stop - turns.first
     forward = int(size[template]) - cut.at
@@ -107,9 +106,13 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
     short = int(often[sizes.argmin()])
     plain = lane.symbol[turns.gap(short)]
     longer = [int(number) for number in often if _ends_in(turns, int(number), plain)]
-    if not longer:
+    if longer:
+        return max(longer, key=lambda number: turns.gap(number).stop - turns.first[number]), [short]
+    named = [bool(lane.optimizer[turns.gap(int(number))].any()) for number in often]
+    if named[0] or not any(named):
         return int(example[0]), []
-    return max(longer, key=lambda number: int(turns.stop[number] - turns.first[number])), [short]
+    # Updates are named, and most gaps hold none: several passes to each update.
+    return int(often[named.index(True)]), often[~np.array(named)].tolist()
 
 
 def _ends_in(turns: Turns, number: int, plain: Array) -> bool:
@@ -144,6 +147,18 @@ def _cut_kind(
     return _head(symbol[:front], layer[:front], lane.optimizer[place][:front], weights), front
 
 
+def _mended(turns: Turns, number: int, head: int, front: int) -> tuple[int, int]:
+    """Keep optimizer kernels in the update, and the input right before forward with it."""
+    lane, place = turns.lane, turns.gap(number)
+    layers = np.flatnonzero(lane.layer[place])
+    early = np.flatnonzero(lane.optimizer[place][: int(layers[0]) if layers.size else None])
+    if early.size:
+        head = max(head, int(early[-1]) + 1)
+        front = max(head, front)
+    other = np.flatnonzero(~(lane.batch | lane.fill)[place][head:front])
+    return head, head + int(other[-1]) + 1 if other.size else head
+
+
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     """Return how much of what comes before a forward pass is the end of the update."""
     size = weights.size
@@ -159,7 +174,8 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
     """Return how much of what comes after the last backward pass is an update."""
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
     weights = lane.symbol[usual][: cut.at]
-    return _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
+    head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
+    return _mended(turns, turns.first.size - 1, head, head)[0]
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:

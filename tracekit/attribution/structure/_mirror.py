@@ -14,6 +14,8 @@ from tracekit.attribution.structure._work import Array
 _MOST = 1500
 """How many launches the nest is made of. Those of the rarest sizes say most."""
 _FEWEST = 6
+_SIZES = 3
+"""With fewer different sizes any place is as good as another."""
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
@@ -27,7 +29,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
     if paired.size > _MOST:
         rarest = np.argsort(count[same[paired]], kind="stable")[:_MOST]
         paired = np.sort(paired[rarest])
-    if paired.size < _FEWEST:
+    if paired.size < _FEWEST or np.unique(same[paired]).size < _SIZES:
         return 0, 0, 0.0
     codes = same[paired]
     weight = 1 / count[codes]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft
 
+from tracekit.attribution.structure._sequences import kinds_of
 from tracekit.attribution.structure._work import Array
 
 _SHARE = 0.9
@@ -17,9 +18,13 @@ _NEAR = 0.2
 """By how much a period may differ from where it is looked for."""
 _ALWAYS = 0.6
 """Share of the periods that a symbol must occur in to count; start-up and evaluation do not."""
+_MOSTLY = 0.5
+"""Share of the places that such symbols must make up."""
 _CODES = 6
 _LAGS = 64
 """How many lags, the best by estimate, are counted exactly."""
+_ALIKE = 0.5
+"""Share of the pieces between known places that must be alike."""
 _WINDOW = 1 << 17
 """A longer sequence is looked at in its middle first."""
 
@@ -30,6 +35,27 @@ class Period:
 
     size: int
     share: float
+
+
+def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
+    """Return the period of a sequence of which some places are known that come once in each.
+
+    Pieces from one such place to the next are compared: those between which something else
+    happens, such as evaluation, do not count against a period.
+
+    Returns
+    -------
+    The period, its share being that of the pieces that are alike; and where one of two such pieces
+    in a row begins, near the middle. None where there are no two.
+    """
+    kinds = kinds_of(symbols, starts[:-1], starts[1:])
+    usual = int(np.bincount(kinds).argmax())
+    alike = kinds == usual
+    rows = np.flatnonzero(alike[1:] & alike[:-1])
+    if not rows.size or alike.mean() < _ALIKE or 2 * rows.size < alike.sum() - 1:
+        return None
+    first = int(rows[rows.size // 2])
+    return Period(int(starts[first + 1] - starts[first]), float(alike.mean())), int(starts[first])
 
 
 def find_period(symbols: Array, near: float = 0) -> Period:
@@ -95,8 +121,8 @@ def _agreement(codes: Array, lag: int) -> float:
     Each symbol counts the same, or else repeated layers would win.
     """
     count = np.bincount(codes)
-    weight = np.where(count >= _ALWAYS * codes.size / lag, 1 / np.maximum(count, 1), 0)[
-        codes[:-lag]
-    ]
-    whole = weight.sum()
-    return float(weight[codes[:-lag] == codes[lag:]].sum() / whole) if whole else 0.0
+    always = count >= _ALWAYS * codes.size / lag
+    if count[always].sum() < _MOSTLY * codes.size:
+        return 0.0
+    weight = np.where(always, 1 / np.maximum(count, 1), 0)[codes[:-lag]]
+    return float(weight[codes[:-lag] == codes[lag:]].sum() / weight.sum())

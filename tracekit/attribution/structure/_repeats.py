@@ -95,7 +95,7 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
     places = begins[:, None] + offsets
     inside = (places >= 0) & (places < symbols.size)
     same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
-    return begins[same.sum(axis=1) > _AGREE * np.maximum(inside.sum(axis=1), 1)]
+    return np.asarray(begins[same.sum(axis=1) > _AGREE * np.maximum(inside.sum(axis=1), 1)])
 
 
 def _apart(begins: Array, distance: float) -> Array:

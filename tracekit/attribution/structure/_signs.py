@@ -85,10 +85,9 @@ def look_at(work: Work) -> Lane:
 
 def _said(name: str, work: Work, kernel: Array) -> Array:
     """Tell which kernels have a name that a list knows."""
-    known = _matches(tuple(work.names), name)
-    return (
-        kernel & np.append(known, False)[work.name]
-    )  # the last one serves names that are not known
+    matches = _matches(tuple(work.names), name)
+    found = np.append(matches, values=False)[work.name]  # the last one is of ops without a name
+    return np.asarray(kernel & found)
 
 
 @cache

@@ -28,6 +28,8 @@ _SIGNS = 2
 """How many signs of training a step must show."""
 _NAMED = 2
 """So many kernels named for gradients must be in backward, and so many times as many as before."""
+_BEFORE = 0.1
+"""Share of the kernels of gradients that may come before the middle of the mirror image."""
 _EARLIEST, _LATEST = 0.1, 0.8
 """Between which shares of the passes forward may turn into backward."""
 _CLEARED = 3
@@ -65,13 +67,12 @@ class Usual:
     why: str
 
 
-def usual_step(lane: Lane, middle: int, size: int) -> Usual:
-    """Choose a step near the middle of what repeats after `size` ops.
+def usual_step(lane: Lane, first: int, size: int) -> Usual:
+    """Choose a step of what repeats after `size` ops, in the two periods from `first` on.
 
     It begins after the last optimizer kernel and before the next layer: at a copy of input there,
     after a result that is fetched, or where the host waits longest.
     """
-    first = max(0, middle - size)
     ring = np.arange(first, first + size)
     candidates = _candidates(lane.optimizer[ring], lane.layer[ring])
     chosen, why = _chosen(lane, ring, candidates)
@@ -201,25 +202,36 @@ def refusal(step: Step) -> str:
 
 
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
-    """Return where backward begins, the bounds of that, and the share of the mirror image."""
+    """Return where backward begins, the bounds of that, and the share of the mirror image.
+
+    The mirror image tells it, unless too many kernels of gradients come before that place: a nest
+    of backward's own layers may be heavier.
+    """
     body = np.flatnonzero(lane.kernel[:update])
-    size = lane.work.size[body]
-    if (size >= 0).any():
-        inner, outer, share = find_turn(size)
-        if share:
-            place = min((inner + outer + 1) // 2, body.size - 1)
-            return int(body[place]), int(body[inner]) + 1, int(body[outer]), share
-    place = _named_turn(lane.backward[body])
-    where = int(body[place]) if body.size else 0
-    return where, where, where, None
+    if not body.size:
+        return 0, 0, 0, None
+    named = lane.backward[body]
+    inner, outer, share = find_turn(lane.work.size[body])
+    turn = (inner + outer + 1) // 2
+    if share and named[:turn].sum() <= _BEFORE * named.sum():
+        return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
+    early, plain = _named_turn(named)
+    return int(body[early]), int(body[early]), int(body[plain]), share or None
 
 
-def _named_turn(backward: Array) -> int:
-    """Return from where on kernels of gradients are most plainly more frequent than before."""
-    if not backward.any():
-        return 0
+def _named_turn(backward: Array) -> tuple[int, int]:
+    """Return from where on kernels of gradients are more frequent than before: early, and plainly.
+
+    Not all of backward is named so. The early place is the first such kernel that costs less than
+    one of them, in a cumulative sum of what is above the average.
+    """
+    named = np.flatnonzero(backward)
+    if not named.size:
+        return 0, 0
     above = np.cumsum(backward - backward.mean())
-    return min(int(above.argmin()) + 1, backward.size - 1)
+    before = above[named] - 1 + backward.mean()
+    early, plain = int(named[before <= before.min() + 1][0]), int(named[before.argmin()])
+    return early, plain
 
 
 def _stages(lane: Lane, turn: int, update: int) -> Array:

@@ -12,6 +12,8 @@ from tracekit.attribution.structure._work import STEPS, Array
 
 _AGREE = 0.9
 """Share of updates that must follow a rhythm for it to count."""
+_UPDATES = 0.05
+"""In fewer of the gaps than this an update is not seen, and each backward pass is a step."""
 _MOST = 64
 """How many updates one step may have, told by its input."""
 _NETWORKS = 4
@@ -25,7 +27,7 @@ def number_bursts(turns: Turns, parts: Parts) -> tuple[Array, str | None]:
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
-    if not updates[parts.template]:
+    if updates[1:count].mean() < _UPDATES:
         return np.arange(count), None
     begins = np.flatnonzero(updates[1:count]) + 1
     begins, note = _in_turns(turns, parts, begins)
