@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from tracekit._compiled import compiled, given
-from tracekit.analysis._paths import SEPARATOR, Array, parent_rows, path_labels, path_number
+from tracekit.analysis._paths import Array, parent_rows, path_labels, path_number
 from tracekit.analysis._range_loops import inherit, inherit_outermost, mark_around
-from tracekit.model import Trace
+from tracekit.model import PATH_SEPARATOR, Trace
 
 _SEQUENCE = r"seq ?= ?(\d+)"
 _ENGINE = r"^autograd::engine::evaluate_function"
@@ -164,7 +164,7 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
     )  # fmt: skip
     for _ in range(_LEVELS):
         outer = texts.select(above="path", outer="text")
-        whole = pl.concat_str("outer", "label", separator=SEPARATOR)
+        whole = pl.concat_str("outer", "label", separator=PATH_SEPARATOR)
         texts = texts.join(outer, on="above", how="left").select(
             "path", "above", "label", text=pl.coalesce("text", whole)
         )
@@ -186,7 +186,7 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
     passes = named.filter("forward")["within_path"].n_unique()
     # Where there is one forward pass, what is in it needs no mention of it.
     alone = pl.lit(passes == 1) & pl.col("forward").fill_null(value=False)
-    around = labels.select(within_path="path", around=pl.col("label") + SEPARATOR)
+    around = labels.select(within_path="path", around=pl.col("label") + PATH_SEPARATOR)
     text = named.join(around, on="within_path", how="left", maintain_order="left").select(
         "row", text=pl.format("{}{} {}", pl.when(~alone).then("around").otherwise(pl.lit("")),
                               "label", "turn")

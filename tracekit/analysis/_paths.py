@@ -11,28 +11,25 @@ from numpy.typing import NDArray
 
 from tracekit._compiled import compiled, given
 from tracekit.analysis._range_loops import find_shortcuts, lay_out
+from tracekit.analysis._range_paths import range_paths
 from tracekit.model import Trace
 
 Array: TypeAlias = NDArray[Any]
 
-SEPARATOR = " > "
-"""What stands between the labels of a path."""
-
 
 def path_number() -> pl.Expr:
     """Return the number of the path of each range."""
-    return pl.col("path").to_physical().cast(pl.Int64)
+    return pl.col("path").cast(pl.Int64)
 
 
 def path_texts(trace: Trace) -> pl.DataFrame:
     """Return ``path, text``: what the paths of a run's ranges are called, by their numbers."""
-    paths = trace["ranges"].select(path=path_number(), text=pl.col("path").cast(pl.String))
-    return paths.drop_nulls().unique("path").collect()
+    return range_paths(trace).with_columns(path_number())
 
 
 def path_labels(trace: Trace) -> pl.DataFrame:
     """Return ``path, label``: the last part of what each path is called."""
-    return path_texts(trace).select("path", label=pl.col("text").str.split(SEPARATOR).list.last())
+    return trace.read("paths").select(path_number(), "label")
 
 
 def parent_rows(ranges: pl.DataFrame) -> Array:

@@ -2,7 +2,7 @@
 
 from tracekit.model._combine import combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
-from tracekit.model._paths import PathTree, in_any, path_number, path_texts
+from tracekit.model._paths import PATH_SEPARATOR, PathTree, in_any, path_number, path_texts
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
 from tracekit.model._tables import (
     CALLS,
@@ -76,6 +76,7 @@ __all__ = [
     "METRICS_SAMPLED",
     "OPS",
     "PATHS",
+    "PATH_SEPARATOR",
     "PATH_TEXTS",
     "PROCESSES",
     "RANGES",

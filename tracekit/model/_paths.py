@@ -20,7 +20,8 @@ from tracekit.model._tables import PATHS
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
 
-SEPARATOR = " > "
+PATH_SEPARATOR = " > "
+"""What stands between the labels of a path."""
 _FIRST, _LAST = 8, 24
 """How many labels of a longer path are shown."""
 
@@ -181,7 +182,7 @@ def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
     return asked.join(known, on="path", how="left", maintain_order="left")["text"]
 
 
-_GAP = (pl.lit(SEPARATOR),)
+_GAP = (pl.lit(PATH_SEPARATOR),)
 
 
 def _texts(paths: pl.DataFrame, numbers: pl.Series, most: int) -> pl.Series:
