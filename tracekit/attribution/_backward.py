@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._iterations import outermost
+from tracekit.attribution._passes import outermost, passes_of
 
 _ALMOST_ALL = 0.9
 """How much of a thread's launches lies in backward windows, and how many of these it serves,
@@ -26,9 +26,7 @@ def backward_windows(
     ``process, start, end, unit, ranged`` by start: `unit` numbers what one backward pass is (a
     range, or an iteration), `ranged` tells which of the two kinds a window is.
     """
-    passes = ranges.filter(~pl.col("evaluates") & pl.col("stage").is_in(["FP", "BP", "WU"])).join(
-        training, on=["process", "thread"], how="semi"
-    )
+    passes = passes_of(ranges.filter(~pl.col("evaluates")), training)
     marked = outermost(passes.filter(pl.col("stage") == "BP")).select(
         "process", "start", "end", unit="range", ranged=pl.lit(value=True)
     )

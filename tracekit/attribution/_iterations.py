@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.attribution._passes import outermost, passes_of
 from tracekit.attribution._rules import Rules
 from tracekit.errors import MissingDataError
 
-_PASSES = ("FP", "BP", "WU")
+_MOST = 0.5
+"""How much of the time of forward ranges those take at the least that are one step each."""
 
 
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
@@ -91,30 +93,22 @@ def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     return found.join(best.select("process", "thread"), on=["process", "thread"], how="semi")
 
 
-def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges that end no later than an earlier one of their process."""
-    before = pl.col("end").cum_max().shift(1).over("process", order_by="range")
-    return ranges.sort("range").filter((pl.col("end") > before).fill_null(value=True))
-
-
 def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Tell steps by the repetition of forward ranges.
 
     A step begins with the first forward range after a weight update; without any weight update,
-    after a backward range; without either, where the first forward range of all comes again.
+    after a backward range; without either, where the first forward range of all comes again, if
+    such ranges take most of the time of forward ranges: else it is that of a layer.
     """
-    passes = outermost(
-        ranges.filter(pl.col("stage").is_in(_PASSES)).join(
-            training, on=["process", "thread"], how="semi"
-        )
-    )
+    passes = outermost(passes_of(ranges, training))
     forward, before = pl.col("stage") == "FP", pl.col("stage").shift(1).over("process")
     updates, backward = ((pl.col("stage") == s).any().over("process") for s in ("WU", "BP"))
     first = pl.col("base").filter(forward).first().over("process")
+    first_of_all = forward & (pl.col("base") == first)
     begins = (
         pl.when(updates).then(forward & (before.is_null() | (before == "WU")))
         .when(backward).then(forward & (before.is_null() | (before == "BP")))
-        .otherwise(forward & (pl.col("base") == first))
+        .otherwise(first_of_all & (_length(first_of_all) >= _MOST * _length(forward)))
     )  # fmt: skip
     steps = (
         passes.with_columns(step=begins.fill_null(value=False).cum_sum().over("process"))
@@ -134,6 +128,13 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
             name=pl.lit(None, pl.String),
         )
         .drop("step")
+    )
+
+
+def _length(where: pl.Expr) -> pl.Expr:
+    """Return for how long such ranges of a process last, on the host."""
+    return (
+        (pl.col("end") - pl.col("start")).filter(where.fill_null(value=False)).sum().over("process")
     )
 
 

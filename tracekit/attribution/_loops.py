@@ -23,6 +23,8 @@ Arrays: TypeAlias = tuple[Array, ...]
 Opened: TypeAlias = tuple[Arrays, Arrays, Arrays, Array]
 """What is open, as `follow` explains it."""
 
+PASSES = 3
+"""The first places in the list of stages are of passes: FP, BP and WU."""
 METRIC_EVALUATION = 4
 """The place of ME in the list of stages."""
 
@@ -80,23 +82,25 @@ def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
         place in the list of stages or -1, `marks` tells autograd markers, `during` whether it
         begins while its process evaluates.
     stacks
-        What is open on each thread, with the values ``number, level, near, flags``: `near` is the
-        nearest stage. Of the flags, `COVERED` tells here that the range of that stage is set
-        apart, and `APART` that this one is.
+        What is open on each thread, with the values ``number, level, near, flags, pass, passes``:
+        `near` is the nearest stage, `pass` the nearest range of a pass, and `passes` how many of
+        these there are, each with what is around it. Of the flags, `COVERED` tells here that the
+        range of that stage is set apart, and `APART` that this one is.
     out
-        ``parent, depth, flags`` of each range, -1 where there is none.
+        ``parent, depth, flags`` of each range, -1 where there is none; ``around, passes``, the
+        nearest range of a pass around it, and how many there are.
 
     Returns
     -------
     The row at which there was no room for more; the number of rows where there was for all.
     """
     numbers, threads, starts, ends, pushes, stages, marks, during = ranges
-    free, numbered, level, near, inside = stacks[3:]
-    parent, depth, flags = out
+    free, numbered, level, near, inside, passing, passed = stacks[3:]
+    parent, depth, flags, around_pass, passes = out
     for row in range(first, starts.size):
         thread, now, end, stage = threads[row], starts[row], ends[row], stages[row]
         own = (EVALUATES if stage == METRIC_EVALUATION else 0) | (DIFFERENTIATES * marks[row])
-        parent[row], depth[row] = -1, -1
+        parent[row], depth[row], around_pass[row], passes[row] = -1, -1, -1, 0
         if not pushes[row]:
             apart = own & EVALUATES != 0 or during[row]
             flags[row] = own | (APART | BEGINS if apart else 0)
@@ -108,6 +112,7 @@ def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
         if above >= 0:
             around, around_flags = near[above], inside[above]
             parent[row], depth[row] = numbered[above], level[above] + 1
+            around_pass[row], passes[row] = passing[above], passed[above]
         own |= around_flags & (EVALUATES | DIFFERENTIATES)
         if own & EVALUATES != 0 or during[row]:
             own |= APART
@@ -120,6 +125,9 @@ def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
         place = put(thread, end, stacks)
         numbered[place], level[place] = numbers[row], depth[row]
         near[place] = around if stage < 0 else stage
+        is_pass = 0 <= stage < PASSES
+        passing[place] = numbers[row] if is_pass else around_pass[row]
+        passed[place] = passes[row] + is_pass
         inside[place] = own | (COVERED if hides else 0)
     return starts.size
 

@@ -50,9 +50,10 @@ class Nesting:
         Chunk by chunk, as the ranges come: ``name_id, parent, depth, flags``.
     skeleton
         The ranges that tell what a process does: those that may be steps, those with a stage that
-        none around them has, start/end ranges with a stage, and those with which evaluation
-        begins. Beside columns of the canonical table ``base, stage, rule, number``, and the flags
-        ``evaluates, apart, begins``.
+        none around them has (or one alone), start/end ranges with a stage, and those with which
+        evaluation begins. Beside columns of the canonical table ``base, stage, rule, number``;
+        ``around``, the nearest range of a pass; and the flags ``evaluates, apart, begins,
+        covered``.
     marks
         ``process, thread, passes, marks``: ranges of forward, backward and weight update, those in
         autograd markers aside.
@@ -138,25 +139,28 @@ class _Nester:
 
     def __init__(self, threads: int, rows: int) -> None:
         self._loop = compiled(nest, rows)
-        self._open = Stacks(threads, values=4)
+        self._open = Stacks(threads, values=6)
         self._evaluations = pl.DataFrame(schema=_SPAN)
 
     def nest(self, chunk: pl.DataFrame) -> pl.DataFrame:
-        """Add ``parent, depth, flags`` to the next ranges."""
+        """Add ``parent, depth, flags, around, passes`` to the next ranges, see `nest`."""
         columns = ("range", "thread", "start", "end", "pushes", "place", "marks")
         rows = (*(given(chunk[name]) for name in columns), given(self._during(chunk)))
         out = (
             np.empty(chunk.height, np.int64),
             np.empty(chunk.height, np.int32),
             np.empty(chunk.height, np.uint8),
+            np.empty(chunk.height, np.int64),
+            np.empty(chunk.height, np.int32),
         )
         done = 0
         while (done := self._loop(done, rows, self._open.arrays(), out)) < chunk.height:
             self._open.make_room()
-        parent, depth, flags = (pl.Series(values) for values in out)
+        parent, depth, flags, around, passes = (pl.Series(values) for values in out)
         return chunk.with_columns(
-            parent=parent.set(parent < 0, None), depth=depth.set(depth < 0, None), flags=flags
-        )
+            parent=parent.set(parent < 0, None), depth=depth.set(depth < 0, None), flags=flags,
+            around=around.set(around < 0, None), passes=passes,
+        )  # fmt: skip
 
     def _during(self, chunk: pl.DataFrame) -> pl.Series:
         """Tell for each range whether its process was in a start/end range of evaluation."""
@@ -181,12 +185,16 @@ def _skeleton(chunk: pl.DataFrame, names: RangeNames) -> pl.DataFrame:
     rule = names.table["rule"].is_not_null().gather(chunk["name_id"])
     passes = pl.col("place").is_in([_STAGE_PLACES[stage] for stage in _PASSES])
     kept = chunk.filter(
-        rule | (passes & ~has(COVERED)) | has(BEGINS) | (~pl.col("pushes") & (pl.col("place") >= 0))
+        rule
+        # What a range repeats of the one around it counts where that one turns out to say nothing.
+        | (passes & (~has(COVERED) | (pl.col("passes") == 1)))
+        | has(BEGINS)
+        | (~pl.col("pushes") & (pl.col("place") >= 0))
     )
     meanings = names.table.select("base", "stage", "rule", "number")[kept["name_id"]]
-    flags = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS}
+    flags = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
     told = (has(flag).alias(name) for name, flag in flags.items())
-    return pl.concat([kept.select(*_SKELETON, *told), meanings], how="horizontal")
+    return pl.concat([kept.select(*_SKELETON, "around", *told), meanings], how="horizontal")
 
 
 def _marks(chunk: pl.DataFrame) -> pl.DataFrame:
