@@ -53,9 +53,9 @@ PUBLIC = {
         EVIDENCE EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY
         METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_TEXTS PROCESSES
         PathTree PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE STAGES
-        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table Trace TraceWriter
-        combine covered_by in_any layered_lengths layers_down missing_files path_number
-        path_texts union_length with_one_tree
+        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS UNMATCHED Table Trace
+        TraceWriter combine covered_by in_any layered_lengths layers_down missing_files
+        path_number path_texts union_length with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of

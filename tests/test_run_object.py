@@ -50,6 +50,9 @@ def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
     assert run.sql("SELECT count(*) AS n FROM transfers").item() == transfers.height
     assert run.table("collectives").collect().height == 80
     assert run.sql("SELECT max(match) AS n FROM collectives").item() == 19
+    texts = run.table("path_texts").collect()
+    assert texts.height == run.table("paths").collect().height > 0
+    assert run.sql("SELECT path, text FROM path_texts ORDER BY path").equals(texts)
     with pytest.raises(tracekit.TracekitError, match=r"'copies': .*memory, machine, transfers"):
         run.table("copies")
     assert run.links("pair").is_empty()

@@ -220,6 +220,24 @@ class Run:
 
         return identify(self.trace)
 
+    def verdict_meta(self) -> dict[str, Any]:
+        """Return what the run's processes do, and on what evidence, in words.
+
+        Returns
+        -------
+        What `tracekit.analysis.verdict_meta` returns, and ``evidence``, sentences.
+        """
+        from tracekit.analysis import verdict_evidence, verdict_meta
+
+        evidence = verdict_evidence(self.trace)
+        return {**verdict_meta(self.trace), **({"evidence": evidence} if evidence else {})}
+
+    def confusion(self) -> pl.DataFrame:
+        """Return what sources of stages say of the same ops; see `tracekit.analysis.confusion`."""
+        from tracekit.analysis import confusion
+
+        return confusion(self.trace)
+
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return the run's size and how much of it is explained."""
         from tracekit.analysis import summarise
@@ -262,6 +280,7 @@ def ingest(
     labels: Mapping[str, str] | None = None,
     rules: StrPath | None = None,
     iteration: str | None = None,
+    verdict: str | None = None,
     store: StrPath | None = None,
     progress: Progress | None = None,
     report_progress: ReportProgress | None = None,
@@ -287,6 +306,8 @@ def ingest(
         A rules file, in addition to the default rules.
     iteration
         A pattern of the ranges that are training steps.
+    verdict
+        What the processes do (``training``, ``inference`` or ``other``), in place of what is found.
     store
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
         from the working directory, else a new one there.
@@ -333,7 +354,7 @@ def ingest(
         is_many=is_many,
         name=name,
         labels=labels or {},
-        rules=Rules.load(None if rules is None else Path(rules), iteration),
+        rules=Rules.load(None if rules is None else Path(rules), iteration, verdict),
         memory=memory,
         nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
@@ -353,12 +374,13 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     store: StrPath | None = None,
     rules: StrPath | None = None,
     iteration: str | None = None,
+    verdict: str | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
-    A file that no run was made of is ingested on the way. With `rules` or `iteration`, stages and
-    iterations are found anew for this `Run`, and the store keeps what it has.
+    A file that no run was made of is ingested on the way. With `rules`, `iteration` or
+    `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
 
     Raises
     ------
@@ -370,10 +392,10 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     place = Store.discover(None if store is None else Path(store))
     record = _find(place, reference, progress or _silent)
     chosen = None
-    if rules is not None or iteration is not None:
+    if rules is not None or iteration is not None or verdict is not None:
         from tracekit.attribution import Rules
 
-        chosen = Rules.load(None if rules is None else Path(rules), iteration)
+        chosen = Rules.load(None if rules is None else Path(rules), iteration, verdict)
     return Run(record, place, chosen)
 
 

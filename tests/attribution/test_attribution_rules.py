@@ -14,6 +14,7 @@ from trace_builder import TraceBuilder, stages, steps
 from tracekit.attribution import Rules, attribute
 from tracekit.attribution._names import classify_ranges
 from tracekit.errors import RuleError, UsageError
+from tracekit.model import combine
 
 Write = Callable[[str], Path]
 """Makes a rules file of a text."""
@@ -399,7 +400,7 @@ def test_entries_that_nothing_matches_are_said(list_: str, write: Write) -> None
     pattern = re.search(r"(name|kernel) = ('.*')", unused)
     shown = f" ({pattern[1]} {pattern[2]})" if pattern else ""
     assert warning == (
-        f"nothing in this trace matches [[{list_}]] entry 2{shown} of the rules file {file}"
+        f"nothing recorded matches [[{list_}]] entry 2{shown} of the rules file {file}"
     )
 
 
@@ -416,9 +417,20 @@ def test_rules_that_are_applied_later_are_judged_anew(write: Write) -> None:
     rules = Rules.load(write("[[range]]\nname = '^fwd$'\nstage = 'FP'\n[[thread]]\nname = 'x'\n"
                              "stage = 'IO'\n"))  # fmt: skip
     once = _everything().attributed(rules)
-    [warning] = once.warnings
-    assert "matches [[range]] entry 1 (name '^fwd$'), [[thread]] entry 1 (name 'x') of" in warning
+    first, second = once.warnings
+    assert "matches [[range]] entry 1 (name '^fwd$') of" in first
+    assert "matches [[thread]] entry 1 (name 'x') of" in second
     assert attribute(once, Rules.load()).warnings == ()
-    assert attribute(once, rules).warnings == (warning,)
+    assert attribute(once, rules).warnings == (first, second)
     replaced = Rules.load(write("[[iteration]]\nname = '^round'\n"), "^step")
     assert _everything().attributed(replaced).warnings == ()
+
+
+def test_what_any_report_of_a_run_matches_is_matched(write: Write) -> None:
+    rules = Rules.load(write("[[range]]\nname = '^fwd$'\nstage = 'FP'\n[[range]]\nname = 'first'\n"
+                             "stage = 'FP'\n"))  # fmt: skip
+    other = _everything()
+    other.range(1, 9, "first rank")
+    run = combine([other.attributed(rules), _everything().attributed(rules)])
+    [warning] = [text for text in run.warnings if "matches" in text]
+    assert warning.startswith("nothing recorded matches [[range]] entry 1 (name '^fwd$') of")

@@ -63,6 +63,7 @@ from tracekit.analysis._summary import identify, summarise
 from tracekit.analysis._times import read_times
 from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._transfers import copy_transfers, traffic_root
+from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta, weakness
 
 __all__ = [
     "API_KEYS",
@@ -87,6 +88,7 @@ __all__ = [
     "communicators",
     "comparability",
     "compare",
+    "confusion",
     "copy_transfers",
     "crossings",
     "epoch_bytes",
@@ -136,5 +138,8 @@ __all__ = [
     "study_stages",
     "summarise",
     "traffic_root",
+    "verdict_evidence",
+    "verdict_meta",
+    "weakness",
     "with_routes",
 ]

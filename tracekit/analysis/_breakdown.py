@@ -21,6 +21,7 @@ from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
+from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import UsageError
@@ -117,7 +118,9 @@ def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
     ``window_ns``, ``idle_ns`` and ``wu_residual_ns`` (window less the time in which FP or BP is
     busy) added over devices; the numbers ``devices`` and ``iterations``; ``coverage``, the share of
     GPU busy time by source of the stage (sources overlap, so shares may add to more than 1);
-    ``launched``, the share of ops whose launching call is known; ``skip``.
+    ``launched``, the share of ops whose launching call is known; ``skip``; and what `verdict_meta`
+    says of the processes. Where the passes are not known ``wu_residual_ns`` is null, and
+    ``wu_residual_unknown`` says why.
     """
     work = work_of(trace, ("stage",))
     return _meta(work, _found(work, ("stage",), skip=skip), skip)
@@ -208,7 +211,7 @@ def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
     return {
         "window_ns": window,
         "idle_ns": window - busy,
-        "wu_residual_ns": window - int(passes["exposed_ns"].sum()),
+        **_residual(work, window - int(passes["exposed_ns"].sum())),
         **({"basis": HOST, "processes": owners} if work.is_host else {"devices": owners}),
         "iterations": kept["iteration"].n_unique(),
         "skip": skip,
@@ -217,7 +220,16 @@ def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
             source: length / busy if busy else 0.0
             for source, length in found.stages.sources().items()
         },
+        **verdict_meta(work.trace),
     }
+
+
+def _residual(work: Work, length: int) -> dict[str, Any]:
+    """Return the weight update as what the passes leave, where these are known; else why not."""
+    unknown = None if work.is_host else unknown_passes(work.trace)
+    if unknown is None:
+        return {"wu_residual_ns": length}
+    return {"wu_residual_ns": None, "wu_residual_unknown": unknown}
 
 
 def _table(

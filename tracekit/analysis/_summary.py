@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis._verdicts import verdict_meta
 from tracekit.model import KERNEL_KINDS, Trace, union_length
 
 Number = int | float | str | None
@@ -15,8 +16,8 @@ def summarise(trace: Trace) -> dict[str, Number]:
     Returns
     -------
     ``devices`` (that ran an op), ``processes``, ``ops``, ``kernels``, ``ranges``, ``iterations``;
-    ``gpus``, their names; ``launched``, the share of ops whose launching call is known, and
-    ``coverage``, the share of GPU busy time whose stage is known (null without ops).
+    ``gpus``, their names; ``verdict``, what the processes do; ``launched``, the share of ops whose
+    launching call is known, and ``coverage``, the share of GPU busy time whose stage is known (null without ops).
     """
     ops = _counts(trace)
     devices = trace.read("devices").filter("active")
@@ -29,6 +30,7 @@ def summarise(trace: Trace) -> dict[str, Number]:
         "kernels": ops["kernels"],
         "ranges": _height(trace, "ranges"),
         "iterations": trace.read("iterations")["iteration"].n_unique(),
+        "verdict": _verdict(trace),
         "launched": ops["launched"] / ops["ops"] if ops["ops"] else None,
         "coverage": _coverage(trace) if ops["unknown"] else 1.0 if ops["ops"] else None,
     }
@@ -43,6 +45,19 @@ def _counts(trace: Trace) -> dict[str, int]:
         unknown=(pl.col("stage_source") == "none").sum(),
     )
     return counts.collect(engine="streaming").row(0, named=True)
+
+
+def _verdict(trace: Trace) -> str | None:
+    """Return the verdicts, each with the evidence where all agree, and what is missing."""
+    told = verdict_meta(trace)
+    verdicts = ", ".join(told["verdict"])
+    if not verdicts:
+        return None
+    evidence = trace.read("verdicts")["evidence"].unique(maintain_order=True)
+    why = f" ({evidence[0]})" if len(evidence) == 1 else ""
+    cut = f", cut: {told['cut']}" if "cut" in told else ""
+    given = ", as given" if told.get("given") else ""
+    return f"{verdicts}{given}{cut}{why}"
 
 
 def _height(trace: Trace, table: str) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.attribution._rules import Entry, Rules, matches
+from tracekit.model import UNMATCHED
 
-_NOTHING = "nothing in this trace matches "
 _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 
@@ -54,14 +54,11 @@ class Unmatched:
         self.see("collective", names, lambda entry: matches(entry, {"kernel": "name"}))
 
     def warnings(self) -> Iterator[str]:
-        """Say which entries are left, if any."""
-        left = [
-            f"[[{name}]] entry {number}{_pattern(entry)}"
-            for name, entries in self._left.items()
-            for number, entry in entries.items()
-        ]
-        if left:
-            yield f"{_NOTHING}{', '.join(left)} of the rules file {self._file}"
+        """Say which entries are left."""
+        for name, entries in self._left.items():
+            for number, entry in entries.items():
+                where = f"[[{name}]] entry {number}{_pattern(entry)}"
+                yield f"{UNMATCHED}{where} of the rules file {self._file}"
 
 
 def _pattern(entry: Entry) -> str:
@@ -72,4 +69,4 @@ def _pattern(entry: Entry) -> str:
 
 def without_unmatched(warnings: tuple[str, ...]) -> tuple[str, ...]:
     """Return warnings without those of rules that another attribution was by."""
-    return tuple(warning for warning in warnings if _NOTHING not in warning)
+    return tuple(warning for warning in warnings if not warning.startswith(UNMATCHED))

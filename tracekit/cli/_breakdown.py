@@ -11,6 +11,7 @@ from tracekit.cli._options import (
     RunArgument,
     SkipOption,
     StoreOption,
+    VerdictOption,
     by_option,
     listing,
     open_run,
@@ -46,6 +47,7 @@ def breakdown(
     ] = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
+    verdict: VerdictOption = None,
     store: StoreOption = None,
 ) -> Listing:
     """Say where the GPUs' time goes: by stage, kernel, device, rank and other keys.
@@ -55,7 +57,7 @@ def breakdown(
     from tracekit.analysis import breakdown_with_meta, share_meaning
 
     keys = split_keys(by)
-    opened = open_run(run, store, rules, iteration)
+    opened = open_run(run, store, rules, iteration, verdict)
     rows, meta = breakdown_with_meta(
         opened.trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )

@@ -12,6 +12,7 @@ from tracekit.cli._options import (
     LabelOption,
     RulesOption,
     StoreOption,
+    VerdictOption,
     listing,
     parse_labels,
     parse_size,
@@ -45,6 +46,7 @@ def ingest(
     label: LabelOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
+    verdict: VerdictOption = None,
     memory: Annotated[
         str,
         typer.Option("--memory", metavar="SIZE", help="How much memory to use on a machine."),
@@ -105,6 +107,7 @@ def ingest(
         "labels": parse_labels(label or []),
         "rules": rules,
         "iteration": iteration,
+        "verdict": verdict,
         "store": store,
         "memory": parse_size(memory),
         "nsys": nsys,

@@ -204,14 +204,23 @@ def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
 
 
 def open_run(
-    reference: str, store: Path | None, rules: Path | None = None, iteration: str | None = None
+    reference: str,
+    store: Path | None,
+    rules: Path | None = None,
+    iteration: str | None = None,
+    verdict: str | None = None,
 ) -> "tracekit.Run":
     """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
     import tracekit
 
     with progress_bar(reference) as progress:
         return tracekit.open(
-            reference, store=store, rules=rules, iteration=iteration, progress=progress
+            reference,
+            store=store,
+            rules=rules,
+            iteration=iteration,
+            verdict=verdict,
+            progress=progress,
         )
 
 
@@ -275,6 +284,14 @@ IterationOption = Annotated[
     str | None,
     typer.Option(
         "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
+    ),
+]
+VerdictOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="VERDICT",
+        help="What the processes do: training, inference or other. Default: what is found.",
     ),
 ]
 LabelOption = Annotated[

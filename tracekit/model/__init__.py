@@ -1,6 +1,6 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
-from tracekit.model._combine import combine, with_one_tree
+from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
 from tracekit.model._paths import PATH_SEPARATOR, PathTree, in_any, path_number, path_texts
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
@@ -90,6 +90,7 @@ __all__ = [
     "TABLES",
     "THREADS",
     "TRANSFERS",
+    "UNMATCHED",
     "VERDICT",
     "VERDICTS",
     "Column",

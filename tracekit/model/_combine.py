@@ -32,6 +32,9 @@ _OF_COLUMN = {column: what for what, columns in _REFERENCES.items() for column i
 _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}
 _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
 
+UNMATCHED = "nothing recorded matches "
+"""How the warning begins that says so of an entry of a user's rules."""
+
 Gpu = tuple[int, int]
 """A trace, and the number of a GPU in it."""
 
@@ -280,5 +283,12 @@ def _warnings(
         f"{name}: {warning}"
         for name, trace in zip(named, traces, strict=True)
         for warning in trace.warnings
+        if not warning.startswith(UNMATCHED)
     ]
-    return (*warnings, *clock_warnings(clocks, named))
+    # What one report does not match another one may, such as that of the first rank.
+    unmatched = [
+        warning
+        for warning in traces[0].warnings
+        if warning.startswith(UNMATCHED) and all(warning in each.warnings for each in traces)
+    ]
+    return (*warnings, *unmatched, *clock_warnings(clocks, named))

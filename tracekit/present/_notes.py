@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tracekit.analysis import weakness
 from tracekit.present._columns import duration, percent, text_of
 
 _TRAFFIC_KEYS = {
@@ -17,6 +18,8 @@ _COMPARISON_KEYS = {
     "method",
 }  # fmt: skip
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+_RESIDUAL = "WU as a residual (window minus FP and BP)"
+_ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "skip")
 
 
@@ -51,6 +54,15 @@ def _plain(key: str, value: object) -> str:
 def _launched(share: float | None) -> list[str]:
     known = "an unknown share" if share is None else percent(share)
     return [f"launching call known of {known} of ops"]
+
+
+def _verdict(verdicts: Mapping[str, int]) -> list[str]:
+    several = sum(verdicts.values()) > 1
+    told = [
+        f"{count(number, 'process')} {text_of(verdict)}" if several else text_of(verdict)
+        for verdict, number in verdicts.items()
+    ]
+    return [f"verdict: {', '.join(told)}"] if told else []
 
 
 def _outliers(found: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -193,7 +205,13 @@ def _value(key: str, value: object) -> str:
 
 
 _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
-    "wu_residual_ns": lambda value: [f"WU as a residual (window minus FP and BP): {_time(value)}"],
+    "wu_residual_ns": lambda value: [] if value is None else [f"{_RESIDUAL}: {_time(value)}"],
+    "wu_residual_unknown": lambda value: [f"{_RESIDUAL}: unknown, for {text_of(value)}"],
+    "verdict": _verdict,
+    "evidence": lambda value: [text_of(line) for line in value],
+    "given": lambda value: ["that verdict was given, not found"] if value else [],
+    "cut": lambda value: [f"the recording of GPU work is cut: {_ENDS[value]} is missing"],
+    "weak": lambda value: [f"weak evidence: {text_of(weakness(each))}" for each in value],
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,

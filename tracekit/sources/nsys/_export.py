@@ -216,7 +216,10 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tup
     absences = (
         (has_kernels, "no kernels were recorded, so GPU time is that of copies and memsets alone"),
         (len(calls), "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
-        (len(ranges), "no NVTX ranges were recorded, so stages are told by names of kernels alone"),
+        (
+            len(ranges),
+            "no NVTX ranges were recorded, so structure and names have to tell the stages",
+        ),
     )
     hint = "record with `nsys profile -t cuda,nvtx`"
     return tuple(f"{absence}: {hint}" for there, absence in absences if not there)

@@ -1,0 +1,163 @@
+"""What the processes of a run do, and how far their stages can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from tracekit.model import Trace
+
+STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
+"""Sources that tell a pass by more than names of kernels and kinds of copies."""
+_WEAK = {
+    "kernel_name": "names of kernels alone",
+    "copy_kind": "kinds of copies alone",
+    "structure": "the order of launches, an estimate",
+}
+_METHODS = {
+    "threads": "stages by threads",
+    "order": "stages estimated from order",
+    "refused": "stages refused",
+    "none": "no stages",
+}
+_NS_PER_MS = 1_000_000
+_MUCH = 0.1
+"""The part of GPU time from which on a weak source of a stage is told."""
+
+
+def verdict_meta(trace: Trace) -> dict[str, Any]:
+    """Return what every table of a run says of its processes.
+
+    Returns
+    -------
+    ``verdict``: the verdicts and of how many processes each is, those that run no op aside; empty
+    where none are stored. ``given``, if the user said so; ``cut``, if an end of the GPU work is
+    missing: `begin`, `end` or `both`; ``weak``, stages that rest on one weak source for more than
+    a tenth of GPU time: ``stage, source, share``.
+    """
+    verdicts = _working(trace)
+    counts = verdicts["verdict"].cast(pl.String).value_counts(sort=True)
+    cut = set(verdicts["cut"].drop_nulls())
+    weak = _weak(trace, verdicts)
+    return {
+        "verdict": dict(counts.iter_rows()),
+        **({"given": True} if verdicts["given"].any() else {}),
+        **({"cut": cut.pop() if len(cut) == 1 else "both"} if cut else {}),
+        **({"weak": weak} if weak else {}),
+    }
+
+
+def verdict_evidence(trace: Trace) -> list[str]:
+    """Return in words, process by process, what its verdict and its stages rest on."""
+    named = trace.read("verdicts").join(
+        trace.read("processes").select("process", "pid"), on="process", how="left"
+    )
+    lines = []
+    for each in named.sort("process").to_dicts():
+        pid = each["process"] if each["pid"] is None else each["pid"]
+        who = f"process {pid}: " if named.height > 1 else ""
+        lines += [f"{who}{text}" for text in _worded(each)]
+    return lines
+
+
+def _worded(each: Mapping[str, Any]) -> Iterator[str]:
+    """Say of a process what its verdict rests on, and what is counted: gaps, doubt, iterations."""
+    given = " (as given)" if each["given"] else ""
+    yield f"{each['verdict']}{given}: {each['evidence']}"
+    if each["structure_evidence"]:
+        yield f"structure: {_METHODS[each['structure']]}: {each['structure_evidence']}"
+    if each["gaps"]:
+        yield f"gaps between backward passes: {each['usual_gaps']:,} of {each['gaps']:,} usual"
+    if each["doubt_ns"] is not None:
+        doubt = f"{each['doubt_ns'] / _NS_PER_MS:,.3f} ms"
+        yield f"busy time that may lie on either side of a cut between stages: {doubt}"
+    if each["iterations"]:
+        yield (
+            f"iterations: {each['iterations']:,} known, {each['with_work']:,} with GPU work, "
+            f"{each['whole']:,} whole"
+        )
+    if each["contradictions"]:
+        yield f"contradicted: {each['contradictions']}"
+
+
+def _working(trace: Trace) -> pl.DataFrame:
+    """Return the verdicts on processes that run ops; all, if none does."""
+    verdicts = trace.read("verdicts")
+    working = verdicts.join(trace.read("opinions"), on="process", how="semi")
+    return working if working.height else verdicts
+
+
+def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
+    decided = _decided(trace)
+    total = int(decided["total_ns"].sum())
+    estimated = verdicts.filter((pl.col("structure") == "order") & pl.col("decides"))["process"]
+    source = pl.col("stage_source").cast(pl.String)
+    is_weak = source.is_in(["kernel_name", "copy_kind"]) | (
+        (source == "structure") & pl.col("process").is_in(estimated.implode())
+    )
+    sums = (
+        decided.filter(is_weak)
+        .group_by(pl.col("stage").cast(pl.String), source)
+        .agg(pl.col("total_ns").sum())
+        .filter(pl.col("total_ns") > _MUCH * total)
+        .sort("total_ns", descending=True)
+    )
+    return [
+        {"stage": stage, "source": of, "share": length / total}
+        for stage, of, length in sums.iter_rows()
+    ]
+
+
+def weakness(weak: Mapping[str, Any]) -> str:
+    """Return in words on what a stage rests."""
+    return f"{weak['stage']} rests on {_WEAK[weak['source']]} for {weak['share']:.0%} of GPU time"
+
+
+def _decided(trace: Trace) -> pl.DataFrame:
+    """Return what the deciding source says of ops: each op once."""
+    source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
+    return trace.read("opinions").filter(source == other)
+
+
+def unknown_passes(trace: Trace) -> str | None:
+    """Return why the weight update is no residual of the passes; None where both are known.
+
+    Both have to be told by ranges, threads or structure, in each process that trains.
+    """
+    decided = _decided(trace)
+    if decided.is_empty():
+        return "nothing is stored of how stages were told"
+    verdicts = _working(trace)
+    trains = verdicts.filter(pl.col("verdict") == "training")["process"]
+    if trains.is_empty():
+        return "no process trains, as far as its recording tells"
+    told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(STRONG))
+    for stage, name in (("FP", "forward"), ("BP", "backward")):
+        known = told.filter(pl.col("stage") == stage)["process"]
+        if not trains.is_in(known.implode()).all():
+            return f"the {name} pass is not known by ranges, threads or structure"
+    return None
+
+
+def confusion(trace: Trace) -> pl.DataFrame:
+    """Return what each source of stages says, beside the stage that was decided.
+
+    Returns
+    -------
+    ``stage, stage_source`` (which decided), ``other_source, other_stage`` (what another source says
+    of the same ops), ``agrees``, ``ops``, ``total_ns`` (sum of their durations) and ``share`` of
+    the durations of all ops. Rows in which a source is its own other hold each op once.
+    """
+    opinions = trace.read("opinions").with_columns(pl.selectors.enum().cast(pl.String))
+    keys = ("stage", "stage_source", "other_source", "other_stage")
+    total = int(_decided(trace)["total_ns"].sum())
+    sums = opinions.group_by(keys).agg(pl.col("ops", "total_ns").sum())
+    return sums.select(
+        *keys,
+        agrees=pl.col("stage") == pl.col("other_stage"),
+        ops="ops",
+        total_ns="total_ns",
+        share=pl.col("total_ns") / total if total else None,
+    ).sort("total_ns", *keys, descending=[True, *(False for _ in keys)])
