@@ -17,7 +17,8 @@ def summarise(trace: Trace) -> dict[str, Number]:
     -------
     ``devices`` (that ran an op), ``processes``, ``ops``, ``kernels``, ``ranges``, ``iterations``;
     ``gpus``, their names; ``verdict``, what the processes do; ``launched``, the share of ops whose
-    launching call is known, and ``coverage``, the share of GPU busy time whose stage is known (null without ops).
+    launching call is known, and ``coverage``, the share of GPU busy time whose stage is known (null
+    without ops).
     """
     ops = _counts(trace)
     devices = trace.read("devices").filter("active")

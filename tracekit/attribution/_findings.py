@@ -68,7 +68,7 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
-    total = told.filter(source == other)["total_ns"].sum()
+    total = int(told.filter(source == other)["total_ns"].sum())
     pairs = (
         told.filter(~source.is_in(_APART), source != other)
         .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))

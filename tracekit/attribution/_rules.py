@@ -96,7 +96,7 @@ class Rules:
             lists, alone = _read(extra)
             given = {name: len(entries) for name, entries in lists.items()}
             whole = lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS}
-            rules = cls(whole, str(extra), given)
+            rules = cls(whole, file=str(extra), given=given)
         if iteration is not None:
             _check_pattern(iteration, "--iteration")
             entry = {"name": iteration, "any_stage": True}

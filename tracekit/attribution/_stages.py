@@ -287,6 +287,10 @@ def _dense(numbers: Array) -> tuple[Array, Array]:
     return out, distinct
 
 
+_FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
+    value=False
+)
+"""cuDNN computes gradients with kernels that are named after the forward pass."""
 _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
@@ -308,10 +312,6 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
-_FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
-    value=False
-)
-"""cuDNN computes gradients with kernels that are named after the forward pass."""
 
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:

@@ -218,7 +218,7 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tup
         (len(calls), "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
         (
             len(ranges),
-            "no NVTX ranges were recorded, so structure and names have to tell the stages",
+            "no NVTX ranges were recorded, so structure and names tell the stages",
         ),
     )
     hint = "record with `nsys profile -t cuda,nvtx`"

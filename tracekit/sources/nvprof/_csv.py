@@ -513,7 +513,7 @@ def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
             "record with `nvprof -o run.nvvp`"
         ),
         (
-            "no NVTX ranges were recorded, so structure and names have to tell the stages: "
+            "no NVTX ranges were recorded, so structure and names tell the stages: "
             "put NVTX ranges into the program and record with `nvprof -o run.nvvp`"
         ),
         *(

@@ -189,7 +189,7 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tup
         ),
         (
             len(ranges),
-            "no NVTX ranges were recorded, so structure and names have to tell the stages",
+            "no NVTX ranges were recorded, so structure and names tell the stages",
             f"put NVTX ranges into the program and {_RECORD_GPU}",
         ),
     )
