@@ -12,6 +12,7 @@ Ranges and ops get their numbers when the trace is made, in the order that sourc
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -132,14 +133,22 @@ class TraceBuilder:
         return Trace.of(frames)
 
     def attributed(self, rules: Rules | None = None) -> Trace:
-        """Make the trace and attribute it, by the default rules unless others are given."""
-        return attribute(self.trace(), rules or default_rules())
+        """Make the trace and attribute it, by the default rules unless others are given.
+
+        Its processes are said to train: few rows hold no sign of it.
+        """
+        return attribute(self.trace(), training(rules or default_rules()))
 
 
 @cache
 def default_rules() -> Rules:
     """Read the default rules once."""
     return Rules.load()
+
+
+def training(rules: Rules) -> Rules:
+    """Return rules by which processes train, unless the rules say what they do."""
+    return rules if rules.verdict else replace(rules, verdict="training")
 
 
 def with_paths(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

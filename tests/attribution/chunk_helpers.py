@@ -16,7 +16,7 @@ from tracekit._spool import Workspace
 from tracekit.attribution._attribute import attribute_recording
 from tracekit.model import KEYS, TABLES, Recording, Stream, Trace
 
-ATTRIBUTED = ("ops", "calls", "ranges", "paths", "iterations")
+ATTRIBUTED = ("ops", "calls", "ranges", "paths", "iterations", "verdicts", "opinions")
 THREADS = (0, 1, 2, 10, 11)
 
 

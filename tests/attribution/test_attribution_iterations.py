@@ -273,7 +273,7 @@ def test_named_steps_of_the_training_thread() -> None:
     assert steps(trace) == [(0, 0, 0, 90), (0, 1, 100, 190), (0, 2, 200, 290)]
     assert trace.read("iterations").row(0, named=True) == {
         "report": 0, "process": 0, "thread": 2, "iteration": 0, "name": "step 0", "start": 0,
-        "end": 90,
+        "end": 90, "source": "ranges", "ops": None, "whole": None,
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from chunk_helpers import HEIGHTS, MARKER, Plan, mode, plans, stream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import default_rules
+from trace_builder import training as as_training
 
 from tracekit import _compiled
 from tracekit._spool import Workspace
@@ -181,6 +182,15 @@ def _meant_ranges(trace: Trace) -> list[dict[str, object]]:
             for other in rows
         )  # fmt: skip
         row["begins"] = row["apart"] and not above.get("apart", False)
+        passing = [other for other in around if other["stage"] in ("FP", "BP", "WU")]
+        staged = [other for other in around if other["stage"] is not None]
+        row["around"] = passing[-1]["range"] if passing else None
+        row["covered"] = bool(
+            staged
+            and staged[-1]["stage"] == row["stage"]
+            and (row["apart"] or not staged[-1]["apart"])
+        )
+        row["deep"] = len(passing) > 1
     return rows
 
 
@@ -189,7 +199,8 @@ _SKELETON = {
     "domain": pl.String, "name": pl.String, "start": pl.Int64, "end": pl.Int64,
     "pushes": pl.Boolean, "base": pl.String, "stage": pl.String, "rule": pl.Int32,
     "number": pl.Int64, "autograd": pl.Boolean, "evaluates": pl.Boolean, "apart": pl.Boolean,
-    "begins": pl.Boolean, "driven": pl.Boolean,
+    "begins": pl.Boolean, "driven": pl.Boolean, "around": pl.Int64, "covered": pl.Boolean,
+    "deep": pl.Boolean,
 }  # fmt: skip
 
 
@@ -208,11 +219,12 @@ def _facts(trace: Trace, launches: list[dict[str, int]]) -> _Facts:
     training = training_threads(
         marks, counted.group_by("process", "thread").agg(launches=pl.len().cast(pl.Int64))
     )
-    iterations = find_iterations(skeleton, training, rules)
-    windows = backward_windows(skeleton, training, iterations)
+    told = skeleton.filter(~(pl.col("covered") & pl.col("deep")))
+    iterations = find_iterations(told, training, rules)
+    windows = backward_windows(told, training, iterations)
     autograd = autograd_threads(
         _served(threads, launches, windows),
-        windows,
+        _recorded(threads, training, launches, windows),
         threads,
         skeleton.filter("autograd")["thread"].unique(),
         training,
@@ -237,6 +249,35 @@ def _served(
         rows.append((thread, len(during), len(inside), len(set(inside))))
     schema = {"thread": pl.Int32, "during": pl.Int64, "inside": pl.Int64, "served": pl.Int64}
     return pl.DataFrame(rows, schema, orient="row")
+
+
+def _recorded(
+    threads: pl.DataFrame,
+    training: pl.DataFrame,
+    launches: list[dict[str, int]],
+    windows: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the backward windows that were recorded."""
+    others = {*threads.drop_nulls("stage")["thread"], *training["thread"]}
+    rows = []
+    for process in windows["process"].unique():
+        own = windows.filter(process=process).sort("start").to_dicts()
+        times = [(one["start"], one["thread"]) for one in launches if one["process"] == process]
+        fed, used = set(), set()
+        for now, thread in times:
+            begun = sum(window["start"] <= now for window in own)
+            if begun and now < own[begun - 1]["end"]:
+                fed.add(begun - 1)
+                used |= set() if thread in others else {begun - 1}
+            else:
+                fed.add(begun)
+        for number, window in enumerate(own):
+            lies_within = bool(times) and (
+                window["start"] >= min(times)[0] and window["end"] <= max(times)[0]
+            )
+            if number in used or (number in fed and lies_within):
+                rows.append((process, window["unit"]))
+    return pl.DataFrame(rows, {"process": pl.Int32, "number": pl.Int64}, orient="row")
 
 
 def _open_on(facts: _Facts, thread: int, now: int) -> list[dict[str, object]]:
@@ -291,6 +332,10 @@ def _by_evidence(facts: _Facts, call: dict[str, int]) -> dict[str, object]:
         "after": [
             ("nvtx", _nearest(inside)),
             ("thread_name", facts.thread_stages[thread]),
+            (
+                "backward_thread",
+                _backward_stage(facts, thread, process, now) if of_process == {"WU"} else None,
+            ),
             ("process_range", next(iter(of_process)) if len(of_process) == 1 else None),
             ("backward_thread", _backward_stage(facts, thread, process, now)),
             ("autograd", "BP" if any(row["autograd"] for row in inside) else None),
@@ -325,8 +370,13 @@ def _expected(
 @pytest.mark.usefixtures("mode")
 def test_launches_are_judged_by_all_ranges_around_them(plan: Plan) -> None:
     trace = plan.trace()
-    found = attribute(trace, default_rules())
-    ops = found.read("ops").to_dicts()
+    found = attribute(trace, as_training(default_rules()))
+    told_by_ranges = found.read("iterations").filter(source="ranges")
+    others = found.read("iterations").filter(source="structure")["process"]
+    by_structure = pl.col("process").is_in(others.implode())
+    ops = found.read("ops").with_columns(
+        iteration=pl.when(~by_structure).then("iteration")
+    ).to_dicts()  # fmt: skip
     calls = {call["call"]: call for call in trace.read("calls").to_dicts()}
     of_ops = [calls.get(op["call"]) for op in ops]
     facts = _facts(trace, [call for call in of_ops if call is not None])
@@ -335,7 +385,7 @@ def test_launches_are_judged_by_all_ranges_around_them(plan: Plan) -> None:
             tuple(row[name] for name in columns) for row in facts.ranges
         ]
     expected = facts.iterations.sort("process", "start").select("process", "iteration", "start")
-    assert found.read("iterations").select(expected.columns).rows() == expected.rows()
+    assert told_by_ranges.select(expected.columns).rows() == expected.rows()
     told = [tuple(op[k] for k in ("range", "iteration", "stage", "stage_source")) for op in ops]
     assert told == [_expected(facts, op, call) for op, call in zip(ops, of_ops, strict=True)]
 

@@ -74,7 +74,7 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         .filter(pl.col("stage").cast(pl.String) != pl.col("other_stage").cast(pl.String))
         .group_by("stage_source", "other_source")
         .agg(pl.col("total_ns").sum())
-        .sort("total_ns", descending=True)
+        .sort("total_ns", "stage_source", "other_source", descending=[True, False, False])
     )
     for decides, differs, length in pairs.iter_rows():
         least = _OFTEN_NAMED if differs in _BY_NAMES else _MUCH

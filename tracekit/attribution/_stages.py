@@ -213,7 +213,7 @@ class Stages:
     def opinions(self) -> pl.DataFrame:
         """Return what the sources of stages say of the same ops, added up; see `opinions`."""
         together = pl.concat([_NOTHING_TOLD, *self._told], how="vertical_relaxed")
-        return together.group_by(_OPINION, maintain_order=True).agg(pl.col("ops", "total_ns").sum())
+        return together.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _classified(self, ops: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
         """Return what ops of some name and recorded kind are, and which of that each op is."""
