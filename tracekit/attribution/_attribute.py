@@ -270,11 +270,11 @@ class _Placed:
 class _Passed:
     """What was added up while the ops were written.
 
-    `early` ops start before the call that launched them; `counts` says how many were launched in
-    each row of the iterations that ranges tell, and `steps` in each step that structure tells.
+    `early` says of ops that start before the call that launched them by how much; `counts` how many
+    were launched in each row of the iterations that ranges tell.
     """
 
-    early: int
+    early: Array
     counts: Array
     recorded: pl.Series
     opinions: pl.DataFrame
@@ -285,18 +285,18 @@ def _attribute_ops(
 ) -> _Passed:
     """Write the ops."""
 
-    def attributed(number: int) -> tuple[pl.DataFrame, int, Array]:
+    def attributed(number: int) -> tuple[pl.DataFrame, Array, Array]:
         made = _attributed(ops, number, placed, found.iterations, says, stages)
         placed.launches.calls.drop(number)
         return made
 
-    early = 0
+    early: list[Array] = [np.empty(0, np.int64)]
     counts = np.zeros(found.iterations.height + 1, np.int64)
-    for chunk, number, steps in ahead(attributed, range(len(ops)), waiting=1):
+    for chunk, leads, steps in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", chunk.clone)
-        early += number
+        early.append(leads)
         counts += np.bincount(steps + 1, minlength=counts.size)
-    return _Passed(early, counts[1:], says.with_work, stages.opinions())
+    return _Passed(np.concatenate(early), counts[1:], says.with_work, stages.opinions())
 
 
 def _attributed(
@@ -306,8 +306,8 @@ def _attributed(
     iterations: pl.DataFrame,
     says: Judged,
     stages: Stages,
-) -> tuple[pl.DataFrame, int, Array]:
-    """Return ops with all that is known of them, how many start before their call, and the step."""
+) -> tuple[pl.DataFrame, Array, Array]:
+    """Return ops with all that is known of them, leads of those that start early, and the step."""
     raw, first = ops.read(number), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
@@ -321,8 +321,8 @@ def _attributed(
         _nullable("range", launch["range"]),
         iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
     )
-    early = (launch["start"] > raw["start"].to_numpy()).sum()
-    return whole, int(early), steps
+    leads = launch["start"] - raw["start"].to_numpy()
+    return whole, leads[launch["start"] > raw["start"].to_numpy()], steps
 
 
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
@@ -338,6 +338,7 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
     )
 
 
+_NS_PER_US = 1000
 _NEVER = np.iinfo(np.int64).min
 _OF_LAUNCH = ("thread", "start", "end")
 _NO_LAUNCH = {"thread": -1, "start": _NEVER, "end": _NEVER, "range": -1, "step": -1, "evidence": 0}
@@ -359,11 +360,23 @@ def _nullable(name: str, values: Array) -> pl.Series:
     return column.set(pl.Series(none), None) if none.any() else column
 
 
-def _checks(launches: Launches, early: int, ops: int) -> tuple[str, ...]:
+def _early(leads: Array) -> str:
+    """Say how many ops start before their call, and by how much: by so much clocks differ."""
+    if not leads.size:
+        return ""
+    low, middle, high = np.percentile(leads, (5, 50, 95)) / _NS_PER_US
+    return (
+        f"{leads.size:,} ops start before the call that launched them, by a median of "
+        f"{middle:,.3f} us (5 to 95 %: {low:,.3f} to {high:,.3f} us): the clock of the GPU is at "
+        "least so much early"
+    )
+
+
+def _checks(launches: Launches, early: Array, ops: int) -> tuple[str, ...]:
     repeated, alone = launches.repeated, launches.alone
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
-        (early, f"{early:,} ops start before the call that launched them"),
+        (early.size, _early(early)),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
     )
     return tuple(text for count, text in checks if count)
