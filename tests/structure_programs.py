@@ -26,7 +26,7 @@ COPIES = {"h2d": ("h2d", 1 << 20), "d2h": ("d2h", 4), "d2d": ("d2d", 1 << 20), "
 LETTERS = {stage[0]: place for place, stage in enumerate(STAGES)} | {"-": -1}
 
 
-@dataclass
+@dataclass(repr=False)
 class Program:
     """Launches in order, 10 ns apart unless `pause` says otherwise; each runs for `length` ns."""
 
@@ -75,6 +75,9 @@ class Program:
         )
         columns["name"] = [codes[name] for name in columns.get("name", [])]
         return work_of(columns, names, None if self.main is None else ord(self.main))
+
+    def __repr__(self) -> str:
+        return f"<Program of {len(self.rows)} launches: {letters(self.stages)}>"
 
     @property
     def stages(self) -> NDArray[Any]:

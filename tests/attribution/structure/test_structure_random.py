@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structure_programs import Program, work_of
+from structure_programs import Program, letters, work_of
 
 from tracekit.attribution.structure import Structure, Work, find_structure
 from tracekit.attribution.structure._work import STEPS
@@ -58,7 +58,7 @@ def check_consistent(work: Work, found: Structure) -> None:
     assert steps.schema == STEPS
     assert steps["step"].to_list() == list(range(steps.height))
     assert set(np.unique(found.step)) - {-1} == set(range(steps.height))
-    assert (steps["end"] > steps["start"]).all()
+    assert (steps["end"] >= steps["start"]).all()
     assert steps["end"][:-1].to_list() == steps["start"][1:].to_list()
     assert 0 <= found.usual_gaps <= found.gaps
     assert found.evidence or not size
@@ -118,7 +118,7 @@ def check_same_in_cut(work: Work, rows: np.ndarray[Any, Any]) -> None:
         return
     whole = cut.steps.filter("whole")["step"].to_numpy()
     inside = np.isin(cut.step, whole)
-    assert (cut.stage[inside] == full.stage[rows][inside]).all()
+    assert letters(cut.stage[inside]) == letters(full.stage[rows][inside])
     pairs = np.stack([cut.step[inside], full.step[rows][inside]])
     assert np.unique(pairs, axis=1).shape[1] == whole.size
 
@@ -129,7 +129,7 @@ class TestGeneratedPrograms:
     def test_every_op_is_told(self, program: Program) -> None:
         found = find_structure(program.work())
         assert found.method == "threads"
-        assert found.stage.tolist() == program.stages.tolist()
+        assert letters(found.stage) == letters(program.stages)
 
     @settings(max_examples=150)
     @given(programs(), st.floats(0, 1), st.booleans())

@@ -181,7 +181,8 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
     told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()
     different = np.unique(sequence.own.symbol).size
-    if sequence.too_few or covered < _ITERATES or different < _SYMBOLS:
+    refused = told.training is None or bool(sequence.too_few)
+    if refused or covered < _ITERATES or different < _SYMBOLS:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number
