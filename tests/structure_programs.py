@@ -3,10 +3,11 @@
     p = Program()
     p.run("m:h2d/I m:gemm/F b:gemm_backward/B m:adam/W", times=4)
 
-A token is thread, op and stage. Threads are letters; `m` is the first thread of its process. Ops are
-copies (``h2d, d2h, d2d``, of a batch; ``label``, a small one from the host), ``memset``, ``graph``,
-collectives (``all_reduce, send_recv``), else a kernel of that name; ``name@stream`` launches on
-another stream than 7, ``name#size`` with so many threads. Stages are the first letters, ``-`` none.
+A token is thread, op and stage. Threads are letters; `m` is the first thread of its process. Ops
+are copies (``h2d, d2h, d2d``, of a batch; ``label``, a small one from the host), ``memset``,
+``graph``, collectives (``all_reduce, send_recv``), else a kernel of that name; ``name@stream``
+launches on another stream than 7, ``name#size`` with so many threads. Stages are the first letters,
+``-`` none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COPIES = {"h2d": ("h2d", 1 << 20), "d2h": ("d2h", 4), "d2d": ("d2d", 1 << 20), "
 LETTERS = {stage[0]: place for place, stage in enumerate(STAGES)} | {"-": -1}
 
 
-@dataclass
+@dataclass(repr=False)
 class Program:
     """Launches in order, 10 ns apart unless `pause` says otherwise; each runs for `length` ns."""
 
@@ -74,6 +75,9 @@ class Program:
         )
         columns["name"] = [codes[name] for name in columns.get("name", [])]
         return work_of(columns, names, None if self.main is None else ord(self.main))
+
+    def __repr__(self) -> str:
+        return f"<Program of {len(self.rows)} launches: {letters(self.stages)}>"
 
     @property
     def stages(self) -> NDArray[Any]:

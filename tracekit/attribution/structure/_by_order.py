@@ -45,8 +45,21 @@ def by_order(lane: Lane) -> Told:
         return _without(
             lane, f"no period: {period.share:.0%} of the launches agree with a later one"
         )
-    sequence = _Sequence(lane, rows, own, span, period)
-    step = usual_step(own, first, period.size)
+    told = _of_period(_Sequence(lane, rows, own, span, period), first)
+    if told.method != "refused":
+        return told
+    # Epochs repeat more exactly than the steps that they are made of.
+    inner = find_period(own.symbol[first : first + period.size])
+    if not inner.size:
+        return told
+    within = _of_period(_Sequence(lane, rows, own, span, inner), first + period.size // 2)
+    return within if within.training else told
+
+
+def _of_period(sequence: _Sequence, first: int) -> Told:
+    """Tell what a sequence with a period says, of which the two from `first` on are whole."""
+    lane, own = sequence.lane, sequence.own
+    step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
     if not _trains(lane):
         return _iterates(sequence, found)
@@ -54,7 +67,7 @@ def by_order(lane: Lane) -> Told:
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
         told = _without(lane, sequence.text, refused)
-        return replace(told, period=period.size, repeats=sequence.repeats)
+        return replace(told, period=sequence.period.size, repeats=sequence.repeats)
     return _estimated(sequence, apart, found)
 
 
@@ -168,7 +181,8 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
     told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()
     different = np.unique(sequence.own.symbol).size
-    if sequence.too_few or covered < _ITERATES or different < _SYMBOLS:
+    refused = told.training is None or bool(sequence.too_few)
+    if refused or covered < _ITERATES or different < _SYMBOLS:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number
@@ -197,8 +211,8 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats) -> Told:
         doubts=tuple(
             Doubt(cut, before * count, after * count) for cut, before, after in apart.doubts
         ),
-        cut_begin=int(not whole[0]),
-        cut_end=int(not whole[-1]),
+        cut_begin=int(not whole[0] or found.pieces[0]),
+        cut_end=int(not whole[-1] or found.pieces[1]),
         period=sequence.period.size,
         repeats=sequence.repeats,
     )

@@ -175,18 +175,33 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 def _edges(turns: Turns, parts: Parts, bursts: Array) -> tuple[bool, bool]:
     """Tell whether the first step has its beginning, and the last one its end."""
-    size = turns.stop - turns.first
-    forward = int(size[parts.template]) - parts.cut.at
-    lengths = turns.ends - turns.bursts
+    size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
     passes = np.bincount(bursts)
     usual = int(np.median(passes))
-    first = bool(size[0] >= forward and passes[0] >= usual)
+    first = _begins_whole(turns, parts) and bool(passes[0] >= usual)
     updates = has_update(turns, parts)
     if updates[parts.template]:
         last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
     else:
         last = bool(lengths[-1] >= _SHORT * np.median(lengths))
     return first, last
+
+
+def _begins_whole(turns: Turns, parts: Parts) -> bool:
+    """Tell whether the first forward pass has all that the usual one begins with.
+
+    The very first step of a program has no gradients to clear.
+    """
+    lane, place = turns.lane, turns.gap(parts.template)
+    usual = slice(place.start + parts.cut.at, place.stop)
+    lead = int(np.append(lane.layer[usual], values=True).argmax())
+    first = slice(0, int(turns.stop[0]) - (usual.stop - usual.start - lead))
+    if first.stop < 0:
+        return False
+    lead_of_usual = slice(usual.start, usual.start + lead)
+    fills = [int(lane.fill[part].sum()) for part in (first, lead_of_usual)]
+    rest = [lane.symbol[part][~lane.fill[part]] for part in (first, lead_of_usual)]
+    return (not fills[0] or fills[0] >= fills[1]) and common_suffix(*rest) == rest[1].size
 
 
 def _doubts(turns: Turns, parts: Parts) -> tuple[Doubt, ...]:

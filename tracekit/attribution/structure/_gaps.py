@@ -19,7 +19,7 @@ from tracekit.attribution.structure._sequences import (
     total_in,
 )
 from tracekit.attribution.structure._turns import Turns
-from tracekit.attribution.structure._work import Array
+from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 _OFTEN = 0.05
 """Share of the gaps that a kind has to make up, besides two, to count as often."""
@@ -28,8 +28,8 @@ _KIND_OF_ITS_OWN = 0.15
 _SAME_FORWARD = 0.5
 _MOSTLY = 0.8
 _SOME = 3
-_BARELY = 2
-"""Kernels that an update must exceed."""
+_BARELY, _UPDATE = 2, 0.1
+"""Kernels that an update must exceed: so many, and, without a name, so much of a backward pass."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def part_gaps(turns: Turns) -> Parts:
         kind_heads[kind], kind_fronts[kind] = _mended(turns, number, *cuts)
     head, front = kind_heads[turns.kinds], kind_fronts[turns.kinds]
     size = turns.stop - turns.first
-    forward = int(size[template]) - cut.at
-    head[0], front[0] = 0, max(int(size[0]) - forward, 0)
+    head[0], front[0] = 0, _begin(turns, template, cut)
     head[last], front[last] = _end(turns, template, cut), size[last]
     usual = count[np.isin(kinds, turns.kinds[[template, *plain]])].sum()
     return Parts(head, front, template, cut, int(usual), int(sum(_count_of(turns, plain))))
@@ -94,34 +93,48 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return the usual gap, and the one that is its forward pass alone, if gradients accumulate.
+    """Return the usual gap with an update, and those without one, if gradients accumulate."""
+    often = example[count >= max(2, _OFTEN * count.sum())].tolist()
+    if turns.lane.optimizer.any():
+        return _by_names(turns, example.tolist(), often)
+    return _by_forward(turns, often) if often else (int(example[0]), [])
 
-    They do if a frequent gap ends others that are frequent, and what these begin with holds no
-    layer: it is the update.
+
+def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
+    """Choose the most frequent gap with optimizer kernels.
+
+    Where the most frequent one of all has none, there are several passes to each update.
     """
-    often = example[count >= max(2, _OFTEN * count.sum())]
-    if often.size <= 1:
-        return int(example[0]), []
-    lane, sizes = turns.lane, (turns.stop - turns.first)[often]
-    short = int(often[sizes.argmin()])
-    plain = lane.symbol[turns.gap(short)]
-    longer = [int(number) for number in often if _ends_in(turns, int(number), plain)]
-    if longer:
-        return max(longer, key=lambda number: turns.gap(number).stop - turns.first[number]), [short]
-    named = [bool(lane.optimizer[turns.gap(int(number))].any()) for number in often]
-    if named[0] or not any(named):
-        return int(example[0]), []
-    # Updates are named, and most gaps hold none: several passes to each update.
-    return int(often[named.index(True)]), often[~np.array(named)].tolist()
+    named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
+    if not named or named[0] == example[0]:
+        return example[0], []
+    plain = turns.lane.symbol[turns.gap(example[0])]
+    known = [n for n in named if n in often or _ends_in(turns, n, plain, _BARELY)]
+    if not known:
+        return example[0], []
+    return known[0], [number for number in often if number not in named]
 
 
-def _ends_in(turns: Turns, number: int, plain: Array) -> bool:
-    """Tell whether a gap is an update and then the forward pass `plain`."""
+def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
+    """Choose the most frequent gap that is something without a layer and then another gap.
+
+    What it begins with is the update, if it is of a size with the backward pass; the other gap is
+    the forward pass alone.
+    """
+    short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
+    plain = turns.lane.symbol[turns.gap(short)]
+    least = max(_BARELY, round(_UPDATE * float(np.median(turns.ends - turns.bursts))))
+    longer = [number for number in often if _ends_in(turns, number, plain, least)]
+    return (longer[0], [short]) if longer else (often[0], [])
+
+
+def _ends_in(turns: Turns, number: int, plain: Array, least: int) -> bool:
+    """Tell whether a gap is an update of more than some kernels and then the forward pass."""
     place, lane = turns.gap(number), turns.lane
     tail = common_suffix(plain, lane.symbol[place])
     front = slice(place.start, place.stop - tail)
     updates = int((lane.kernel[front] & ~lane.fill[front]).sum())
-    return tail >= _MOSTLY * plain.size and updates > _BARELY and not lane.layer[front].any()
+    return tail >= _MOSTLY * plain.size and updates > least and not lane.layer[front].any()
 
 
 def _cut_kind(
@@ -168,6 +181,27 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
         return symbol.size
     updates = np.flatnonzero(optimizer[: int(layer.argmax())])
     return int(updates[-1]) + 1 if updates.size else common_prefix(symbol, weights)
+
+
+def _begin(turns: Turns, template: int, cut: Cut) -> int:
+    """Return where the first forward pass begins, which may have other gradients to clear.
+
+    It is as long as the usual one. But where that begins with copies and fills alone, it has as
+    many copies before its first layer, and all the fills between.
+    """
+    lane, place = turns.lane, turns.gap(template)
+    copy = np.isin(lane.work.kind, (H2D, D2D, D2H, MEMSET))
+    usual = slice(place.start + cut.at, place.stop)
+    lead = int(np.append(lane.layer[usual], values=True).argmax())
+    begin = int(turns.stop[0]) - (usual.stop - usual.start)
+    plain = bool((copy | lane.fill)[usual][:lead].all())
+    if begin + lead <= 0 or not plain:
+        return int(max(begin, 0))
+    before = np.flatnonzero(~(copy | lane.fill)[: begin + lead])
+    first = int(before[-1]) + 1 if before.size else 0
+    at = first + np.flatnonzero(copy[first : begin + lead])
+    more = at.size - int(copy[usual][:lead].sum())
+    return int(at[more - 1]) + 1 if more > 0 else first
 
 
 def _end(turns: Turns, template: int, cut: Cut) -> int:

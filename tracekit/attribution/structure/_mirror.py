@@ -27,7 +27,9 @@ def find_turn(size: Array) -> tuple[int, int, float]:
     _, same, count = np.unique(size, return_inverse=True, return_counts=True)
     paired = np.flatnonzero((count[same] > 1) & (size >= 0))
     if paired.size > _MOST:
-        rarest = np.argsort(count[same[paired]], kind="stable")[:_MOST]
+        # All launches of a size, or none; of equally rare ones, sizes from anywhere in the step.
+        spread = np.random.default_rng(0).permutation(count.size)[same[paired]]
+        rarest = np.lexsort((spread, count[same[paired]]))[:_MOST]
         paired = np.sort(paired[rarest])
     if paired.size < _FEWEST or np.unique(same[paired]).size < _SIZES:
         return 0, 0, 0.0

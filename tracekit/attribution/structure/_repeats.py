@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution.structure._sequences import common_suffix, ranges_of
+from tracekit.attribution.structure._sequences import alike, common_suffix, ranges_of
 from tracekit.attribution.structure._work import NOTHING, Array
 
-_ANCHOR = 12
-"""By how many ops, after its input, the beginning of a step is found."""
+_SHORTEST, _ANCHOR = 4, 12
+"""Between these, a third of a step: by how many ops, after its input, its beginning is found."""
 _AGREE = 0.7
 """Share of its places in which a step must agree with the usual one."""
 _CLOSE = 0.5
@@ -32,11 +32,15 @@ class Repeats:
         Where each step begins; the first one before 0, if its beginning was not recorded.
     offset, number
         The place of each op in the usual step, and its step's number; -1 where it is of none.
+    pieces
+        Whether the sequence begins with the end of a step, and ends with the beginning of one,
+        which are too little to be told as steps.
     """
 
     begins: Array
     offset: Array
     number: Array
+    pieces: tuple[bool, bool]
 
     def whole(self, size: int, length: int) -> Array:
         """Tell which steps were recorded from beginning to end."""
@@ -73,12 +77,22 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
     places, owner = ranges_of(np.maximum(begins, 0), stop)
     offset[places] = places - begins[owner]
     number[places] = owner
-    return Repeats(begins, offset, number)
+    return Repeats(begins, offset, number, _pieces(symbols, usual, begins))
+
+
+def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
+    """Tell whether pieces of steps lie before the first one and after the last one."""
+    if not begins.size:
+        return False, False
+    before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
+    ends = 0 < before.size < usual.size and alike(before, usual[-before.size :]) > _AGREE
+    starts = 0 < after.size < usual.size and alike(after, usual[: after.size]) > _AGREE
+    return ends, starts
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
     """Return where steps may begin: where their first ops after the input are."""
-    anchor = usual[lead : lead + _ANCHOR]
+    anchor = usual[lead : lead + min(_ANCHOR, max(_SHORTEST, (usual.size - lead) // 3))]
     room = symbols.size - anchor.size + 1
     if room <= 0 or not anchor.size:
         return np.zeros(0, np.int64)

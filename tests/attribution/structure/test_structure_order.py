@@ -1,0 +1,115 @@
+"""Estimates from the order of launches of one thread: programs of literal launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from structure_programs import Program, check
+
+from tracekit.attribution.structure import Structure, find_structure
+
+FORWARD = "m:gemm#100/F m:relu#200/F m:gemm#300/F m:relu#400/F m:softmax#500/F "
+BACKWARD = (
+    "m:softmax_backward#500/B m:relu_backward#400/B m:gemm_backward#300/B m:relu_backward#200/B "
+    "m:gemm_backward#100/B "
+)
+UPDATE = "m:adam/W m:adam/W "
+STEP = "m:h2d/I " + FORWARD + BACKWARD + UPDATE
+EVALUATION = "m:h2d/M " + FORWARD.replace("/F", "/M") + "m:d2h/M "
+
+
+def _layers(name: str, sizes: Iterable[int]) -> str:
+    return "".join(f"m:{name}_{size}#{size}/- " for size in sizes)
+
+
+def found(program: Program) -> Structure:
+    return find_structure(program.work())
+
+
+class TestEstimate:
+    def test_a_step_turns_back_in_its_middle(self) -> None:
+        program = Program().run(STEP, 6)
+        structure = found(program)
+        check(structure, program, "order")
+        assert structure.training
+        assert (structure.period, structure.repeats) == (13, 6.0)
+        assert np.bincount(structure.step).tolist() == [13] * 6
+        assert structure.steps["whole"].all()
+
+    def test_evaluation_between_steps(self) -> None:
+        program = Program().run(STEP, 6).run(EVALUATION, 4).run(STEP, 6).run(EVALUATION, 4)
+        structure = found(program)
+        check(structure, program, "order")
+        assert structure.steps.height == 12
+
+    def test_evaluation_in_every_step(self) -> None:
+        program = Program().run(STEP + EVALUATION, 8)
+        check(found(program), program, "order")
+        assert found(program).steps.height == 8
+
+    def test_cleared_gradients(self) -> None:
+        cleared = "m:FillFunctor/W m:FillFunctor/W m:FillFunctor/W "
+        program = Program().run("m:h2d/I " + cleared + FORWARD + BACKWARD + UPDATE, 6)
+        check(found(program), program, "order")
+
+    def test_names_tell_the_turn_where_sizes_are_unknown(self) -> None:
+        program = Program().run(STEP, 6)
+        work = program.work()
+        work.size[:] = -1
+        check(find_structure(work), program, "order")
+
+    def test_cut_steps_are_said(self) -> None:
+        tokens = STEP.split()
+        program = Program().run(" ".join(tokens[4:])).run(STEP, 5).run(" ".join(tokens[:-3]))
+        structure = found(program)
+        assert (structure.cut_begin, structure.cut_end) == (1, 1)
+        assert structure.steps["whole"].to_list() == [False, *[True] * 5, False]
+
+    def test_epochs_do_not_hide_steps(self) -> None:
+        unnamed = STEP.replace("adam", "x")
+        program = Program().run((unnamed * 20 + EVALUATION * 3) * 6)
+        structure = found(program)
+        assert structure.method == "order"
+        assert structure.steps.height == 120
+
+
+class TestRefused:
+    def test_layers_computed_again_within_backward(self) -> None:
+        one, two = (_layers("gemm", range(first, first + 12)) for first in (100, 200))
+        undo_one, undo_two = (
+            _layers("gemm_backward", range(first + 11, first - 1, -1)) for first in (100, 200)
+        )
+        step = "m:h2d/- " + one + two + two + undo_two + one + undo_one + "m:adam/- "
+        structure = found(Program().run(step, 6))
+        assert (structure.method, structure.training) == ("refused", None)
+        assert (structure.stage == -1).all()
+        assert any("computed again" in text for text in structure.evidence)
+        assert structure.period == 74
+
+    def test_too_few_periods(self) -> None:
+        long = STEP.removesuffix(UPDATE) * 3 + UPDATE
+        assert found(Program().run(long, 2)).method == "refused"
+
+
+class TestNothing:
+    def test_inference_has_iterations_and_no_stages(self) -> None:
+        text = "m:h2d/- m:gemm/- m:relu/- m:softmax/- m:gemm/- m:d2h/- "
+        structure = found(Program().run(text, 12, pause=100))
+        assert (structure.method, structure.training) == ("none", False)
+        assert (structure.period, structure.repeats) == (6, 12.0)
+        assert structure.step.tolist() == [n for n in range(12) for _ in range(6)]
+
+    def test_a_kernel_that_repeats_is_no_iteration(self) -> None:
+        structure = found(Program().run("m:vectorAdd#1/- ", 100))
+        assert structure.method == "none"
+        assert structure.steps.is_empty()
+
+    def test_collectives_alone_are_no_training(self) -> None:
+        structure = found(Program().run("m:all_reduce/- ", 50))
+        assert (structure.method, structure.training) == ("none", False)
+
+    def test_a_step_that_is_one_graph(self) -> None:
+        structure = found(Program().run("m:h2d/- m:graph/- m:d2h/- ", 30))
+        assert (structure.stage == -1).all()
+        assert structure.steps.height == 30

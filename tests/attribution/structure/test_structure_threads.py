@@ -1,0 +1,243 @@
+"""Stages where backward has threads of its own: programs of literal launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from structure_programs import Program, check, letters
+
+from tracekit.attribution.structure import Structure, find_structure
+
+FORWARD = "m:h2d/I m:gemm/F m:relu/F m:softmax/F "
+BACKWARD = "b:softmax_backward/B b:relu_backward/B b:gemm_backward/B "
+UPDATE = "m:adam/W m:adam/W m:adam/W "
+STEP = FORWARD + BACKWARD + UPDATE
+EVALUATION = "m:h2d/M m:gemm/M m:relu/M m:softmax/M m:d2h/M "
+CLEARED = "m:FillFunctor/W m:FillFunctor/W m:FillFunctor/W "
+
+
+def found(program: Program) -> Structure:
+    return find_structure(program.work())
+
+
+def steps_of(structure: Structure) -> list[int]:
+    """How many ops each step has."""
+    return np.bincount(structure.step[structure.step >= 0]).tolist()
+
+
+class TestTurns:
+    def test_two_threads_take_turns(self) -> None:
+        program = Program().run(STEP, 4)
+        structure = found(program)
+        check(structure, program)
+        assert structure.training
+        assert steps_of(structure) == [10, 10, 10, 10]
+        assert structure.steps.rows() == [
+            (0, 10, 110, True), (1, 110, 210, True), (2, 210, 310, True), (3, 310, 401, True)
+        ]  # fmt: skip
+        assert (structure.usual_gaps, structure.gaps) == (3, 3)
+        assert (structure.cut_begin, structure.cut_end) == (0, 0)
+        assert not structure.contradictions
+
+    def test_the_doubt_is_what_lies_between_the_bounds_of_the_cut(self) -> None:
+        structure = found(Program().run(STEP, 4))
+        # The copy of input, 7 ns in each of three gaps, lies before the first layer.
+        doubts = [(doubt.cut, doubt.before_ns, doubt.after_ns) for doubt in structure.doubts]
+        assert doubts == [
+            ("update | input", 0, 21), ("forward | backward", 0, 0), ("backward | update", 0, 0)
+        ]  # fmt: skip
+
+    def test_evidence_is_told_with_numbers(self) -> None:
+        text = " ".join(found(Program().run(STEP, 4)).evidence)
+        assert "4 turns" in text
+        assert "3 of 3 gaps" in text
+        assert "optimizer kernels" in text
+
+    def test_a_value_that_is_fetched_during_backward_is_no_turn(self) -> None:
+        fetched = "b:softmax_backward/B m:d2h/B b:relu_backward/B b:gemm_backward/B "
+        program = Program().run((FORWARD + fetched + UPDATE) * 4)
+        check(found(program), program)
+        assert found(program).steps.height == 4
+
+    def test_names_of_forward_on_the_backward_thread_are_backward(self) -> None:
+        backward = "b:softmax_backward/B b:cudnn_fprop/B b:gemm_backward/B "
+        program = Program().run(FORWARD + backward + UPDATE, 4)
+        check(found(program), program)
+
+    def test_names_of_backward_on_the_main_thread_are_forward(self) -> None:
+        transposed = "m:h2d/I m:conv_dgrad/F m:relu/F m:softmax/F "
+        program = Program().run(transposed + BACKWARD + UPDATE, 4)
+        check(found(program), program)
+
+    def test_passes_within_passes_may_have_a_thread_of_their_own(self) -> None:
+        nested = "b:softmax_backward/B c:gemm/B c:relu_backward/B c:gemm_backward/B "
+        program = Program().run(FORWARD + nested + UPDATE, 5)
+        check(found(program), program)
+
+    def test_a_new_thread_may_run_every_forward_pass(self) -> None:
+        program = Program()
+        for thread in "pqrstu":
+            program.run(FORWARD.replace("m:", f"{thread}:") + BACKWARD + UPDATE)
+        check(found(program), program)
+
+    def test_graphs_recorded_as_a_whole_are_passes(self) -> None:
+        program = Program().run("m:h2d/I m:graph/F b:graph/B m:adam/W m:adam/W ", 6)
+        check(found(program), program)
+
+    def test_lambda_is_no_optimizer(self) -> None:
+        plain = FORWARD.replace("relu", "kernel_lambda_relu")
+        assert found(Program().run((plain + UPDATE).replace("m:adam/W", "m:x/-"), 5)).method == (
+            "none"
+        )
+
+
+class TestGaps:
+    def test_cleared_gradients_are_of_the_update_and_of_the_step_they_begin(self) -> None:
+        for lead in (CLEARED + "m:h2d/I ", "m:h2d/I " + CLEARED):
+            program = Program().run(lead + STEP.removeprefix("m:h2d/I "), 5)
+            check(found(program), program)
+            assert steps_of(found(program)) == [13] * 5
+
+    def test_a_fill_or_two_is_a_new_tensor(self) -> None:
+        program = Program().run("m:h2d/I m:FillFunctor/F m:gemm/F m:relu/F " + BACKWARD + UPDATE, 5)
+        check(found(program), program)
+
+    def test_forward_without_backward_is_evaluation_with_its_input(self) -> None:
+        program = Program().run(STEP, 5).run(EVALUATION, 3).run(STEP, 5).run(EVALUATION, 2)
+        structure = found(program)
+        check(structure, program)
+        assert steps_of(structure) == [10] * 10
+        assert (structure.usual_gaps, structure.gaps) == (8, 9)
+
+    def test_evaluation_before_training(self) -> None:
+        program = Program().run(EVALUATION, 2).run(STEP, 5)
+        check(found(program), program)
+
+    def test_a_longer_update_is_one(self) -> None:
+        first = FORWARD + BACKWARD + "m:made/W m:made/W " + UPDATE
+        program = Program().run(STEP).run(first).run(STEP, 4)
+        check(found(program), program)
+
+    @pytest.mark.parametrize("torn", ["", CLEARED])
+    def test_accumulated_gradients_make_one_step(self, torn: str) -> None:
+        micro = FORWARD + BACKWARD
+        program = Program().run(torn + micro * 3 + UPDATE, 4)
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps.height == 4
+        assert any("accumulated" in text for text in structure.evidence)
+
+    def test_gradients_cleared_between_passes_of_a_step_are_no_update(self) -> None:
+        micro = FORWARD + BACKWARD
+        program = Program().run(micro + CLEARED + micro * 2 + UPDATE, 5)
+        check(found(program), program)
+        assert steps_of(found(program)) == [27] * 5
+
+    def test_two_networks_that_take_turns_make_one_step(self) -> None:
+        one = "m:conv_d/F m:softmax/F b:softmax_backward/B b:conv_d_wgrad/B m:adam/W m:adam/W "
+        other = (
+            "m:conv_g/F m:conv_d/F m:softmax/F b:softmax_backward/B b:conv_d_wgrad/B "
+            "b:conv_g_wgrad/B m:adam/W m:adam/W m:adam/W "
+        )
+        for text in ("m:h2d/I " + one + other, one + other):
+            program = Program().run(text, 6, pause=500)
+            check(found(program), program)
+            assert steps_of(found(program)) == [len(text.split())] * 6
+
+    def test_a_closure_that_is_called_again_makes_one_step(self) -> None:
+        closure = "m:gemm/F m:relu/F m:softmax/F " + BACKWARD + "m:dot/W m:dot/W m:addcdiv/W "
+        program = Program().run("m:h2d/I " + closure * 4, 6)
+        structure = found(program)
+        # The very first input is not told from what comes before training.
+        assert letters(structure.stage[1:]) == letters(program.stages[1:])
+        assert structure.steps.height == 6
+
+    def test_forward_passes_that_fill_a_pipeline_are_no_evaluation(self) -> None:
+        forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
+        full = forward * 3 + BACKWARD + (forward + BACKWARD) * 2
+        drained = ("m:send_recv@9/B " + BACKWARD) * 2
+        program = Program().run(full + drained + UPDATE, 5)
+        check(found(program), program)
+        assert found(program).steps.height == 5
+
+    def test_no_update_at_all(self) -> None:
+        program = Program().run(FORWARD + BACKWARD, 5)
+        check(found(program), program)
+        assert found(program).steps.height == 5
+
+
+class TestEdges:
+    def test_a_recording_that_begins_in_an_update(self) -> None:
+        program = Program().run(UPDATE).run(STEP, 4)
+        structure = found(program)
+        check(structure, program)
+        assert structure.step[:3].tolist() == [-1, -1, -1]
+        assert (structure.cut_begin, structure.cut_end) == (1, 0)
+        assert structure.steps["whole"].all()
+
+    def test_a_recording_that_begins_in_a_forward_pass(self) -> None:
+        program = Program().run("m:relu/F m:softmax/F " + BACKWARD + UPDATE).run(STEP, 4)
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps["whole"].to_list() == [False, True, True, True, True]
+        assert structure.cut_begin == 1
+
+    def test_a_recording_that_ends_in_a_forward_pass(self) -> None:
+        program = Program().run(STEP, 4).run("m:h2d/I m:gemm/F ")
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps.height == 4
+        assert structure.steps["whole"].all()
+        assert structure.cut_end == 1
+
+    def test_a_recording_that_ends_in_a_backward_pass(self) -> None:
+        program = Program().run(STEP, 4).run(FORWARD + "b:softmax_backward/B ")
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps["whole"].to_list() == [True] * 4 + [False]
+        assert structure.cut_end == 1
+
+
+class TestBeside:
+    """What the two sides do not launch."""
+
+    def test_collectives_of_gradients_are_of_the_update(self) -> None:
+        backward = "b:softmax_backward/B b:relu_backward/B b:all_reduce@20/W b:gemm_backward/B "
+        program = Program().run(FORWARD + backward + UPDATE, 4)
+        check(found(program), program)
+
+    def test_a_thread_with_a_stream_of_its_own_that_is_fed_is_input(self) -> None:
+        step = STEP.replace("m:gemm/F", "m:gemm/F d:h2d@17/I d:decode@17/I")
+        program = Program().run(step, 4)
+        structure = found(program)
+        check(structure, program)
+        assert steps_of(structure) == [12] * 4
+
+    def test_two_devices_of_a_process_count_the_same_steps(self) -> None:
+        program = Program()
+        for _ in range(5):
+            program.run(FORWARD, device=0).run(FORWARD, device=1)
+            program.run(BACKWARD, device=0).run(BACKWARD.replace("b:", "c:"), device=1)
+            program.run(UPDATE, device=0).run(UPDATE, device=1)
+        structure = found(program)
+        check(structure, program)
+        assert steps_of(structure) == [20] * 5
+
+
+class TestRefused:
+    def test_a_single_backward_pass(self) -> None:
+        structure = found(Program().run(STEP * 1))
+        assert (structure.method, structure.training) == ("refused", None)
+        assert (structure.stage == -1).all()
+        assert structure.steps.height == 0
+
+    def test_inference_and_its_input_take_turns_as_well(self) -> None:
+        text = "m:h2d/- m:gemm/- m:relu/- m:softmax/- b:gemm/- b:softmax/- m:d2h/- "
+        structure = found(Program().run(text, 12))
+        assert (structure.method, structure.training) == ("none", False)
+        assert (structure.stage == -1).all()
+
+    def test_no_work(self) -> None:
+        structure = found(Program())
+        assert (structure.method, structure.training) == ("none", False)
+        assert structure.steps.is_empty()
