@@ -100,11 +100,12 @@ def test_layers_of_several_passes_say_which() -> None:
     _forward(builder, 5, "aten::mul", 0)
     builder.range(40, 70, "loss")
     _forward(builder, 45, "aten::mul", 1)
+    _forward(builder, 55, "aten::mean", 2)
     builder.range(80, 100, "backward")
     _backward(builder, 85, "MulBackward0", 1)
     _backward(builder, 105, "MulBackward0", 0)
     names = [row[0] for row in _rows(builder.attributed())]
-    assert names == ["forward > aten::mul 1", "loss > aten::mul 1"]
+    assert names == ["forward > aten::mul 1", "loss > aten::mul 1", "aten::mean 1"]
 
 
 def test_the_number_is_of_the_last_operator_that_shows_it() -> None:

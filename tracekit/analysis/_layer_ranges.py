@@ -23,7 +23,7 @@ from tracekit.model import Trace
 _SEQUENCE = r"seq ?= ?(\d+)"
 _ENGINE = r"^autograd::engine::evaluate_function"
 _BACKWARD = r"stashed seq|(^|::)(\w*Backward\w*|AccumulateGrad), "
-_OPERATOR = r"^([a-z][a-z0-9_.]*|nvFuser)::|^nccl:|^record_param_comms"
+_OPERATOR = r"^([a-z][a-z0-9_.]*|nvFuser|FSDP)::|^nccl:|^record_param_comms"
 _LIBRARY = r"^(NCCL|MPI|UCX|DALI|TSL|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|cuFFT)"
 _IS_PASS = pl.col("stage").cast(pl.String).is_in(("FP", "BP")).fill_null(value=False)
 _LEVELS = 16
@@ -181,17 +181,20 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
     )
     units = rows.filter((pl.col("unit") == pl.col("row")) & (pl.col("within") >= 0))
-    within = ranges.table.select(within_path="path", forward=pl.col("stage") == "FP")
-    named = units.join(labels, on="path", how="left", maintain_order="left").hstack(
-        within[units["within"]]
-    ).with_columns(turn=pl.int_range(1, pl.len() + 1).over("within", "label"))  # fmt: skip
-    passes = named.filter("forward")["within_path"].n_unique()
-    # Where there is one forward pass, what is in it needs no mention of it.
-    alone = pl.lit(passes == 1) & pl.col("forward").fill_null(value=False)
-    around = labels.select(within_path="path", around=pl.col("label") + SEPARATOR)
-    text = named.join(around, on="within_path", how="left", maintain_order="left").select(
-        "row", text=pl.format("{}{} {}", pl.when(~alone).then("around").otherwise(pl.lit("")),
-                              "label", "turn")
+    passes = ranges.table.select(
+        "path", backward=(pl.col("stage") == "BP").fill_null(value=False)
+    ).join(labels, on="path", how="left", maintain_order="left")  # fmt: skip
+    around = passes.select("backward", around="label")[units["within"]]
+    named = units.join(labels, on="path", how="left", maintain_order="left").hstack(around)
+    ahead = pl.when(~pl.col("backward")).then("around")
+    # Where only one pass has operators of this name, they need no mention of it.
+    alone = ~pl.col("backward") & (ahead.drop_nulls().n_unique().over("label") == 1)
+    text = named.select(
+        "row",
+        text=pl.concat_str(
+            pl.when(~alone).then(pl.col("around") + SEPARATOR).otherwise(pl.lit("")),
+            "label", pl.lit(" "), pl.int_range(1, pl.len() + 1).over("within", "label"),
+        ),
     )  # fmt: skip
     return rows.join(text, on="row", how="left", maintain_order="left")["text"]
 
