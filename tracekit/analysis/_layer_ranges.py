@@ -60,21 +60,21 @@ class _Ranges:
     table: pl.DataFrame
     parents: Array
 
-    def innermost(self, marked: pl.Expr, stop: pl.Expr | None = None) -> Array:
+    def innermost(self, marked: pl.Expr) -> Array:
         """Return of each range the innermost one, of it and those around it, that is marked."""
         found = np.empty(self.parents.size, np.int64)
-        compiled(inherit, found.size)(self.parents, self._own(marked, stop), found)
+        compiled(inherit, found.size)(self.parents, self._own(marked), found)
         return found
 
-    def outermost(self, marked: pl.Expr, stop: pl.Expr | None = None) -> Array:
-        """Return the outermost one."""
+    def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
+        """Return the outermost one that lies in none which stops this."""
         found = np.empty(self.parents.size, np.int64)
-        compiled(inherit_outermost, found.size)(self.parents, self._own(marked, stop), found)
+        stops = given(self.table.select(stop.alias("stop")).to_series())
+        compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
         return found
 
-    def _own(self, marked: pl.Expr, stop: pl.Expr | None) -> Array:
-        none = pl.lit(-1) if stop is None else pl.when(stop).then(-2).otherwise(-1)
-        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(none)
+    def _own(self, marked: pl.Expr) -> Array:
+        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
         return given(self.table.select(own.cast(pl.Int64)).to_series())
 
 
@@ -88,7 +88,8 @@ def range_layers(trace: Trace) -> RangeLayers:
     named = _named_units(ranges, np.where(module < 0, unit, -1), labels)
     texts = _module_texts(ranges, module, labels)
     forward = pl.select(pl.coalesce(_gathered(texts, module), _gathered(named, unit))).to_series()
-    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null())
+    never = pl.col("range").is_null()
+    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null(), never)
     source = _gathered(_forward_rows(ranges), marker)
     inside = pl.Series(marker >= 0)
     text = pl.select(pl.when(inside).then(forward.gather(source)).otherwise(forward)).to_series()
