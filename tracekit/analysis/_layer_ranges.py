@@ -23,7 +23,7 @@ from tracekit.model import Trace
 _SEQUENCE = r"seq ?= ?(\d+)"
 _ENGINE = r"^autograd::engine::evaluate_function"
 _BACKWARD = r"stashed seq|(^|::)(\w*Backward\w*|AccumulateGrad), "
-_OPERATOR = r"^([a-z][a-z0-9_.]*|nvFuser|FSDP)::|^nccl:|^record_param_comms"
+_OPERATOR = r"^[\w.]+::|^nccl:|^record_param_comms"
 _LIBRARY = r"^(NCCL|MPI|UCX|DALI|TSL|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|cuFFT)"
 _IS_PASS = pl.col("stage").cast(pl.String).is_in(("FP", "BP")).fill_null(value=False)
 _LEVELS = 16
