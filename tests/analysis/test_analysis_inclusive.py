@@ -83,6 +83,20 @@ def test_iterations_that_are_skipped_are_in_no_number(training: Trace) -> None:
     ]
 
 
+def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
+    builder = TraceBuilder()
+    for number in (0, 1):
+        builder.range(100 * number, 100 * number + 100, f"step {number}")
+        builder.range(100 * number + 10, 100 * number + 60, "forward")
+        builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
+    builder.op("slow", 55, start=60, end=140, stream=8)
+    table = breakdown(builder.attributed(), "range", inclusive=True, skip=1)
+    # The window is from 130 to 160. Of what the first step launched, 10 are left in it.
+    assert table.drop("share", "style").rows() == [
+        ("step N", 0, 1, 2, 100, 1, 40, 30, 0), ("step N > forward", 1, 1, 2, 50, 1, 40, 30, 30)
+    ]  # fmt: skip
+
+
 def test_projected_ranges(training: Trace) -> None:
     table = projected_ranges(training)
     assert table.columns == [

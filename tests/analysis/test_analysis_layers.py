@@ -100,11 +100,12 @@ def test_layers_of_several_passes_say_which() -> None:
     _forward(builder, 5, "aten::mul", 0)
     builder.range(40, 70, "loss")
     _forward(builder, 45, "aten::mul", 1)
+    _forward(builder, 55, "aten::mean", 2)
     builder.range(80, 100, "backward")
     _backward(builder, 85, "MulBackward0", 1)
     _backward(builder, 105, "MulBackward0", 0)
     names = [row[0] for row in _rows(builder.attributed())]
-    assert names == ["forward > aten::mul 1", "loss > aten::mul 1"]
+    assert names == ["forward > aten::mul 1", "loss > aten::mul 1", "aten::mean 1"]
 
 
 def test_the_number_is_of_the_last_operator_that_shows_it() -> None:
@@ -121,6 +122,18 @@ def test_the_number_is_of_the_last_operator_that_shows_it() -> None:
     assert _rows(builder.attributed()) == [
         ("norm", 1, 5, 0, 0, 1, 5), ("conv", 1, 5, 2, 7, 3, 12)
     ]  # fmt: skip
+
+
+def test_qualified_names_are_operators_and_ranges_of_libraries_too() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 90, "forward")
+    builder.range(5, 30, "FSDP::pre_forward (block 0)")
+    builder.range(6, 20, "gather")
+    builder.op("copy", 7, start=8, end=12)
+    builder.range(40, 60, "conv")
+    builder.range(41, 55, "cudnnConvolutionForward", domain="cuDNN")
+    builder.op("conv", 42, start=43, end=53)
+    assert [row[0] for row in _rows(builder.attributed())] == ["gather", "conv"]
 
 
 def test_a_number_of_another_process_is_another_one() -> None:
@@ -182,6 +195,13 @@ def test_a_run_without_passes_has_no_layers() -> None:
     builder.op("stencil", 10, start=12, end=20)
     table, meta = breakdown_with_meta(builder.attributed(), "layer")
     assert (table.rows(), meta["joined"]) == ([], {})
+
+
+def test_loops_give_the_same_when_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = _training(modules=True).attributed()
+    plain = breakdown(trace, "layer")
+    monkeypatch.setattr("tracekit._compiled.FEW_ROWS", 0)
+    assert breakdown(trace, "layer").equals(plain)
 
 
 LAYER = st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 3))

@@ -141,3 +141,36 @@ def test_sql_that_is_wrong(stored: Path, query: str) -> None:
     assert done.stderr.startswith("tracekit: ")
     assert "Traceback" not in done.stderr
     assert tracekit("sql", "@latest", "SELECT count(*) AS n FROM ops").exit_code == 0
+
+
+def test_a_breakdown_by_range_may_be_inclusive(stored: Path) -> None:
+    run = tk.open("ddp", store=stored)
+    content = document("breakdown", "ddp", "--by", "range", "--inclusive")
+    assert content["rows"] == run.breakdown("range", inclusive=True).to_dicts()
+    assert (content["meta"]["inclusive"], content["meta"]["depth"]) == (True, None)
+    few = document("breakdown", "ddp", "--by", "range", "--depth", "2")
+    assert few["rows"] == run.breakdown("range", depth=2).to_dicts()
+    assert {row["depth"] for row in few["rows"]} == {0, 1}
+
+
+def test_a_table_of_ranges_is_a_tree(stored: Path) -> None:
+    table = tracekit("breakdown", "ddp", "--by", "range", "--depth", "2").stdout.splitlines()
+    assert table[0] == " ddp · time by range, with all inside"
+    begin = next(number for number, line in enumerate(table) if line.startswith(" iteration N"))
+    assert [line.split("push_pop")[0].rstrip() for line in table[begin : begin + 3]] == [
+        " iteration N", "   data", "   forward"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--inclusive"], "an inclusive breakdown is by range alone"),
+        (["--by", "layer,device"], "a breakdown by layer is by layer alone"),
+        (["--by", "range", "--depth", "0"], "Invalid value for '--depth'"),
+    ],
+)
+def test_what_has_no_breakdown_is_wrong_usage(stored: Path, words: list[str], message: str) -> None:
+    done = tracekit("breakdown", "ddp", *words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())

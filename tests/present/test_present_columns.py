@@ -233,3 +233,30 @@ def test_messages_are_sized_one_by_one_and_timed_by_the_median() -> None:
     assert time.texts[0] == "1.500"
     assert time.texts[-1] == "5,000,000.000"
     assert shown(frame.drop("size_bytes"))[0].header == "p50 (ms)"
+
+
+def test_ranges_with_a_depth_are_shown_as_a_tree() -> None:
+    assert show(
+        range=["step N", "step N > forward", "(backward thread)"],
+        style=["push_pop", "push_pop", None],
+        depth=[0, 1, None],
+    ) == [
+        ("range", ["step N", "  forward", "(backward thread)"]),
+        ("style", ["push_pop", "push_pop", "-"]),
+    ]
+    assert show(range=["a > b"], ops=[1])[0] == ("range", ["a > b"])
+
+
+def test_times_of_the_host_have_a_unit_beside_those_of_the_gpu() -> None:
+    columns = {"host_ns": [9_000_000_000], "projected_ns": [400_000_000], "busy_ns": [5_000_000]}
+    assert [header for header, _ in show(**columns)] == ["host (ms)", "projected (ms)", "busy (ms)"]
+
+
+def test_notes_of_ranges_and_layers() -> None:
+    assert notes({"inclusive": True, "depth": None}) == [
+        "busy: of what a range and those inside it launched; own_busy: of what it launched itself"
+    ]
+    assert notes({"depth": 2}) == ["2 levels of ranges; what is deeper counts in these"]
+    assert notes({"joined": {"BP": {"sequence": 0.75, "none": 0.25}}}) == [
+        "layer of BP known by: sequence 75.0 %, none 25.0 % of its ops' time"
+    ]

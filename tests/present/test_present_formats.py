@@ -141,3 +141,8 @@ def test_markdown_takes_no_markup_from_a_name(name: str, cell: str) -> None:
     lines = to_markdown(pl.DataFrame({"name": [name]}), {}, name).splitlines()
     assert lines[0] == f"**{cell}**"
     assert lines[-1] == f"| {cell} |"
+
+
+def test_markdown_keeps_how_far_a_range_is_indented() -> None:
+    rows = pl.DataFrame({"range": ["step", "step > forward"], "depth": [0, 1]})
+    assert "| &nbsp;&nbsp;forward |" in to_markdown(rows, {})

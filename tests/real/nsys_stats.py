@@ -13,15 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
-COMMAND = (
-    "nsys", "stats", "--report", ",".join(REPORTS), "--format", "csv", "--force-export=false",
-    "--output", ".",
-)  # fmt: skip
+COMMAND = ("nsys", "stats", "--format", "csv", "--force-export=false", "--output", ".")
 RECORDED = Path(__file__).with_suffix(".csv")
 COLUMNS = ("trace", "of", "name", "count", "total_ns", "megabytes")
 NAME_LENGTH = 60
@@ -50,24 +47,30 @@ class NsysFailedError(Exception):
 
 
 def stats(trace: Path) -> Stats:
-    """Run `nsys stats` on a copy of `trace`, beside which it may write what it likes."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copyfile(trace, folder / "t.sqlite")
-        with (folder / "log").open("w") as log:
-            done = subprocess.run(
-                [*COMMAND, "t.sqlite"], cwd=folder, stdout=log, stderr=log, timeout=300, check=False
-            )
-        paths = [folder / f"t_{report}.csv" for report in REPORTS]
-        if done.returncode or not all(path.exists() for path in paths):
-            raise NsysFailedError((folder / "log").read_text()[-500:])
-        kernels, sizes, times, ranges = (_table(path) for path in paths)
+    """Return the totals of a trace."""
+    kernels, sizes, times, ranges = tables(trace, REPORTS)
     return Stats(
         _totals(kernels, "Instances", "Name"),
         _totals(times, "Count", "Operation"),
         {row["Operation"]: row["Total (MB)"] for row in sizes},
         _totals(ranges, "Instances", "Style", "Range"),
     )
+
+
+def tables(trace: Path, reports: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Run `nsys stats` on a copy of `trace`, beside which it may write what it likes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copyfile(trace, folder / "t.sqlite")
+        with (folder / "log").open("w") as log:
+            done = subprocess.run(
+                [*COMMAND, "--report", ",".join(reports), "t.sqlite"],
+                cwd=folder, stdout=log, stderr=log, timeout=300, check=False,
+            )  # fmt: skip
+        paths = [folder / f"t_{report}.csv" for report in reports]
+        if done.returncode or not all(path.exists() for path in paths):
+            raise NsysFailedError((folder / "log").read_text()[-500:])
+        return [_table(path) for path in paths]
 
 
 def _table(path: Path) -> list[dict[str, str]]:
@@ -107,7 +110,9 @@ def recorded() -> dict[str, list[tuple[str, ...]]]:
 
 def _record(traces: list[Path]) -> None:
     version = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
-    sys.stdout.write(f"# {version.stdout.strip()}\n# {' '.join(COMMAND)} TRACE\n")
+    sys.stdout.write(
+        f"# {version.stdout.strip()}\n# {' '.join(COMMAND)} --report {','.join(REPORTS)} TRACE\n"
+    )
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(COLUMNS)
     for trace in traces:

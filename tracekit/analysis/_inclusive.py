@@ -114,8 +114,8 @@ class _Held:
         The paths of push/pop ranges.
     pushed
         The ranges of the tree, with `SUMS`, ``first, last`` of each and those inside it, the last
-        two null where nothing was launched. With some iterations skipped, those that begin after
-        these.
+        two null where nothing was launched; and ``kept``, whether it begins in an iteration that is
+        not skipped, or between such.
     lengths
         In the tree's order ``busy_ns`` of each path and those below it, and ``own_busy_ns`` of what
         its ranges launched themselves.
@@ -151,8 +151,8 @@ def _held(work: Work, skip: int) -> _Held:
     own = pushed.ranges()
     carried = _carried_up(tree.ranges.join(own, on="range", how="left", maintain_order="left"))
     return _Held(
-        tree, _after(carried, trace, skip), _lengths(tree, own, pushed.twice()),
-        _after(opened.held(), trace, skip), opened.busy(), _outside(outside.groups()), windows,
+        tree, _kept(carried, trace, skip), _lengths(tree, own, pushed.twice()),
+        _kept(opened.held(), trace, skip), opened.busy(), _outside(outside.groups()), windows,
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def _carried_up(ranges: pl.DataFrame) -> pl.DataFrame:
         for name, never in (("first", _NEVER), ("last", -_NEVER))
     )
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
-    known = pl.when(pl.col("ops") > 0)
+    known = pl.when(pl.Series(last >= first))
     return ranges.drop(*SUMS, "first", "last", "length").with_columns(
         *(pl.Series(name, sums[:, column]) for column, name in enumerate(SUMS))
     ).with_columns(
@@ -189,15 +189,16 @@ def _carried_up(ranges: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _after(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
-    """Keep the ranges that begin from the first iteration that is kept to the end of the last."""
+def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
+    """Tell which ranges begin from the first iteration that is kept to the end of the last."""
     if not skip:
-        return ranges
+        return ranges.with_columns(kept=True)
     steps = trace.read("iterations").sort("process", "start")
     kept = steps.filter(pl.int_range(pl.len()).over("process") >= skip)
     edges = kept.group_by("process").agg(begin=pl.col("start").min(), until=pl.col("end").max())
     inside = pl.col("start").is_between("begin", "until", closed="left")
-    return ranges.join(edges, on="process", maintain_order="left").filter(inside)
+    joined = ranges.join(edges, on="process", how="left", maintain_order="left")
+    return joined.with_columns(kept=inside.fill_null(value=False)).drop("begin", "until")
 
 
 def inclusive_ranges(
@@ -239,9 +240,9 @@ RANGE_COLUMNS = (
 )  # fmt: skip
 _NUMBERS = ("instances", "launching", "host_ns", "ops", "projected_ns")
 _OF_INSTANCES = (
-    pl.len().cast(pl.Int64).alias("instances"),
-    (pl.col("ops") > 0).sum().cast(pl.Int64).alias("launching"),
-    _LENGTH.sum().alias("host_ns"),
+    pl.col("kept").sum().cast(pl.Int64).alias("instances"),
+    pl.col("last").count().cast(pl.Int64).alias("launching"),
+    _LENGTH.filter("kept").sum().alias("host_ns"),
     pl.col("ops").sum(),
     (pl.col("last") - pl.col("first")).sum().alias("projected_ns"),
 )
@@ -258,7 +259,7 @@ def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
         maintain_order="left",
     )  # fmt: skip
     ordered = table.with_columns(place=_busiest_first(table, tree)).sort("place")
-    there = (pl.col("instances") > 0) | (pl.col("busy_ns") > 0)
+    there = (pl.col("instances") > 0) | (pl.col("launching") > 0)
     shown = there if depth is None else there & (pl.col("depth") < depth)
     return ordered.filter(shown).drop("node", "place")
 
@@ -275,7 +276,8 @@ def _opened(held: _Held) -> pl.DataFrame:
     rows = table.join(held.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
     )
-    return rows.sort(-pl.col("busy_ns"), -pl.col("host_ns"), "path")
+    there = (pl.col("instances") > 0) | (pl.col("launching") > 0)
+    return rows.filter(there).sort(-pl.col("busy_ns"), -pl.col("host_ns"), "path")
 
 
 def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
@@ -297,4 +299,4 @@ def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     held = _held(Work(trace), skip)
     columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
     both = pl.concat([some.select(columns) for some in (held.pushed, held.opened)])
-    return both.filter(pl.col("ops") > 0).sort("range")
+    return both.drop_nulls("gpu_start").sort("range")

@@ -23,7 +23,7 @@ from tracekit.model import PATH_SEPARATOR, Trace
 _SEQUENCE = r"seq ?= ?(\d+)"
 _ENGINE = r"^autograd::engine::evaluate_function"
 _BACKWARD = r"stashed seq|(^|::)(\w*Backward\w*|AccumulateGrad), "
-_OPERATOR = r"^([a-z][a-z0-9_.]*|nvFuser)::|^nccl:|^record_param_comms"
+_OPERATOR = r"^[\w.]+::|^nccl:|^record_param_comms"
 _LIBRARY = r"^(NCCL|MPI|UCX|DALI|TSL|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|cuFFT)"
 _IS_PASS = pl.col("stage").cast(pl.String).is_in(("FP", "BP")).fill_null(value=False)
 _LEVELS = 16
@@ -60,21 +60,21 @@ class _Ranges:
     table: pl.DataFrame
     parents: Array
 
-    def innermost(self, marked: pl.Expr, stop: pl.Expr | None = None) -> Array:
+    def innermost(self, marked: pl.Expr) -> Array:
         """Return of each range the innermost one, of it and those around it, that is marked."""
         found = np.empty(self.parents.size, np.int64)
-        compiled(inherit, found.size)(self.parents, self._own(marked, stop), found)
+        compiled(inherit, found.size)(self.parents, self._own(marked), found)
         return found
 
-    def outermost(self, marked: pl.Expr, stop: pl.Expr | None = None) -> Array:
-        """Return the outermost one."""
+    def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
+        """Return the outermost one that lies in none which stops this."""
         found = np.empty(self.parents.size, np.int64)
-        compiled(inherit_outermost, found.size)(self.parents, self._own(marked, stop), found)
+        stops = given(self.table.select(stop.alias("stop")).to_series())
+        compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
         return found
 
-    def _own(self, marked: pl.Expr, stop: pl.Expr | None) -> Array:
-        none = pl.lit(-1) if stop is None else pl.when(stop).then(-2).otherwise(-1)
-        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(none)
+    def _own(self, marked: pl.Expr) -> Array:
+        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
         return given(self.table.select(own.cast(pl.Int64)).to_series())
 
 
@@ -82,11 +82,14 @@ def range_layers(trace: Trace) -> RangeLayers:
     """Return which layer each range of a run belongs to."""
     ranges = _ranges(trace)
     module = ranges.innermost(pl.col("module"))
-    unit = ranges.outermost(pl.col("operator") & ~pl.col("marker"), pl.col("around"))
-    named = _named_units(ranges, unit, path_labels(trace))
-    texts = _module_texts(ranges, module, path_labels(trace))
+    apart = pl.col("around") | pl.col("module")
+    unit = ranges.outermost(pl.col("operator") & ~pl.col("marker"), apart)
+    labels = path_labels(trace)
+    named = _named_units(ranges, np.where(module < 0, unit, -1), labels)
+    texts = _module_texts(ranges, module, labels)
     forward = pl.select(pl.coalesce(_gathered(texts, module), _gathered(named, unit))).to_series()
-    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null())
+    never = pl.col("range").is_null()
+    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null(), never)
     source = _gathered(_forward_rows(ranges), marker)
     inside = pl.Series(marker >= 0)
     text = pl.select(pl.when(inside).then(forward.gather(source)).otherwise(forward)).to_series()
@@ -179,17 +182,20 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
     )
     units = rows.filter((pl.col("unit") == pl.col("row")) & (pl.col("within") >= 0))
-    within = ranges.table.select(within_path="path", forward=pl.col("stage") == "FP")
-    named = units.join(labels, on="path", how="left", maintain_order="left").hstack(
-        within[units["within"]]
-    ).with_columns(turn=pl.int_range(1, pl.len() + 1).over("within", "label"))  # fmt: skip
-    passes = named.filter("forward")["within_path"].n_unique()
-    # Where there is one forward pass, what is in it needs no mention of it.
-    alone = pl.lit(passes == 1) & pl.col("forward").fill_null(value=False)
-    around = labels.select(within_path="path", around=pl.col("label") + PATH_SEPARATOR)
-    text = named.join(around, on="within_path", how="left", maintain_order="left").select(
-        "row", text=pl.format("{}{} {}", pl.when(~alone).then("around").otherwise(pl.lit("")),
-                              "label", "turn")
+    passes = ranges.table.select(
+        "path", backward=(pl.col("stage") == "BP").fill_null(value=False)
+    ).join(labels, on="path", how="left", maintain_order="left")  # fmt: skip
+    around = passes.select("backward", around="label")[units["within"]]
+    named = units.join(labels, on="path", how="left", maintain_order="left").hstack(around)
+    ahead = pl.when(~pl.col("backward")).then("around")
+    # Where only one pass has operators of this name, they need no mention of it.
+    alone = ~pl.col("backward") & (ahead.drop_nulls().n_unique().over("label") == 1)
+    text = named.select(
+        "row",
+        text=pl.concat_str(
+            pl.when(~alone).then(pl.col("around") + PATH_SEPARATOR).otherwise(pl.lit("")),
+            "label", pl.lit(" "), pl.int_range(1, pl.len() + 1).over("within", "label"),
+        ),
     )  # fmt: skip
     return rows.join(text, on="row", how="left", maintain_order="left")["text"]
 

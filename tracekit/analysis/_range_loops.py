@@ -170,13 +170,13 @@ def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
     parents
         The row of the range around each, -1 where there is none; it comes before what is in it.
     sums
-        A row for each range of what is added up, the first being the number of ops.
+        A row for each range of what is added up.
     first, last
-        When the first op of each starts and the last one ends.
+        When the first op of each starts and the last one ends; the other way round without any.
     """
     for row in range(parents.size - 1, -1, -1):
         parent = parents[row]
-        if parent >= 0 and sums[row, 0] > 0:
+        if parent >= 0 and first[row] <= last[row]:
             for column in range(sums.shape[1]):
                 sums[parent, column] += sums[row, column]
             first[parent] = min(first[parent], first[row])
@@ -191,21 +191,29 @@ def inherit(parents: Array, own: Array, found: Array) -> None:
     parents
         The row of the range around each, -1 where there is none; it comes before what is in it.
     own
-        Its own row where it is marked; -2 where nothing around it counts; else -1.
+        Its own row where it is marked, else -1.
     found
-        Becomes the row; -1 or -2 where there is none.
+        Becomes the row; -1 where there is none.
     """
     for row in range(parents.size):
         found[row] = own[row]
-        if own[row] == -1 and parents[row] >= 0:
+        if own[row] < 0 and parents[row] >= 0:
             found[row] = found[parents[row]]
 
 
-def inherit_outermost(parents: Array, own: Array, found: Array) -> None:
-    """Find of each range the outermost one that is marked; parameters are those of `inherit`."""
+def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) -> None:
+    """Find of each range the outermost one that is marked.
+
+    Parameters
+    ----------
+    parents, own, found
+        As of `inherit`.
+    stops
+        Where a range and all around it is none that counts for what is inside.
+    """
     for row in range(parents.size):
-        found[row] = own[row]
-        if own[row] != -2 and parents[row] >= 0 and found[parents[row]] >= 0:  # noqa: PLR2004
+        found[row] = -1 if stops[row] else own[row]
+        if not stops[row] and parents[row] >= 0 and found[parents[row]] >= 0:
             found[row] = found[parents[row]]
 
 

@@ -74,6 +74,7 @@ app.command(
         "tracekit breakdown",
         "tracekit breakdown trace.sqlite --by kernel --format csv --output kernels.csv",
         "tracekit breakdown mnist --by stage,device --skip 2",
+        "tracekit breakdown mnist --by range --depth 3",
     )
 )(breakdown)
 app.command(

@@ -63,9 +63,15 @@ def to_markdown(rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "") ->
         lines.append(_line(_escaped(column.header) for column in columns))
         lines.append(_line("---:" if column.numeric else "---" for column in columns))
         texts = zip(*(column.texts for column in columns), strict=True)
-        lines += [_line(map(_escaped, row)) for row in texts]
+        lines += [_line(map(_indented, row)) for row in texts]
     lines += [part for note in notes(meta) for part in ("", _escaped(note))]
     return "\n".join(lines) + "\n"
+
+
+def _indented(text: str) -> str:
+    # Markdown drops spaces at the beginning of a cell.
+    inner = text.lstrip(" ")
+    return "&nbsp;" * (len(text) - len(inner)) + _escaped(inner)
 
 
 def _line(cells: Iterable[str]) -> str:
