@@ -40,7 +40,7 @@ def breakdown(
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """
-    from tracekit.analysis import breakdown_with_meta, share_meaning
+    from tracekit.analysis import breakdown_for_people, breakdown_with_meta, share_meaning
 
     keys = split_keys(by)
     opened = open_run(run, store, rules, iteration)
@@ -49,4 +49,6 @@ def breakdown(
     if opened.warnings:
         meta = {**meta, "warnings": list(opened.warnings)}
     title = f"{opened.name} · time by {', '.join(keys)}"
-    return Listing("breakdown", opened.name, rows, meta, title, "no ops in this window")
+    shown = breakdown_for_people(rows, meta)
+    empty = "no ops in this window"
+    return Listing("breakdown", opened.name, rows, meta, title, empty, shown=shown)
