@@ -29,7 +29,6 @@ NVLINK_GB_S = 22.4
 FORWARD = [kernel(f"void volta_sgemm_128x64_tn_{layer}", 1_500) for layer in range(2)]
 BACKWARD = [kernel(f"void volta_sgemm_128x64_nt_{layer}", 2_100) for layer in range(3)]
 UPDATE = [kernel(f"void momentum_sgd_kernel_{layer}(float*, float*)", 11_000) for layer in range(8)]
-PREDICT = kernel("void argmax_kernel(float*, int*)", 900)
 
 
 def _peer_copy(src: int, dst: int) -> Work:
@@ -80,18 +79,12 @@ class Training:
                 self._update(begin + UPDATED_NS)
                 self.sim.call(self.main, "cudaStreamSynchronize", waits_for=self.compute[0])
 
-    def validate(self) -> None:
-        """Count the right answers on the validation set."""
-        with self.sim.range(self.main, "ME"):
-            self._on_all("ME", [*FORWARD, PREDICT])
-
 
 def write(folder: Path, name: str) -> None:
     """Write the trace, and its truth beside it."""
     training = Training()
     for number in range(ITERATIONS):
         training.iterate(number)
-    training.validate()
     training.sim.finish()
     with NsysWriter(folder / f"{name}.sqlite", "none-2020.4", PRODUCT) as nsys:
         for gpu in range(GPUS):

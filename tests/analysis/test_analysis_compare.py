@@ -26,6 +26,7 @@ from tracekit.analysis import (
     comparability,
     compare,
     memory_use,
+    query,
 )
 from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
 from tracekit.attribution import attribute
@@ -574,6 +575,48 @@ def test_slow_loading_is_idle_time(
     assert check_limit(found, 5).outcome == "above"
     kernels = compare(simulated, other, "kernel", skip=1).table.filter(kind="compute")
     assert set(kernels["verdict"]) == {"no difference shown"}
+
+
+def test_a_faster_loader_shows_between_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two iterations the host waits 8 ms for 1 worker, and half a millisecond for 16."""
+    iterate = data_parallel.Rank.iterate
+    runs = []
+    for workers in (1, 16):
+
+        def waiting(rank: Any, *given: Any, workers: int = workers, **options: Any) -> Any:
+            rank.main.now += 8_000_000 // workers
+            return iterate(rank, *given, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(data_parallel.Rank, "iterate", waiting)
+            runs.append(_simulate(tmp_path / f"{workers}_workers", monkeypatch))
+    found = compare(runs[0], runs[1], skip=1)
+    parts = {row["part"]: row for row in found.contributions.iter_rows(named=True)}
+    assert parts["between"]["verdict"] == "faster"
+    assert parts["between"]["delta_ns"] == pytest.approx(-7_500_000, rel=0.1)
+    assert parts["idle"]["verdict"] == "no difference shown"
+    step = found.meta["step"]
+    line = (
+        rf"step: .* faster by .*\({100 * (step['ratio'] - 1):.1f} %\); shown, .*; carried by time"
+    )
+    assert re.match(line + " between steps", found.meta["headline"])
+    for side, run in zip("ab", runs, strict=True):
+        assert step[f"{side}_total_ns"] == _steps_by_sql(run)
+
+
+def _steps_by_sql(run: Trace) -> int:
+    """Return the lengths of all steps but the first, by SQL: from first to last op of each GPU."""
+    statement = """
+        WITH kept AS (
+            SELECT o.device, o.start, o.end, o.stage FROM ops o JOIN iterations i
+            ON o.process = i.process AND o.launch_start >= i.start AND o.launch_start < i.end
+            WHERE i.iteration >= 1),
+        begins AS (SELECT device, MIN(start) AS begin FROM kept WHERE stage <> 'IO' GROUP BY device)
+        SELECT SUM((SELECT MAX("end") FROM kept WHERE stage <> 'ME') - begin) AS total FROM begins
+    """
+    return int(query(run, statement)["total"].item())
 
 
 @pytest.mark.parametrize("skip", [1, 5])
