@@ -12,6 +12,7 @@ from pathlib import Path
 
 import data_parallel
 import peer_copies
+import star_update
 
 
 def generate(folder: Path) -> None:
@@ -20,6 +21,7 @@ def generate(folder: Path) -> None:
     data_parallel.write(data_parallel.MARKED, folder, "ddp_4gpu")
     data_parallel.write(data_parallel.UNMARKED, folder, "ddp_4gpu_no_backward_range")
     peer_copies.write(folder, "p2p_2gpu_start_end")
+    star_update.write(folder, "p2p_4gpu_star")
 
 
 if __name__ == "__main__":

@@ -24,19 +24,20 @@ PUBLIC = {
         study
     """,
     "tracekit.analysis": """
-        API_KEYS BatchScope COMPARE_KEYS Comparison KEYS LINK_KEYS Traffic api_by_run
-        api_calls api_calls_with_meta batch_label breakdown breakdown_meta breakdown_with_meta
-        capabilities collective_calls collectives collectives_meta collectives_with_meta
-        communicators comparability compare copy_transfers crossings epoch_bytes epoch_time exceeds
-        expected_traffic features identify images_per_step iterations_per_epoch
-        largest_batch latency latency_meta latency_speedup link_counters link_timeline
-        links memory_at memory_extra memory_growth memory_use memory_use_with_meta
-        message_histogram nccl_calls normalised_name overhead overhead_matrix
-        overhead_meta parse_keys parse_link_keys pointer_queries pointer_queries_meta
-        profiler_overhead projected_ranges query range_paths read_memory_table read_times scaling
-        scaling_meta
-        share_meaning speedup_by_class staging staging_calls study study_row study_stages
-        summarise traffic_root with_routes
+        API_KEYS COMPARE_KEYS KEYS LINK_KEYS BatchScope Comparison Limit Traffic
+        api_by_run api_calls api_calls_with_meta basis_of batch_label breakdown
+        breakdown_for_people breakdown_meta breakdown_with_meta capabilities check_limit
+        collective_calls collectives collectives_meta collectives_with_meta
+        communicators comparability compare confusion copy_transfers crossings
+        epoch_bytes epoch_time expected_traffic features identify images_per_step
+        iterations_per_epoch largest_batch latency latency_meta latency_speedup
+        link_counters link_timeline links memory_at memory_extra memory_growth
+        memory_use memory_use_with_meta message_histogram nccl_calls normalised_name
+        overhead overhead_matrix overhead_meta parse_keys parse_link_keys
+        pointer_queries pointer_queries_meta profiler_overhead projected_ranges query
+        range_paths read_memory_table read_times scaling scaling_meta share_meaning
+        speedup_by_class staging staging_calls study study_row study_stages summarise
+        traffic_root verdict_evidence verdict_meta weakness with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.cli": "app main",

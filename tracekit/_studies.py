@@ -27,8 +27,9 @@ def compare(
     skip: int = 0,
     match_names: bool = False,
     topology: StrPath | None = None,
+    anyway: bool = False,
 ) -> Comparison:
-    """Compare two runs, per iteration; see `tracekit.analysis.compare`.
+    """Compare two runs, step by step; see `tracekit.analysis.compare`.
 
     Parameters
     ----------
@@ -42,6 +43,8 @@ def compare(
         Whether kernels that a library's upgrade renamed are taken for the same.
     topology
         By link: the machine, as for `Run.traffic`.
+    anyway
+        Whether runs that are not comparable get verdicts too.
     """
     from tracekit.analysis import compare as compare_traces
 
@@ -56,6 +59,7 @@ def compare(
         match_names=match_names,
         traffic=moved,
         labels=(a.labels, b.labels),
+        anyway=anyway,
     )
 
 
@@ -116,6 +120,11 @@ def study(
         How many iterations to leave out at the beginning of each run.
     batch_scope
         Whether a batch counts the images of each GPU or of all.
+
+    Raises
+    ------
+    UsageError
+        If some runs hold GPU work and others none: their times are not set against each other.
     """
     from tracekit import analysis
 
@@ -123,10 +132,12 @@ def study(
         if references or where:
             raise UsageError("a study is of runs or of a table", "give either, not both")
         return analysis.read_times(Path(table))
-    return analysis.study(
+    found = analysis.study(
         analysis.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
         for run in select_runs(references, where=where, store=store)
     )
+    analysis.basis_of(found)
+    return found
 
 
 def memory_points(chosen: Sequence[runs.Run], samples: pl.DataFrame | None = None) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -16,12 +17,16 @@ from hypothesis import strategies as st
 from link_helpers import machine
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit.analysis import Traffic, breakdown, breakdown_meta, memory_use
-from tracekit.analysis._compare import (
+from tracekit.analysis import (
     Comparison,
+    Traffic,
+    breakdown,
+    breakdown_meta,
+    check_limit,
     comparability,
     compare,
-    exceeds,
+    memory_use,
+    query,
 )
 from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
 from tracekit.attribution import attribute
@@ -72,7 +77,10 @@ def test_stages_side_by_side() -> None:
     assert found.table.select(columns).rows() == [
         ("FP", 500, 450, 1, 1, -50, 0.9, "faster", None),
         ("WU", 20, 20, 1, 1, 0, 1, "no difference shown", None),
-    ]
+        ("idle", 1910 / 6, 2160 / 6, None, None, pytest.approx(250 / 6),
+         pytest.approx(216 / 191), "no difference shown", None),
+        ("between", 500 / 6, 500 / 6, None, None, 0, 1, "no difference shown", None),
+    ]  # fmt: skip
     low, high = found.table.row(0, named=True)["low_ns"], found.table.row(0, named=True)["high_ns"]
     assert -54 < low < -50 < high < -46
     assert found.meta["a_iterations"] == found.meta["b_iterations"] == 6
@@ -88,15 +96,41 @@ def test_what_is_in_one_run_only_is_shown() -> None:
         at = STEP * number + 700
         b.op("new", at=at, start=at, end=at + 50, stage="ME")
     b.thread(0)
+    # Evaluation is no part of the last step, which has no next one to end it.
     found = compare(added, b.trace(), "kernel").table
     assert found.row(0, named=True)["name"] == "new"
-    assert found.select("a_ns", "b_ns", "delta_ns", "ratio", "only_in", "verdict").row(0) == (
-        0, 50, 50, None, "B", "slower",
-    )  # fmt: skip
+    columns = ("a_ns", "b_total_ns", "b_outside_ns", "b_outside_count", "ratio", "only_in",
+               "verdict")  # fmt: skip
+    assert found.select(columns).row(0) == (0, 250, 50, 1, None, "B", "slower")
     back = compare(b.trace(), added, "kernel").table
     assert back.select("name", "b_ns", "ratio", "only_in", "verdict").row(0) == (
         "new", 0, 0, "A", "faster",
     )  # fmt: skip
+
+
+def test_what_ran_outside_of_steps_alone_is_listed_beside_them() -> None:
+    """The same evaluation after training in both, setting up in B alone, a kernel moved into it."""
+    runs = []
+    for side in (0, 1):
+        b = TraceBuilder()
+        b.rows = {name: table.to_dicts() for name, table in _tables(_run(A)).items()}
+        b.thread(0)
+        b.op("test", at=9000, start=9000, end=9300, stage="ME")
+        if side:
+            b.op("sgd", at=-500, start=-500, end=-440, stage="WU")
+            b.op("setup", at=-400, start=-400, end=-330, stage="OTHER")
+        runs.append(b.trace())
+    columns = ("a_ns", "b_ns", "a_outside_ns", "b_outside_ns", "b_outside_count", "only_in")
+    kernels = compare(runs[0], runs[1], "kernel").table.select("name", *columns)
+    assert sorted(kernels.rows()) == [
+        ("fw", 500, 500, 0, 0, 0, None), ("setup", 0, 0, 0, 70, 1, "B"),
+        ("sgd", 20, 20, 0, 60, 1, None), ("test", 0, 0, 300, 300, 1, None),
+    ]  # fmt: skip
+    stages = compare(runs[0], runs[1]).table.select("stage", *columns)
+    assert stages.rows()[:4] == [
+        ("FP", 500, 500, 0, 0, 0, None), ("WU", 20, 20, 0, 60, 1, None),
+        ("ME", 0, 0, 300, 300, 1, None), ("OTHER", 0, 0, 0, 70, 1, "B"),
+    ]  # fmt: skip
 
 
 def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
@@ -114,16 +148,17 @@ def test_what_steps_are_made_of() -> None:
         3000, 2700, -50, "faster",
     ]  # fmt: skip
     # 5 steps of 1000 ns and one of 530 ns, of which 520 each are busy; 50 ns more are idle in B.
-    assert rows["idle"]["a_total_ns"] == 5 * 480 + 10
-    assert rows["idle"]["b_total_ns"] == 5 * 530 + 10
-    assert rows["between"]["a_total_ns"] == rows["between"]["b_total_ns"] == 0
+    # Steps of the host take 900 ns: it is in none of them for 100 ns, but after the last one.
+    assert rows["idle"]["a_total_ns"] == 5 * 380 + 10
+    assert rows["idle"]["b_total_ns"] == 5 * 430 + 10
+    assert rows["between"]["a_total_ns"] == rows["between"]["b_total_ns"] == 5 * 100
     step = compare(_run(A), _run(B)).meta["step"]
     assert step["a_ns"] == pytest.approx(5530 / 6)
     assert step["delta_ns"] == pytest.approx(-50 / 6)
 
 
 def test_time_between_iterations_is_part_of_a_step() -> None:
-    """Work launched after an iteration ends its window; the step lasts until the next begins."""
+    """A step lasts until the next one begins, and the last one to its last op, at 5400."""
     b = TraceBuilder()
     for number in range(6):
         at = STEP * number
@@ -132,9 +167,12 @@ def test_time_between_iterations_is_part_of_a_step() -> None:
         b.op("log", at=at + 600, start=at + 600, end=at + 650, stage="OTHER")
     found = compare(b.trace(), b.trace())
     totals = dict(found.contributions.select("part", "a_total_ns").rows())
-    assert totals == dict.fromkeys(PARTS, 0) | {"FP": 2400, "idle": 5 * 200 + 200, "between": 2000}
-    assert found.meta["step"]["a_ns"] == 5600 / 6
-    assert found.table["stage"].to_list() == ["FP"]
+    assert totals == dict.fromkeys(PARTS, 0) | {
+        "FP": 2400, "OTHER": 5 * 50, "idle": 5 * 100, "between": 5 * 450,
+    }  # fmt: skip
+    assert found.meta["step"]["a_ns"] == 5400 / 6
+    assert found.table["stage"].to_list() == ["FP", "OTHER", "idle", "between"]
+    assert found.table.filter(stage="OTHER")["a_outside_ns"].item() == 50
 
 
 _LENGTHS = st.lists(st.integers(0, 800), min_size=1, max_size=9)
@@ -211,9 +249,10 @@ def test_few_iterations_carry_no_verdict() -> None:
     for table in (found.table, found.contributions):
         assert set(table["verdict"]) == {"not enough iterations"}
         assert table["low_ns"].null_count() == table["p_value"].null_count() == table.height
-    assert found.table["delta_ns"].to_list() == [450 - 500.25, 0]
-    with pytest.raises(UsageError, match="too few iterations to tell: 4 and 6"):
-        exceeds(found, 5)
+    assert found.table["delta_ns"].to_list()[:2] == [450 - 500.25, 0]
+    limit = check_limit(found, 5)
+    assert limit.outcome == "unknown"
+    assert "4 and 6 steps are too few" in limit.sentence
 
 
 def test_runs_without_iterations_are_compared_whole() -> None:
@@ -222,11 +261,11 @@ def test_runs_without_iterations_are_compared_whole() -> None:
         table = compare(*runs, by).table
         assert set(table["verdict"]) == {"not enough iterations"}
     assert compare(*runs).table.select("a_ns", "b_ns", "a_count").rows() == [
-        (3000, 2700, 6), (120, 120, 6),
+        (3000, 2700, 6), (120, 120, 6), (2410, 2660, None), (0, 0, None),
     ]  # fmt: skip
     mixed = compare(_run(A), runs[1])
     assert mixed.meta["not_comparable"] == ["B has no iterations"]
-    assert mixed.table["a_ns"].to_list() == [3000, 120]
+    assert mixed.table["a_ns"].to_list()[:2] == [3000, 120]
     assert set(mixed.table["verdict"]) == {None}
     with pytest.raises(UsageError, match="no iterations to skip"):
         compare(*runs, skip=1)
@@ -240,15 +279,40 @@ def test_limits() -> None:
     change = 100 * 500 / 5530
     # The short last step makes the means uncertain: the change is there, but not shown.
     assert found.meta["step"]["verdict"] == "no difference shown"
-    assert not exceeds(found, 0)
+    unknown = check_limit(found, 5)
+    assert unknown.outcome == "unknown"
+    assert "steps change by +9.0 %" in unknown.sentence
+    assert "more steps of each would tell" in unknown.sentence
+    assert check_limit(found, 100).outcome == "within"
     more = compare(_run(A * 20), _run(A * 20, step=1100))
     assert more.meta["step"]["verdict"] == "slower"
-    assert exceeds(more, change)
-    assert not exceeds(more, 10.1)
-    assert not exceeds(compare(_run(A * 20, step=1100), _run(A * 20)), 0)
+    assert check_limit(more, change / 2).outcome == "above"
+    assert check_limit(more, 13).outcome == "within"
+    assert check_limit(more, 100 * (more.meta["step"]["ratio"] - 1)).outcome == "unknown"
+    assert check_limit(compare(_run(A * 20, step=1100), _run(A * 20)), 0).outcome == "within"
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(UsageError, match="no limit"):
-            exceeds(more, wrong)
+            check_limit(more, wrong)
+
+
+def test_a_limit_tells_once_there_are_as_many_more_steps_as_it_says() -> None:
+    """Steps of 900 to 1100 ns against ones of 940 to 1140: 4 % above, of a limit of 0."""
+
+    def run(steps: int, more: int) -> Trace:
+        b = TraceBuilder()
+        at = 0
+        for number in range(steps + 1):
+            b.iteration(number, at, at + 10)
+            b.op("fw", at=at, start=at, end=at + 5, stage="FP")
+            at += 1000 + more + (100 if number % 2 else -100)
+        return b.trace()
+
+    found = check_limit(compare(run(10, 0), run(10, 40)), 0)
+    assert found.outcome == "unknown"
+    told = re.search(r"about (\d+) more steps", found.sentence)
+    assert told is not None
+    enough = 10 + 2 * int(told[1])
+    assert check_limit(compare(run(enough, 0), run(enough, 40)), 0).outcome == "above"
 
 
 def test_runs_that_are_not_comparable_say_so() -> None:
@@ -263,11 +327,16 @@ def test_runs_that_are_not_comparable_say_so() -> None:
     ]
     assert set(found.table["verdict"]) == {None}
     assert found.table["low_ns"].null_count() == 0
-    # Busy time is added over devices, steps are averaged.
-    assert found.table["b_ns"].to_list() == [1000, 40]
+    # All are means over devices.
+    assert found.table["b_ns"].to_list()[:2] == [500, 20]
+    assert found.table["b_total_ns"].to_list()[:2] == [2 * 6 * 500, 2 * 6 * 20]
+    assert found.table["b_devices"].to_list() == [2] * 4
     assert found.meta["step"]["a_ns"] == found.meta["step"]["b_ns"]
-    with pytest.raises(UsageError, match="not comparable"):
-        exceeds(found, 5)
+    assert check_limit(found, 5).outcome == "unknown"
+    assert check_limit(found, 100, anyway=True).outcome == "within"
+    anyway = compare(one, two, names=("old", "new"), anyway=True)
+    assert set(anyway.table["verdict"]) == {"no difference shown"}
+    assert "not comparable (1 GPUs in old, 2 GPUs in new; A100 in old" in anyway.meta["headline"]
     assert comparability(one, _run(A)) == []  # an unknown model is no other model
 
 
@@ -321,10 +390,11 @@ def test_iterations_that_not_all_processes_have_are_left_out() -> None:
     })  # fmt: skip
     found = compare(cut, both)
     assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
-    assert found.meta["notes"] == [
+    assert found.meta["notes"][:1] == [
         "1 iterations of A are left out, which not all its processes have"
     ]
-    assert found.table["a_ns"].to_list() == [1000, 40]
+    assert found.table["a_ns"].to_list()[:2] == [500, 20]
+    assert found.table["a_outside_ns"].to_list()[:2] == [500, 20]
 
 
 def test_a_stray_context_has_no_steps() -> None:
@@ -472,14 +542,14 @@ def test_merged_buckets_are_fewer_collectives(
     other = _simulate(tmp_path / "merged", monkeypatch, LAYERS=merged)
     found = compare(simulated, other, "collective", skip=1)
     row = found.table.filter(collective="all_reduce").row(0, named=True)
-    assert (row["a_count"], row["b_count"]) == (3 * 4, 1 * 4)
+    assert (row["a_count"], row["b_count"]) == (3, 1)
     parts = {each["part"]: each for each in found.contributions.iter_rows(named=True)}
     assert parts["WU"]["verdict"] == "slower"
     assert parts["FP"]["verdict"] == "no difference shown"
     step = found.meta["step"]
     assert step["verdict"] == "slower"
     assert 0 < step["low_ns"] < step["delta_ns"] < step["high_ns"]
-    assert exceeds(found, 1)
+    assert check_limit(found, 1).outcome == "above"
 
 
 def test_slow_loading_is_idle_time(
@@ -495,15 +565,58 @@ def test_slow_loading_is_idle_time(
     other = _simulate(tmp_path / "slow", monkeypatch)
     found = compare(simulated, other, skip=1)
     assert found.table["a_count"].equals(found.table["b_count"])
-    assert set(found.table["verdict"]) == {"no difference shown"}
+    changed = found.table.filter(pl.col("verdict") != "no difference shown")
+    assert changed["stage"].to_list() == ["idle"]
     parts = {each["part"]: each for each in found.contributions.iter_rows(named=True)}
     assert {name for name, part in parts.items() if part["verdict"] != "no difference shown"} == {
         "idle"
     }
     assert parts["idle"]["delta_ns"] == pytest.approx(3_000_000, rel=0.3)
-    assert exceeds(found, 5)
+    assert check_limit(found, 5).outcome == "above"
     kernels = compare(simulated, other, "kernel", skip=1).table.filter(kind="compute")
     assert set(kernels["verdict"]) == {"no difference shown"}
+
+
+def test_a_faster_loader_shows_between_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two iterations the host waits 8 ms for 1 worker, and half a millisecond for 16."""
+    iterate = data_parallel.Rank.iterate
+    runs = []
+    for workers in (1, 16):
+
+        def waiting(rank: Any, *given: Any, workers: int = workers, **options: Any) -> Any:
+            rank.main.now += 8_000_000 // workers
+            return iterate(rank, *given, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(data_parallel.Rank, "iterate", waiting)
+            runs.append(_simulate(tmp_path / f"{workers}_workers", monkeypatch))
+    found = compare(runs[0], runs[1], skip=1)
+    parts = {row["part"]: row for row in found.contributions.iter_rows(named=True)}
+    assert parts["between"]["verdict"] == "faster"
+    assert parts["between"]["delta_ns"] == pytest.approx(-7_500_000, rel=0.1)
+    assert parts["idle"]["verdict"] == "no difference shown"
+    step = found.meta["step"]
+    line = (
+        rf"step: .* faster by .*\({100 * (step['ratio'] - 1):.1f} %\); shown, .*; carried by time"
+    )
+    assert re.match(line + " between steps", found.meta["headline"])
+    for side, run in zip("ab", runs, strict=True):
+        assert step[f"{side}_total_ns"] == _steps_by_sql(run)
+
+
+def _steps_by_sql(run: Trace) -> int:
+    """Return the lengths of all steps but the first, by SQL: from first to last op of each GPU."""
+    statement = """
+        WITH kept AS (
+            SELECT o.device, o.start, o.end, o.stage FROM ops o JOIN iterations i
+            ON o.process = i.process AND o.launch_start >= i.start AND o.launch_start < i.end
+            WHERE i.iteration >= 1),
+        begins AS (SELECT device, MIN(start) AS begin FROM kept WHERE stage <> 'IO' GROUP BY device)
+        SELECT SUM((SELECT MAX("end") FROM kept WHERE stage <> 'ME') - begin) AS total FROM begins
+    """
+    return int(query(run, statement)["total"].item())
 
 
 @pytest.mark.parametrize("skip", [1, 5])
@@ -513,6 +626,45 @@ def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> Non
     assert found.contributions["a_total_ns"].sum() == meta["window_ns"]
     mean = meta["window_ns"] / (meta["iterations"] * meta["devices"])
     assert found.meta["step"]["a_ns"] == mean
+
+
+def test_stages_that_are_guessed_in_one_run_alone_are_not_compared() -> None:
+    known = _run(A)
+    source = pl.when(pl.col("stage") == "FP").then(pl.lit("kernel_name")).otherwise("stage_source")
+    guessed = known.with_tables({"ops": known.read("ops").with_columns(stage_source=source)})
+    assert compare(known, guessed).meta["not_comparable"] == [
+        "FP known by nvtx in A, FP known by kernel_name in B"
+    ]
+    assert compare(known, guessed, "kernel").meta["not_comparable"] == []
+
+
+def test_annotated_steps_without_work_are_not_compared() -> None:
+    run = _run(A)
+    cut = run.with_tables({"ops": run.read("ops").filter(pl.col("launch_start") < 4 * STEP)})
+    assert compare(run, cut).meta["not_comparable"] == ["2 of 6 annotated steps of B hold no work"]
+    assert compare(run, cut, skip=4).meta["not_comparable"] == [
+        "of no annotated step of B any work is known"
+    ]
+
+
+def test_devices_on_clocks_of_their_own_have_no_last_step() -> None:
+    """Where the last step of each ends on the other is not known."""
+    run = _run(A, devices=2)
+    later = pl.col("process").cast(pl.Int32)
+    reports = [
+        {"report": report, "file": "", "format": "", "size": 0, "clock": f"host {report}"}
+        for report in (0, 1)
+    ]
+    tables = {name: run.read(name).with_columns(report=later)
+              for name in ("ops", "calls", "iterations")}  # fmt: skip
+    apart = run.with_tables({**tables, "reports": REPORTS.conform(pl.DataFrame(reports))})
+    found = compare(apart, run)
+    assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
+    assert found.meta["step"]["a_ns"] == 1000
+    assert found.table.filter(stage="FP")["a_outside_ns"].item() == 2 * 500
+    assert breakdown(apart, "iteration").select("iteration", "window_ns").rows()[-2:] == [
+        (4, 2000), (None, 2 * 530),
+    ]  # fmt: skip
 
 
 def test_by_rank_and_node() -> None:
@@ -537,7 +689,7 @@ def test_by_rank_and_node() -> None:
     assert by_rank.rows() == [(0, 520, 0, "A"), (1, 520, 470, None), (2, 0, 470, "B")]
     by_node = compare(*runs, by="node,stage").table.select("node", "stage", *columns)
     assert sorted(by_node.rows()) == [
-        ("n1", "FP", 1000, 900, None), ("n1", "WU", 40, 40, None),
+        ("n1", "FP", 500, 450, None), ("n1", "WU", 20, 20, None),
     ]  # fmt: skip
 
 

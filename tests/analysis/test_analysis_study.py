@@ -67,7 +67,12 @@ def test_a_training_step() -> None:
     _op(builder, "ME", 95 * US, 98 * US)
     _op(builder, "OTHER", 100 * US, 100 * US, kind="memset")
     row = _row(builder)
-    lengths = {name: value for name, value in row.items() if name.endswith("_ns")}
+    sums = {name: value for name, value in row.items() if name.endswith("_total_ns")}
+    assert sums == {name.replace("_ns", "_total_ns"): row[name] for name in (
+        "step_ns", "fp_bp_ns", "wu_ns", "wu_exposed_ns", "io_exposed_ns", "me_exposed_ns",
+        "other_exposed_ns", "idle_ns", "between_ns",
+    )}  # fmt: skip
+    lengths = {name: row[name] for name in row if name.endswith("_ns") and name not in sums}
     assert lengths == {
         "window_ns": 100 * US,
         "step_ns": 100 * US,
@@ -83,6 +88,7 @@ def test_a_training_step() -> None:
         "other_exposed_ns": 0,
         "wu_residual_ns": 50 * US,
         "idle_ns": 2 * US,
+        "between_ns": 0,
     }
     assert row["wu_ns"] - row["wu_exposed_ns"] == 10 * US
     assert list(row) == list(STUDY)
@@ -112,20 +118,21 @@ def _steps() -> TraceBuilder:
 
 def test_steps_take_until_the_next_one_begins() -> None:
     row = _row(_steps())
-    # 100 to 200, 200 to 350 with the evaluation in it, 350 to 450 where the last one begins.
-    assert (row["iterations"], row["window_ns"]) == (3, 350)
-    assert row["step_ns"] == pytest.approx(350 / 3)
-    assert (row["step_p5_ns"], row["step_p50_ns"], row["step_p95_ns"]) == (100, 100, 150)
+    # 100 to 200, 200 to 350 with the evaluation in it, 350 to 400 where its own last op ends.
+    assert (row["iterations"], row["window_ns"]) == (3, 300)
+    assert row["step_ns"] == pytest.approx(300 / 3)
+    assert (row["step_p5_ns"], row["step_p50_ns"], row["step_p95_ns"]) == (50, 100, 150)
     assert row["fp_bp_ns"] == pytest.approx(120 / 3)
     assert row["me_exposed_ns"] == pytest.approx(40 / 3)
     assert row["other_exposed_ns"] == 0
     assert row["wu_exposed_ns"] == pytest.approx(10 / 3)
-    assert row["idle_ns"] == pytest.approx((350 - 170) / 3)
+    # Nothing runs from 140 to 200 and from 240 to 310; the host is in no step from 300 on.
+    assert (row["idle_total_ns"], row["between_total_ns"]) == (60 + 60, 10)
 
 
 def test_skipped_steps_do_not_count() -> None:
     row = _row(_steps(), skip=2)
-    assert (row["iterations"], row["window_ns"], row["step_ns"]) == (1, 100, 100)
+    assert (row["iterations"], row["window_ns"], row["step_ns"]) == (1, 50, 50)
     assert (row["fp_bp_ns"], row["me_exposed_ns"]) == (40, 0)
     with pytest.raises(
         UsageError, match=r"run 'a run': all iterations would be skipped \(3 of 3\)"
@@ -143,9 +150,10 @@ def test_devices_and_processes_are_averaged() -> None:
             builder.iteration(number + 7 * process, start, start + length, **place)
             _op(builder, "FP", start, start + length, device=process, **place)
     row = _row(builder)
-    assert (row["iterations"], row["window_ns"], row["step_ns"], row["gpus"]) == (2, 300, 150, 2)
-    assert (row["fp_bp_ns"], row["idle_ns"]) == (150, 0)
-    assert row["step_p5_ns"] == row["step_p95_ns"] == 150
+    # The second step of both ends with that of process 1, which lasts from 200 to 400.
+    assert (row["iterations"], row["window_ns"], row["step_ns"], row["gpus"]) == (2, 400, 200, 2)
+    assert (row["fp_bp_ns"], row["idle_ns"], row["between_ns"]) == (150, 0, 50)
+    assert (row["step_p5_ns"], row["step_p95_ns"]) == (150, 250)
 
 
 def test_a_stray_context_is_no_training() -> None:
@@ -258,7 +266,9 @@ def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: 
     for stage, start, length, device in spans:
         _op(builder, stage, start, start + length, device=device)
     row = _row(builder, skip=skip)
-    assert sum(row[name] for name in PARTS) + row["idle_ns"] == pytest.approx(row["step_ns"])
+    totals = [f"{name.removesuffix('_ns')}_total_ns" for name in (*PARTS, "idle_ns", "between_ns")]
+    assert sum(row[name] for name in totals) == row["step_total_ns"]
+    assert row["step_ns"] == row["step_total_ns"] / (row["iterations"] * row["devices"])
     assert row["fp_bp_ns"] + row["wu_residual_ns"] == pytest.approx(row["step_ns"])
     assert row["wu_ns"] >= row["wu_exposed_ns"] - 1e-9
     assert row["idle_ns"] >= -1e-9
@@ -494,7 +504,7 @@ def test_stages_of_a_study() -> None:
     row = {
         "network": "lenet", "batch": 16, "gpus": 4, "method": "p2p", "run": "a", "step_ns": 100.0,
         "fp_bp_ns": 50.0, "wu_ns": 45.0, "wu_exposed_ns": 35.0, "io_exposed_ns": 10.0,
-        "me_exposed_ns": 3.0, "other_exposed_ns": 0.0, "idle_ns": 2.0,
+        "me_exposed_ns": 3.0, "other_exposed_ns": 0.0, "idle_ns": 1.5, "between_ns": 0.5,
     }  # fmt: skip
     rows = [row, {**row, "gpus": 2, "fp_bp_ns": 10.0}, {**row, "gpus": 2, "fp_bp_ns": 20.0},
             {"network": "measured elsewhere", "epoch_ns": 1.0}]  # fmt: skip
@@ -503,7 +513,8 @@ def test_stages_of_a_study() -> None:
     four = found.filter(gpus=4)
     assert four.select("stage", "exposed_ns", "busy_ns", "runs").rows() == [
         ("FP+BP", 50.0, 50.0, 1), ("WU", 35.0, 45.0, 1), ("IO", 10.0, None, 1),
-        ("ME", 3.0, None, 1), ("OTHER", 0.0, None, 1), ("idle", 2.0, None, 1),
+        ("ME", 3.0, None, 1), ("OTHER", 0.0, None, 1), ("idle", 1.5, None, 1),
+        ("between", 0.5, None, 1),
     ]  # fmt: skip
     assert found.filter(stage="FP+BP", gpus=2).select("exposed_ns", "runs").rows() == [(15.0, 2)]
     assert found["network"].unique().to_list() == ["lenet"]

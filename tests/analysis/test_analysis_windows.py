@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.analysis import breakdown, breakdown_meta, compare, study_row
+from tracekit.analysis._per_iteration import PARTS
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 
@@ -75,8 +76,9 @@ def _parts(steps: list[tuple[int, int]]) -> list[tuple[int, int | None]]:
     return parts
 
 
-def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
-    windows = []
+def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int, int | None]]]:
+    """When on each device what was launched in an iteration, or after one (None), begins."""
+    found = {}
     for process, device in sorted({(op.process, op.device) for op in ops}):
         own = [op for op in ops if (op.process, op.device) == (process, device)]
         launched: dict[int, list[Op]] = defaultdict(list)
@@ -93,7 +95,62 @@ def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
             begins.append((begin, parts[part][1]))
         first = min(op.start for op in own)
         begins[:1] = [(first, begins[0][1] if begins else None)]
-        edges = [*(begin for begin, _ in begins), max(op.end for op in own)]
+        found[process, device] = begins
+    return found
+
+
+def _iteration_of(op: Op, steps: Steps) -> int | None:
+    """The iteration that an op was launched in."""
+    if op.at is None:
+        return None
+    return [n for time, n in _parts(steps.get(op.process, [])) if time <= op.at][-1]
+
+
+def _last(begins: list[tuple[int, int | None]]) -> int | None:
+    """Where in a list the last iteration of a device stands."""
+    places = [place for place, (_, iteration) in enumerate(begins) if iteration is not None]
+    return places[-1] if places else None
+
+
+def _is_inside(spans: list[tuple[int, int]], time: int) -> bool:
+    """Whether the host is inside an iteration."""
+    return any(start <= time < end for start, end in spans)
+
+
+def _ends(ops: list[Op], steps: Steps) -> dict[int, int]:
+    """When the last op of each step ends, on any device."""
+    ends: dict[int, int] = {}
+    every = _begins(ops, steps)
+    for op in ops:
+        if op.stage == "ME":
+            continue
+        iteration, begins = _iteration_of(op, steps), every[op.process, op.device]
+        place = _last(begins)
+        if op.at is None and place is not None:
+            after = begins[place + 1][0] if place + 1 < len(begins) else 10_000
+            iteration = begins[place][1] if begins[place][0] <= op.start < after else None
+        if iteration is not None:
+            ends[iteration] = max(ends.get(iteration, -10_000), op.end)
+    return ends
+
+
+def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
+    windows, ends = [], _ends(ops, steps)
+    for (process, device), known in _begins(ops, steps).items():
+        begins = known
+        finish = max(op.end for op in ops if (op.process, op.device) == (process, device))
+        edges = [*(begin for begin, _ in begins), finish]
+        place = _last(begins)
+        if place is not None:
+            begin, iteration = begins[place]
+            # An iteration of evaluation alone has no end of its own.
+            whole = ends.get(
+                iteration or 0, begins[place + 1][0] if begins[place + 1 :] else finish
+            )
+            begins = [*begins[: place + 1], (max(begin, whole), None)]
+            edges = [*(begin for begin, _ in begins), max(finish, begin, whole)]
+            if edges[-1] == edges[-2]:
+                begins.pop(), edges.pop()
         windows += [
             Window(process, device, iteration, start, end, is_last=number == len(begins))
             for number, ((start, iteration), end) in enumerate(
@@ -101,6 +158,27 @@ def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:
             )
         ]
     return windows
+
+
+def _steps(windows: list[Window]) -> list[Window]:
+    """Number windows by their step: also those between iterations, but not those outside."""
+    of_owner: dict[tuple[int | None, int], list[Window]] = defaultdict(list)
+    for window in windows:
+        of_owner[window.process, window.device].append(window)
+    numbers = {
+        owner: [window.iteration for window in own if window.iteration is not None]
+        for owner, own in of_owner.items()
+    }
+    most = max(map(len, numbers.values()))
+    stepped = []
+    for owner, own in of_owner.items():
+        step, left = None, len(numbers[owner])
+        for window in own:
+            step = window.iteration if window.iteration is not None else step if left else None
+            left -= window.iteration is not None
+            counts = 2 * len(numbers[owner]) >= most
+            stepped.append(replace(window, iteration=step if counts else None))
+    return stepped
 
 
 def _skipping(windows: list[Window], skip: int) -> list[Window]:
@@ -218,7 +296,7 @@ def test_stages_of_the_whole_run(ops: list[Op]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
-    trace, windows = _trace(ops, steps), _by_iteration(ops, steps)
+    trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
     table = breakdown(trace, "iteration,stage")
     times = breakdown(trace, "iteration")
     for iteration in {window.iteration for window in windows}:
@@ -235,7 +313,14 @@ def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
             continue
         window_ns = sum(window.end - window.start for window in own)
         assert total["window_ns"].item() == window_ns
-        assert rows["exposed_ns"].sum() + total["idle_ns"].item() == window_ns
+        between = [
+            t for window in own
+            for t in set(range(window.start, window.end)) - window.covered(ops)
+            if not _is_inside(steps.get(window.process or 0, []), t)
+        ]  # fmt: skip
+        assert total["between_ns"].item() == len(between)
+        idle = total["idle_ns"].item() + len(between)
+        assert rows["exposed_ns"].sum() + idle == window_ns
         assert total["ops"].item() == rows["ops"].sum()
     assert set(table["iteration"]) <= {window.iteration for window in windows}
     assert table["ops"].sum() == len(ops)
@@ -260,7 +345,7 @@ def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, ski
 @settings(max_examples=30, deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
-    trace, windows = _trace(ops, steps), _by_iteration(ops, steps)
+    trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
     ran = {window.iteration for window in windows if window.iteration is not None}
     table = breakdown(trace, "stage", per_iteration=True)
     for row in table.to_dicts():
@@ -276,3 +361,35 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
         assert {row["p5_ns"], row["median_ns"], row["p95_ns"]} <= set(times)
         if len(times) % 2:
             assert row["median_ns"] == median(times)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ops=OPS, steps=STEPS)
+def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
+    """What a comparison and a study make of one process's steps, nanosecond by nanosecond."""
+    ops, spans = [replace(op, process=0) for op in ops], next(iter(steps.values()))
+    trace = _trace(ops, {0: spans})
+    windows = [w for w in _steps(_by_iteration(ops, {0: spans})) if w.iteration is not None]
+    row = study_row(trace, {}, "run")
+    assert row["iterations"] == len({window.iteration for window in windows})
+    if not windows:
+        return
+    expected = dict.fromkeys(PARTS, 0)
+    for window in windows:
+        for stage, length in _exposed(window, ops).items():
+            expected[stage] += length
+        for time in set(range(window.start, window.end)) - window.covered(ops):
+            expected["idle" if _is_inside(spans, time) else "between"] += 1
+    found = compare(trace, trace)
+    assert dict(found.contributions.select("part", "a_total_ns").iter_rows()) == expected
+    total = sum(window.end - window.start for window in windows)
+    assert found.meta["step"]["a_total_ns"] == row["step_total_ns"] == total
+    assert found.table["b_total_ns"].sum() == total
+    passes = expected["FP"] + expected["BP"]
+    assert (row["fp_bp_total_ns"], row["idle_total_ns"], row["between_total_ns"]) == (
+        passes, expected["idle"], expected["between"],
+    )  # fmt: skip
+    # Together with what lies outside, it is all that was recorded.
+    every = breakdown(trace, "stage")
+    inside_and_out = found.table.filter(found.table["stage"].is_in(list(STAGES)))
+    assert set(inside_and_out["stage"]) == set(every["stage"])

@@ -13,10 +13,12 @@ from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 
 import tracekit as tk
 from tracekit.analysis import COMPARE_KEYS
+from tracekit.analysis._per_iteration import PARTS
 from tracekit.cli._compare import KEYS
 from tracekit.cli._memory import What, _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
+STAR = SAMPLES / "p2p_4gpu_star.sqlite"
 
 
 def document(*words: str | Path, code: int = 0) -> dict[str, Any]:
@@ -28,8 +30,7 @@ def document(*words: str | Path, code: int = 0) -> dict[str, Any]:
 
 
 def test_the_keys_are_those_of_the_analysis() -> None:
-    assert ("step", *COMPARE_KEYS) == (KEYS[0], *COMPARE_KEYS)
-    assert set(KEYS) == {"step", *COMPARE_KEYS}
+    assert set(KEYS) == set(COMPARE_KEYS)
 
 
 def test_a_run_does_not_differ_from_itself(stored: Path) -> None:
@@ -54,20 +55,61 @@ def test_runs_that_are_not_comparable_get_no_verdict(stored: Path) -> None:
     assert found["meta"]["not_comparable"]
     assert {row["verdict"] for row in found["rows"]} == {None}
     text = tracekit("compare", "ddp", P2P).stdout
-    assert "not comparable: " in text
+    assert "not comparable (" in text
 
 
 def test_a_limit_for_ci(stored: Path) -> None:
-    assert tracekit("compare", "ddp", "ddp", "--fail-above", "5%").exit_code == 0
+    within = tracekit("compare", STAR, STAR, "--fail-above", "5%")
+    assert within.exit_code == 0
+    assert re.fullmatch(r"tracekit: within 5 %: .* at most \+\d.\d % at 95 %\n", within.stderr)
+    above = tracekit("compare", "ddp", STAR, "--fail-above", "5%", "--anyway")
+    assert above.exit_code == 1
+    assert above.stderr.startswith("tracekit: above 5 %: steps change by +")
+    # Steps of the sample vary by a third of their mean: 6 of them do not tell.
+    unknown = tracekit("compare", "ddp", "ddp", "--fail-above", "5%")
+    assert unknown.exit_code == 3
+    assert re.search(r"cannot tell .* about \d+ more steps of each would tell", unknown.stderr)
+    passed = tracekit("compare", "ddp", "ddp", "--fail-above", "5%", "--unknown", "pass")
+    assert passed.exit_code == 0
+    assert "cannot tell" in passed.stderr
     refused = tracekit("compare", "ddp", P2P, "--fail-above", "5%")
-    assert refused.exit_code == 2
-    assert "not comparable" in refused.stderr
+    assert refused.exit_code == 3
+    assert "cannot tell" in refused.stderr
+    assert "4 GPUs in ddp, 2 GPUs in p2p_2gpu_start_end" in refused.stderr
+
+
+def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
+    """One GPU updates the weights while the others wait: steps begin every 100.01 ms."""
+    names = {"network": "star", "method": "p2p", "gpus": "4", "batch": "16"}
+    labels = [word for key, value in names.items() for word in ("--label", f"{key}={value}")]
+    assert tracekit("ingest", STAR, "--name", "star", *labels).exit_code == 0
+    study = document("study", "star")["rows"][0]
+    step = study["step_ns"]
+    assert round(step / 1e6, 2) == 100.01
+    assert study["images_per_s"] == pytest.approx(64e9 / step)
+    assert document("scaling", "star")["rows"][0]["time_ns"] == step
+    assert document("overhead", "star")["rows"][0]["baseline_ns"] == step
+    compared = document("compare", "star", "star")["meta"]
+    assert compared["step"]["a_ns"] == step
+    assert compared["headline"] == "step: 100.01 ms in A, 100.01 ms in B: no change"
+    each = document("breakdown", "star", "--by", "iteration")["rows"]
+    steps = [row for row in each if row["iteration"] is not None]
+    assert sum(row["window_ns"] for row in steps) == study["step_total_ns"]
+    assert {row["devices"] for row in steps} == {4}
+    parts = ("busy_ns", "idle_ns", "between_ns")
+    assert all(sum(row[part] for part in parts) == row["window_ns"] for row in steps)
+    printed = tracekit("compare", "star", "star").stdout.splitlines()
+    last = next(line.split() for line in printed if line.split()[:1] == ["step"])
+    assert last[1:3] == ["100.01", "100.01"]
+    rows = [line.split() for line in printed[4:] if line.split()[:1] != ["step"]]
+    parts_of_a = [float(row[1]) for row in rows if row[:1] in [[p] for p in PARTS]]
+    assert sum(parts_of_a) == pytest.approx(100.01, abs=1e-9)
 
 
 def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     text = " ".join(tracekit("compare", "ddp", "ddp").stdout.split())
-    assert "A A, 6 iterations · B B, 6 iterations" in text
-    assert "95 % interval 0 to 0: no difference shown" in text
+    assert "A A, 6 iterations on 4 GPUs · B B, 6 iterations on 4 GPUs" in text
+    assert text.startswith("step: 3.86 ms in A, 3.86 ms in B: no change")
     assert "bootstrap of the difference of means" in text
 
 

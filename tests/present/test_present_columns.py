@@ -45,8 +45,10 @@ def test_totals_share_one_unit_and_statistics_another() -> None:
 
 
 def test_what_is_not_zero_is_not_shown_as_zero() -> None:
-    assert show(busy_ns=[5_000_000_000, 400, 0]) == [("busy (ms)", ["5,000.0", "<0.1", "0.0"])]
-    assert show(share=[0.5, 0.00001, 0.0, None]) == [("share (%)", ["50.0", "<0.1", "0.0", "-"])]
+    times = show(busy_ns=[5_000_000_000, 400, 0, -400, -0.0])
+    assert times == [("busy (ms)", ["5,000.0", "0.0004", "0.0", "-0.0004", "0.0"])]
+    shares = show(share=[0.5, 0.00001, 0.0, None, -0.00001])
+    assert shares == [("share (%)", ["50.0", "<0.1", "0.0", "-", ">-0.1"])]
 
 
 def test_sizes_are_decimal() -> None:

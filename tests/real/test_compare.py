@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from tracekit.analysis import Traffic
-from tracekit.analysis._compare import Comparison, compare, exceeds
+from tracekit.analysis import Comparison, Traffic, check_limit, compare
 from tracekit.attribution import Rules, attribute
 from tracekit.machine import machine_of
 from tracekit.model import Trace
@@ -39,7 +41,9 @@ def pair(real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
 
 
 def _export(report: Path, folder: Path) -> Path:
-    beside, recorded = report.with_suffix(".sqlite"), report.with_suffix(".qdrep")
+    beside = report.with_suffix(".sqlite")
+    endings = (".qdrep", ".nsys-rep")
+    recorded = next((p for p in map(report.with_suffix, endings) if p.is_file()), beside)
     if beside.is_file():
         return beside
     nsys = shutil.which("nsys")
@@ -83,9 +87,9 @@ def test_which_stages_changed(compared: Callable[..., Comparison]) -> None:
     stages = {row["stage"]: row for row in found.table.iter_rows(named=True)}
     assert {name: row["verdict"] for name, row in stages.items()} == {
         "FP": "faster", "BP": "faster", "WU": "slower", "IO": "slower",
-        "OTHER": "no difference shown",
+        "OTHER": "no difference shown", "idle": "slower", "between": "slower",
     }  # fmt: skip
-    expected = {"FP": -19.036, "BP": -38.312, "WU": 0.979, "IO": 19.516}
+    expected = {"FP": -19.036, "BP": -38.312, "WU": 0.979, "IO": 19.236, "between": 19.680}
     for name, change in expected.items():
         assert stages[name]["delta_ns"] / 1e6 == pytest.approx(change, abs=5e-4)
         assert stages[name]["low_ns"] < stages[name]["delta_ns"] < stages[name]["high_ns"]
@@ -110,14 +114,17 @@ def test_the_gain_is_lost_to_loading(compared: Callable[..., Comparison]) -> Non
     """Steps vary so much more with mixed precision that no change of them is shown."""
     found = compared("stage")
     step = found.meta["step"]
-    assert step["delta_ns"] / 1e6 == pytest.approx(-16.742, abs=5e-4)
+    assert step["delta_ns"] / 1e6 == pytest.approx(-16.646, abs=5e-4)
     assert step["verdict"] == "no difference shown"
     assert step["low_ns"] < 0 < step["high_ns"]
     # Four steps of more than 200 ms, where a median one takes 136 ms; without, all are alike.
     assert [round(step[f"{side}_median_ns"] / 1e6) for side in "ab"] == [165, 136]
     idle = found.contributions.filter(part="idle").row(0, named=True)
     assert idle["verdict"] == "slower"
-    assert not exceeds(compared("stage", 1, 0), 5)
+    assert check_limit(compared("stage"), 5).outcome == "within"
+    back = check_limit(compared("stage", 1, 0), 5)
+    assert back.outcome == "unknown"
+    assert "more steps of each would tell" in back.sentence
 
 
 def test_which_kernels_changed(compared: Callable[..., Comparison]) -> None:
@@ -157,3 +164,72 @@ def test_swapping_flips_every_sign(compared: Callable[..., Comparison], by: str)
             assert (both[name] == sign * both[f"{other}_of_mirror"]).all()
         turned = [BACKWARD.get(verdict, verdict) for verdict in both["verdict"]]
         assert turned == both["verdict_of_mirror"].to_list()
+
+
+# Step, idle time inside of step ranges and between them, by SQL alone: the first op and the last one
+# that calls inside of the ranges launched, and the gaps of all ops between these two.
+_BY_SQL = """
+    WITH steps AS (
+        SELECT n.start, n.end FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId
+        WHERE n.end IS NOT NULL AND COALESCE(n.text, s.value) GLOB :steps),
+    ops AS (
+        SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL
+        UNION ALL SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_MEMCPY
+        UNION ALL SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET),
+    launched AS (
+        SELECT o.start, o.end, r.start AS at
+        FROM ops o JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId)),
+    edges AS (
+        SELECT (SELECT MIN(start) FROM launched WHERE at >= (SELECT MIN(start) FROM steps)) AS first,
+            (SELECT MAX(end) FROM launched WHERE at BETWEEN
+                (SELECT MAX(start) FROM steps) AND (SELECT MAX(end) FROM steps)) AS last),
+    inside AS (
+        SELECT MAX(start, first) AS start, MIN(end, last) AS end FROM ops, edges
+        WHERE end > first AND start < last),
+    gaps AS (
+        SELECT start AS until, MAX(end) OVER (
+            ORDER BY start, end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS since
+        FROM inside),
+    idle AS (SELECT since, until FROM gaps WHERE until > since)
+    SELECT last - first, (
+            SELECT SUM(MIN(i.until, s.end) - MAX(i.since, s.start))
+            FROM idle i JOIN steps s ON s.start < i.until AND s.end > i.since),
+        (SELECT SUM(until - since) FROM idle)
+    FROM edges
+"""
+FIRST_LINES = {
+    ("mnist_1xa100_phases", "mnist_1xa100_first_optimization"): (
+        "Batch [0-9]*",
+        r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown, .*; "
+        r"carried by time between steps.* \(-35.85 ms\)",
+    ),
+    ("unet_1xa100_4workers", "unet_1xa100_dali"): (
+        "step [0-9]*",
+        r"step: 1.24 s in A, 1.20 s in B: faster by 41.02 ms \(-3.3 %\); shown, .*; "
+        r"carried by IO \(-21.51 ms\); not comparable \(.*40GB in A, .*80GB in B\)",
+    ),
+    ("unet_1xgpu_dali", "unet_1xgpu_dali_amp"): (
+        "step [0-9]*",
+        r"step: 166.58 ms in A, 149.93 ms in B: faster by 16.65 ms \(-10.0 %\); not shown, .*; "
+        r"carried by BP \(-38.31 ms\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", FIRST_LINES, ids="-".join)
+def test_the_first_line_is_what_plain_sql_says(
+    names: tuple[str, str], real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = real_trace("ddp_unet_4xa100_rank0").parent
+    exports = [_export(folder / name, tmp_path) for name in names]
+    runs = [attribute(read(path, lambda *_: None), Rules.load()) for path in exports]
+    steps, line = FIRST_LINES[names]
+    found = compare(runs[0], runs[1], anyway=True)
+    assert re.fullmatch(line, found.meta["headline"])
+    parts = found.contributions
+    for side, path in zip("ab", exports, strict=True):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            total, inside, idle = connection.execute(_BY_SQL, {"steps": steps}).fetchone()
+        assert found.meta["step"][f"{side}_total_ns"] == total
+        known = dict(parts.select("part", f"{side}_total_ns").iter_rows())
+        assert (known["idle"], known["between"]) == (inside, idle - inside)

@@ -7,14 +7,20 @@ from tracekit.analysis._api import (
     api_calls_with_meta,
     profiler_overhead,
 )
-from tracekit.analysis._breakdown import breakdown, breakdown_meta, breakdown_with_meta
+from tracekit.analysis._breakdown import (
+    breakdown,
+    breakdown_for_people,
+    breakdown_meta,
+    breakdown_with_meta,
+)
 from tracekit.analysis._collectives import (
     collective_calls,
     collectives,
     collectives_meta,
     collectives_with_meta,
 )
-from tracekit.analysis._compare import Comparison, comparability, compare, exceeds
+from tracekit.analysis._comparability import comparability
+from tracekit.analysis._compare import Comparison, compare
 from tracekit.analysis._epochs import (
     BatchScope,
     epoch_bytes,
@@ -34,6 +40,7 @@ from tracekit.analysis._latency import (
     message_histogram,
     speedup_by_class,
 )
+from tracekit.analysis._limit import Limit, check_limit
 from tracekit.analysis._link_time import link_counters, link_timeline
 from tracekit.analysis._links import LINK_KEYS, expected_traffic, links, parse_link_keys
 from tracekit.analysis._memory import (
@@ -58,7 +65,7 @@ from tracekit.analysis._query import query
 from tracekit.analysis._range_paths import range_paths
 from tracekit.analysis._routes import crossings, with_routes
 from tracekit.analysis._scaling import scaling, scaling_meta
-from tracekit.analysis._study import study, study_row, study_stages
+from tracekit.analysis._study import basis_of, study, study_row, study_stages
 from tracekit.analysis._summary import identify, summarise
 from tracekit.analysis._times import read_times
 from tracekit.analysis._traffic import Traffic
@@ -72,15 +79,19 @@ __all__ = [
     "LINK_KEYS",
     "BatchScope",
     "Comparison",
+    "Limit",
     "Traffic",
     "api_by_run",
     "api_calls",
     "api_calls_with_meta",
+    "basis_of",
     "batch_label",
     "breakdown",
+    "breakdown_for_people",
     "breakdown_meta",
     "breakdown_with_meta",
     "capabilities",
+    "check_limit",
     "collective_calls",
     "collectives",
     "collectives_meta",
@@ -93,7 +104,6 @@ __all__ = [
     "crossings",
     "epoch_bytes",
     "epoch_time",
-    "exceeds",
     "expected_traffic",
     "features",
     "identify",

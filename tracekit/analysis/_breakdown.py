@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -20,6 +20,7 @@ from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
+from tracekit.analysis._steps import by_host, counted_steps, with_steps
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
@@ -31,6 +32,7 @@ _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _PASSES = ("FP", "BP")
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _DURATION = pl.col("duration_ns")
+_LENGTH = pl.col("end") - pl.col("start")
 _KERNEL_STATISTICS = [
     _DURATION.count().cast(pl.Int64).alias("ops"),
     _DURATION.sum().alias("total_ns"),
@@ -54,8 +56,8 @@ def breakdown(
     """Return where GPU time goes, grouped by one or more keys.
 
     Times are lengths of unions of intervals on each device, added over devices. With the key
-    `iteration` every iteration is a window of its own and the row with a null iteration is the time
-    between them. Definitions are in ``docs/breakdown.md``.
+    `iteration` every step is a window of its own and the row with a null iteration is the time
+    outside of all steps. Definitions are in ``docs/breakdown.md``.
 
     Of a run without any GPU work this is the time of NVTX ranges on the host, added over processes:
     ``ranges`` is there in place of ``ops``, and no ``total_ns``.
@@ -88,7 +90,11 @@ def breakdown(
     ``overlap_ns``      by stage: busy_ns - exposed_ns
     ``mean_ns`` etc.    by kernel: statistics of durations
     ``window_ns``       by device or iteration: length of the window
-    ``idle_ns``         by device or iteration: time of the window in which nothing runs
+    ``idle_ns``         by device or iteration: time of the window in which nothing runs; by
+                        iteration while the host is inside the iteration
+    ``between_ns``      by iteration: time in which nothing runs and the host is in no iteration
+    ``devices``         by iteration: over how many devices the row's times are added; a GPU that
+                        two processes use counts for each
     ``share``           exposed_ns (by stage) or busy_ns over the length of the window
     ==================  ============================================================
 
@@ -146,12 +152,38 @@ def breakdown_with_meta(
         return table, {**breakdown_meta(trace, skip=skip), **more}
     if "iteration" in keys:  # its windows are not those that the run is measured by
         table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
-        return table, breakdown_meta(trace, skip=skip)
+        meta = breakdown_meta(trace, skip=skip)
+        return table, {**meta, **_denominator(meta, is_of_steps=True)}
     work = work_of(trace, keys)
     found = _found(work, keys, skip=skip, with_stages=True)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
-    return table, {**_meta(work, found, skip), **outliers}
+    meta = _meta(work, found, skip)
+    return table, {**meta, **_denominator(meta, is_of_steps=False), **outliers}
+
+
+def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
+    """Say whether times are of a step in the mean, or sums over the devices of a window."""
+    number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
+    if is_of_steps:
+        return {"per": f"step/{noun}"}
+    plural = "processes" if noun == "process" else "GPUs"
+    return {"sum_over": f"{number} {noun if number == 1 else plural}"}
+
+
+def breakdown_for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return a breakdown as people read it: times of steps as means over devices.
+
+    Parameters
+    ----------
+    table, meta
+        Of `breakdown_with_meta`.
+    """
+    if "per" not in meta or "devices" not in table.columns:
+        return table
+    sums = ("total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns")
+    means = [pl.col(name) / pl.col("devices") for name in sums if name in table.columns]
+    return table.with_columns(means).drop("devices")
 
 
 @dataclass(frozen=True)
@@ -170,10 +202,9 @@ def _found(work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = Fa
     stages = StageTally(counting) if by_stage or with_stages else None
     groups = None if by_stage else _group_tally(work.trace, keys, counting)
     tallies = [tally for tally in (stages, groups) if tally is not None]
-    windows = hand_out(
-        work.trace, tallies, skip=skip, per_iteration=per_iteration, cutter=work.cutter
-    )
-    return _Found(stages, groups, windows)
+    cutter = by_host(work.cutter) if per_iteration else work.cutter
+    windows = hand_out(work.trace, tallies, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    return _Found(stages, groups, with_steps(windows) if per_iteration else windows)
 
 
 def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> GroupTally:
@@ -235,7 +266,7 @@ def _residual(work: Work, length: int) -> dict[str, Any]:
 def _table(
     work: Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
-    measured = _with_windows(keys, _grouped(keys, found), found.windows)
+    measured = _with_windows(keys, _grouped(keys, found), found)
     table = _arranged(with_path_texts(work.trace, measured), keys)
     if "iteration" in keys:
         table = _with_iteration_names(work.trace, table)
@@ -283,19 +314,38 @@ def _kernel_statistics(each: pl.DataFrame, columns: Sequence[str]) -> pl.DataFra
     )
 
 
-def _with_windows(keys: Sequence[str], table: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: _Found) -> pl.DataFrame:
     """Add the length of each group's window, what of it is idle, and the group's share of it."""
-    own = dividing(keys)
-    length = (pl.col("end") - pl.col("start")).sum().alias("window_ns")
-    if own:
-        lengths = windows.group_by(own).agg(length)
+    own, windows = dividing(keys), found.windows
+    length = _LENGTH.sum().alias("window_ns")
+    if not own:
+        table = table.join(windows.select(length), how="cross")
+    elif "iteration" in own:
+        devices = pl.struct("process", "device").n_unique().cast(pl.Int64).alias("devices")
+        lengths = windows.group_by(own).agg(length, devices)
         table = table.join(lengths, on=own, how="left", nulls_equal=True)
     else:
-        table = table.join(windows.select(length), how="cross")
+        table = table.join(windows.group_by(own).agg(length), on=own, how="left")
+    if list(keys) == own and "iteration" in own:
+        table = table.join(_between(found, own), on=own, how="left", nulls_equal=True)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    outside = pl.col("between_ns").fill_null(0) if "between_ns" in table.columns else 0
     return table.with_columns(
-        idle_ns=pl.col("window_ns") - pl.col("busy_ns"),
+        idle_ns=pl.col("window_ns") - pl.col("busy_ns") - outside,
         share=pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns")),
+    )
+
+
+def _between(found: _Found, own: Sequence[str]) -> pl.DataFrame:
+    """Return for how long nothing runs while the host is in no iteration."""
+    if found.groups is None:
+        raise AssertionError("rows that are whole windows are groups")
+    busy = found.groups.groups().group_by("window").agg(pl.col("busy_ns").sum())
+    idle = _LENGTH - pl.col("busy_ns").fill_null(0)
+    return (
+        found.windows.join(busy, on="window", how="left", maintain_order="left")
+        .group_by(own)
+        .agg(between_ns=idle.filter(~pl.col("on_host")).sum())
     )
 
 
@@ -310,12 +360,13 @@ def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     if by_stage:
         measures += ["exposed_ns", "overlap_ns"]
     if list(keys) == divides:  # then a row is all that runs in its windows
-        measures += ["window_ns", "idle_ns"]
+        measures += ["window_ns", "idle_ns", *(["between_ns"] if "iteration" in keys else [])]
     rest = [name for name in columns if name not in divides]
     first = [*divides, *(name for name in rest[:1] if name == "stage")]
     order = [pl.col(first), -pl.col("busy_ns"), pl.col(sorting(rest))]
     names = dict.fromkeys([*columns, *sorting(columns)])
-    return table.sort(order, nulls_last=True).select(*names, *measures, "share")
+    counted = ["devices"] if "iteration" in keys else []
+    return table.sort(order, nulls_last=True).select(*names, *measures, "share", *counted)
 
 
 def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
@@ -356,42 +407,52 @@ def _with_statistics(
 
 
 @dataclass(frozen=True)
-class IterationTimes:
-    """What iterations took on GPUs, read once.
+class StepTimes:
+    """What the steps of a run took on GPUs, read once.
 
     Parameters
     ----------
     groups
         The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
-        added over devices. What a group lacks is not listed.
+        added over devices. What a group lacks is not listed; `iteration` is null for what lies
+        outside of the steps that count.
     stages
-        ``window, stage, exposed_ns``.
+        ``window, stage, busy_ns, exposed_ns``.
     windows
-        ``window, process, device, iteration, start, end``. `iteration` is null between iterations,
-        or throughout if the whole run is one window; then `process` is null too.
+        ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
+        whole run is one window it is null throughout, as `process` is.
+    left_out
+        How many steps do not count because not all processes have them.
+    annotated, empty
+        How many iterations there are but skipped ones, of processes that have steps; and in how
+        many of these their process ran nothing.
     """
 
     groups: pl.DataFrame
     stages: pl.DataFrame
     windows: pl.DataFrame
+    left_out: int = 0
+    annotated: int = 0
+    empty: int = 0
 
 
-def iteration_times(
-    trace: Trace, keys: Sequence[str], *, skip: int, per_iteration: bool
-) -> IterationTimes:
-    """Return what each iteration took, or the whole run if not `per_iteration`, by some keys."""
-    asked = [*keys, "iteration"] if per_iteration else list(keys)
-    found = _found(work_of(trace, keys), asked, skip=skip, with_stages=True)
+def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
+    """Return what each step took, or the whole run if so asked, by some keys."""
+    asked = list(keys) if whole else [*keys, "iteration"]
+    found = _found(work_of(trace, keys), asked, skip=0, with_stages=True)
     if found.stages is None:
         raise AssertionError("stages were asked for")
-    groups, windows = _lengths(keys, found), found.windows
-    if "process" not in windows.columns:
-        windows = windows.with_columns(process=pl.lit(None, pl.Int32))
-    return IterationTimes(
-        groups,
-        found.stages.stages().select("window", "stage", "exposed_ns"),
-        windows.select("window", "process", "device", "iteration", "start", "end"),
-    )
+    stages = found.stages.stages().select("window", "stage", "busy_ns", "exposed_ns")
+    names = ("window", "process", "device", "iteration", "start", "end", "on_host")
+    if whole:
+        windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
+        return StepTimes(_lengths(keys, found), stages, windows.select(names))
+    counted = counted_steps(found.windows, trace.read("iterations"), skip)
+    found = replace(found, windows=counted.windows)
+    return StepTimes(
+        _lengths(keys, found), stages, counted.windows.select(names),
+        counted.left_out, counted.annotated, counted.empty,
+    )  # fmt: skip
 
 
 def _lengths(keys: Sequence[str], found: _Found) -> pl.DataFrame:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from tracekit.analysis._comparability import comparability, empty_steps, has_iterations
+from tracekit.analysis._headline import headline
 from tracekit.analysis._kernel_names import with_normalised_names
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._per_iteration import (
@@ -21,7 +23,6 @@ from tracekit.analysis._per_iteration import (
 )
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
-from tracekit.analysis._summary import summarise
 from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
@@ -30,10 +31,13 @@ from tracekit.model import Trace, with_one_tree
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH = "no difference shown", "not enough iterations"
 
-_SAME_LABELS = ("network", "batch", "gpus")
-_LAUNCHED, _COVERED = 0.05, 0.2
-"""Where the known share of ops or of time differs by more, something else was recorded."""
 _SHOWN = ("low_ns", "high_ns", "p_value", "verdict")
+TOTALS = ("a_total_ns", "b_total_ns")
+OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
+COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
+IDLE = ("idle", "between")
+Counts = NDArray[np.int64]
+"""Over how many devices each row is added."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,22 @@ class Comparison:
     contributions: pl.DataFrame
     meta: dict[str, Any]
 
+    def for_people(self) -> pl.DataFrame:
+        """Return the table as people read it.
+
+        Sums and the numbers that they are divided by are left out; what lies outside of steps is a
+        mean over devices too, and is left out where there is nothing.
+        """
+        table = self.table
+        outside = [name for name in OUTSIDE[:2] if name in table.columns]
+        means = [
+            (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name)
+            for name in outside
+            if table[name].sum()
+        ]
+        unread = {*TOTALS, *OUTSIDE, *COUNTS}
+        return table.select(pl.exclude(unread & {*table.columns}), *means)
+
 
 def compare(
     a: Trace,
@@ -68,18 +88,20 @@ def compare(
     match_names: bool = False,
     traffic: tuple[Traffic, Traffic] | None = None,
     labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
+    anyway: bool = False,
 ) -> Comparison:
-    """Compare two runs, per iteration.
+    """Compare two runs, step by step.
 
-    All that is in either run is listed; what an iteration lacks counts as 0 in it. Times are those
-    of `per_iteration`: exposed time by stage, sums of durations for CUDA calls, else busy time,
-    added over devices and averaged over iterations. A run without iterations counts as a whole.
+    All that is in either run is listed; what a step lacks counts as 0 in it, and what lies outside
+    of steps stands beside it. Times are those of `per_iteration`: exposed time by stage, sums of
+    durations for CUDA calls, else busy time, averaged over steps and devices (CUDA and MPI calls:
+    over steps and processes; links: over steps). A run without iterations counts as a whole.
 
     The time of a step runs from an iteration's first op on a device to the first one of the next
-    iteration there, averaged over devices: the steps of a run add up to the window that
-    ``docs/breakdown.md`` defines for ``--skip``. It is split into exposed time of each stage, time
-    of the iteration in which nothing runs (``idle``), and what lies between iterations
-    (``between``). These parts, and so their changes, add up to the whole.
+    iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
+    It is split into exposed time of each stage, and time in which nothing runs: while the host is
+    in an iteration (``idle``), and while it is in none (``between``). These parts, and so their
+    changes, add up to the whole.
 
     A verdict is given where the interval excludes 0 and the p value, adjusted for the number of
     rows, is at most 0.05; ``meta["method"]`` names the methods. It tells these two recordings
@@ -102,15 +124,18 @@ def compare(
         What each run moved, for a comparison by link.
     labels
         Labels of each run; different networks, batches or numbers of GPUs are not comparable.
+    anyway
+        Whether runs that are not comparable get verdicts too.
 
     Returns
     -------
-    The table has the keys' columns, then
+    The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
+    to the step; by ``step`` it is `Comparison.contributions`), then
 
     ====================  ========================================================================
-    ``a_ns, b_ns``        mean time of an iteration
-    ``a_count, b_count``  mean number of ops, calls or transfers of an iteration
-    ``a_bytes, b_bytes``  by link: mean bytes of an iteration; null if unknown
+    ``a_ns, b_ns``        mean time of a step
+    ``a_count, b_count``  mean number of ops, calls or transfers of a step, on a device likewise
+    ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
     ``delta_ns``          ``b_ns - a_ns``
     ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
     ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations
@@ -118,15 +143,24 @@ def compare(
     ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
                           enough iterations`` (fewer than 5 in either run); null if the runs are
                           not comparable
-    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone
+    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
+    ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
+                          ``a_total_ns / (a_steps * a_devices)``
+    ``a_outside_ns``      time outside of the steps that count, added over devices, and the number
+    ``a_outside_count``   of ops, calls or transfers there (likewise of B)
+    ``a_steps``           number of steps, and of the devices (CUDA and MPI calls: processes) that
+    ``a_devices``         the row's times are added over (likewise of B)
     ====================  ========================================================================
 
     By memory it has ``device, a_bytes, b_bytes, delta_bytes, ratio, only_in``: one peak per run,
     which carries no verdict.
 
-    ``meta`` holds ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``, ``step`` (with
-    ``a_ns, b_ns, delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, and beside it
-    ``a_median_ns, b_median_ns``: few long steps move means and widen intervals, but no median),
+    ``meta`` holds ``headline`` (how much the step changed, whether that is shown, and which part
+    carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
+    ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
+    delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
+    the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
+    few long steps move means and widen intervals, but no median),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
 
@@ -144,26 +178,42 @@ def compare(
         a, b = with_normalised_names(a), with_normalised_names(b)
     if "range" in keys:
         a, b = with_one_tree([a, b])
-    measured = _measured((a, b), keys, skip, names, traffic or (None, None))
-    has_verdict = not reasons
+    measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
+    reasons += empty
+    has_verdict = anyway or not reasons
+    contributions, step = _contributions(*measured, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
         table = _table(a, *measured, has_verdict=has_verdict)
-    contributions, step = _contributions(*measured, has_verdict=has_verdict)
+    if keys == ("stage",):
+        table = _with_idle(table, contributions, *measured)
+    if keys == ("step",):
+        table = contributions
     meta = {
+        "headline": headline(contributions, step, reasons),
         "names": list(names),
         "by": list(keys),
         "skip": skip,
         "a_iterations": len(measured[0].iterations),
         "b_iterations": len(measured[1].iterations),
+        "a_devices": measured[0].devices,
+        "b_devices": measured[1].devices,
+        "per": _per(keys, is_host=not has_ops(a)),
         "step": step,
         "not_comparable": reasons,
-        "notes": _notes(a, b, measured, names),
+        "notes": [*_notes(a, b, measured, names), *_outside(table)],
         "method": METHOD,
         **({} if has_ops(a) else {"basis": HOST}),
     }
     return Comparison(table, contributions, meta)
+
+
+def _per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
+    """Say what times are means over."""
+    if keys in (("link",), ("memory",)):
+        return "step" if keys == ("link",) else None
+    return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
 def _measured(
@@ -172,127 +222,40 @@ def _measured(
     skip: int,
     names: tuple[str, str],
     traffic: tuple[Traffic | None, Traffic | None],
-) -> tuple[Measured, Measured]:
-    """Measure the iterations of both runs; each as a whole where either has none."""
-    whole = not all(map(_has_iterations, runs))
+) -> tuple[tuple[Measured, Measured], list[str]]:
+    """Measure the steps of both runs; each as a whole where either has none.
+
+    Returns
+    -------
+    What was measured, and why its steps are not comparable.
+    """
+    whole = not all(map(has_iterations, runs))
     if whole and skip:
         raise UsageError(
             f"{' or '.join(names)} has no iterations to skip",
             "name the ranges that are steps: --iteration REGEX",
         )
-    of_ops = ("stage",) if keys == ("memory",) else keys
-    a, b = (
-        per_iteration(run, of_ops, skip=skip, whole=whole, traffic=own)
-        for run, own in zip(runs, traffic, strict=True)
-    )
-    return a, b
+    of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
 
-
-def exceeds(comparison: Comparison, percent: float) -> bool:
-    """Tell whether B's steps are slower than A's by more than `percent` of A's, and shown to be.
-
-    A change of the mean that the iterations do not show to be one (verdict ``no difference
-    shown``) does not exceed anything.
-
-    Raises
-    ------
-    UsageError
-        If `percent` is no limit, the runs are not comparable, or have too few iterations: what
-        cannot be told must not pass.
-    """
-    if not (math.isfinite(percent) and percent >= 0):
-        raise UsageError(f"{percent} % is no limit", "give 0 or more")
-    reasons, step = comparison.meta["not_comparable"], comparison.meta["step"]
-    if reasons:
-        raise UsageError(f"these runs are not comparable ({'; '.join(reasons)})")
-    if step["verdict"] == NOT_ENOUGH:
-        raise UsageError(
-            f"too few iterations to tell: {comparison.meta['a_iterations']} and "
-            f"{comparison.meta['b_iterations']}",
-            f"record {ENOUGH} or more in each run",
+    def measure(*, as_one: bool) -> tuple[Measured, Measured]:
+        a, b = (
+            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
+            for run, own in zip(runs, traffic, strict=True)
         )
-    return bool(step["verdict"] == SLOWER and step["delta_ns"] * 100 > percent * step["a_ns"])
+        return a, b
+
+    found = measure(as_one=whole)
+    reasons = [] if whole else empty_steps(found, names)
+    if not (whole or all(run.iterations for run in found)):
+        found = measure(as_one=True)
+    return found, reasons
 
 
-# -- whether runs can be compared --------------------------------------------------------------
-
-
-def comparability(
-    a: Trace,
-    b: Trace,
-    labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
-    *,
-    names: tuple[str, str] = ("A", "B"),
-    by: Sequence[str] = ("stage",),
-) -> list[str]:
-    """Return why two runs cannot be compared, in words; nothing if they can be.
-
-    These are another number or model of GPUs, labels `network`, `batch` or `gpus` that differ,
-    iterations in one run alone, and launches (or by stage: stages) that are known of much less of
-    one run than of the other.
-
-    Raises
-    ------
-    MissingDataError
-        If one run has GPU work and the other has none: nothing is no improvement.
-    """
-    facts = [summarise(run) for run in (a, b)]
-    without_work = [not run["ops"] for run in facts]
-    if any(without_work) and not all(without_work):
-        name, trace = (names[0], a) if without_work[0] else (names[1], b)
-        raise MissingDataError(
-            f"{name} holds no GPU work, so that there is nothing to compare",
-            f"record with {how_to_record(trace, 'ops')}",
-        )
-    differ = [
-        (f"{facts[0]['devices']} GPUs", f"{facts[1]['devices']} GPUs"),
-        (_models(a), _models(b)),
-        *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
-        *_of_labels(labels or ({}, {})),
-        *_of_shares(facts, by),
-    ]
-    reasons = [
-        f"{of_a} in {names[0]}, {of_b} in {names[1]}"
-        for of_a, of_b in differ
-        if of_a and of_b and of_a != of_b
-    ]
-    without = [name for name, run in zip(names, (a, b), strict=True) if not _has_iterations(run)]
-    return reasons + ([f"{without[0]} has no iterations"] if len(without) == 1 else [])
-
-
-def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tuple[str, str]]:
-    return [
-        (f"{label} {labels[0][label]}", f"{label} {labels[1][label]}")
-        for label in _SAME_LABELS
-        if label in labels[0] and label in labels[1]
-    ]
-
-
-def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Say of how much of each run something is known, where these are not about the same."""
-    shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
-    if "stage" in by:
-        shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
-    found = []
-    for key, most, what in shares:
-        of_each = [share if isinstance(share := run[key], float) else 0.0 for run in facts]
-        if abs(of_each[0] - of_each[1]) > most:
-            found.append((what.format(of_each[0]), what.format(of_each[1])))
-    return found
-
-
-def _processes(facts: Mapping[str, object]) -> str:
-    number = facts["processes"]
-    return f"{number} process{'' if number == 1 else 'es'}"
-
-
-def _models(trace: Trace) -> str:
-    names = trace.read("devices").filter("active")["name"].drop_nulls().unique().sort()
-    return ", ".join(names.to_list())
-
-
-def _has_iterations(trace: Trace) -> bool:
-    return trace["iterations"].head(1).collect().height > 0
+def _outside(table: pl.DataFrame) -> list[str]:
+    """Say what columns of work outside of steps hold, where there is any."""
+    some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
+    told = "outside: work before the first step, after the last one and in steps that do not count"
+    return [f"{told}; in all, mean over devices"] if some else []
 
 
 def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, str]) -> list[str]:
@@ -321,28 +284,66 @@ def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.D
     columns = list(a.columns)
     rows = _all_rows(trace, a.values, b.values, columns)
     samples = (_matrix(a, a.values, rows, columns), _matrix(b, b.values, rows, columns))
+    table = rows
+    for side, run in (("a", a), ("b", b)):
+        table = table.join(_numbers(run, side), on=columns, how="left", nulls_equal=True)
+    table = table.sort("row").with_columns(
+        pl.col("a_devices").fill_null(max(1, a.devices)),
+        pl.col("b_devices").fill_null(max(1, b.devices)),
+        pl.col("a_count", "b_count").fill_null(0.0),
+        pl.col("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count").fill_null(0),
+    )
+    devices = (table["a_devices"].to_numpy(), table["b_devices"].to_numpy())
     table = pl.concat(
-        [rows.drop("row"), _side_by_side(*samples), _shown(*samples, has_verdict=has_verdict)],
+        [
+            table.drop("row"),
+            _totals(*samples),
+            _side_by_side(*samples, devices),
+            _shown(*samples, devices, has_verdict=has_verdict),
+        ],
         how="horizontal",
     )
-    for side, run in (("a", a), ("b", b)):
-        table = table.join(_means(run, side), on=columns, how="left", nulls_equal=True)
     in_a, in_b = pl.col("in_a").is_not_null(), pl.col("in_b").is_not_null()
     table = table.with_columns(
-        pl.col("a_count", "b_count").fill_null(0),
         *(
             pl.when(pl.col(f"in_{side}").is_null()).then(0.0).otherwise(f"{side}_bytes")
             .alias(f"{side}_bytes")
             for side in ("a", "b") if "bytes" in a.values.columns
         ),
+        pl.lit(_steps(a), pl.Int64).alias("a_steps"),
+        pl.lit(_steps(b), pl.Int64).alias("b_steps"),
         only_in=pl.when(~in_b).then(pl.lit("A")).when(~in_a).then(pl.lit("B")),
     )  # fmt: skip
-    sized = ["a_bytes", "b_bytes"] if "bytes" in a.values.columns else []
+    return _arranged(table, columns)
+
+
+def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """Put columns in their documented order; largest changes first, but stages in theirs."""
+    sized = ["a_bytes", "b_bytes"] if "a_bytes" in table.columns else []
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *_SHOWN,
-        "only_in",
+        "only_in", *TOTALS, *OUTSIDE, *COUNTS,
     )  # fmt: skip
+
+
+def _with_idle(table: pl.DataFrame, parts: pl.DataFrame, a: Measured, b: Measured) -> pl.DataFrame:
+    """Add what of steps is in no stage to a table of stages: then its rows add up to the step."""
+    of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
+    rows = parts.filter(pl.col("part").is_in(IDLE)).select(
+        *(name for name in parts.columns if name in table.columns),
+        stage="part",
+        ratio=pl.when(of_a != 0).then(of_b / of_a),
+        a_steps=pl.lit(_steps(a), pl.Int64),
+        b_steps=pl.lit(_steps(b), pl.Int64),
+        a_devices=pl.lit(max(1, a.devices), pl.Int64),
+        b_devices=pl.lit(max(1, b.devices), pl.Int64),
+    )
+    return pl.concat([table.with_columns(pl.col("stage").cast(pl.String)), rows], how="diagonal")
+
+
+def _steps(run: Measured) -> int:
+    return max(1, len(run.iterations))
 
 
 def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
@@ -353,7 +354,7 @@ def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]
 
 
 def _matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
-    """Return lengths: a row per group, a column per iteration."""
+    """Return lengths: a row per group, a column per step."""
     numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
     iterations = numbers.to_frame().with_row_index("column")
     sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
@@ -364,19 +365,30 @@ def _matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: li
     return sample
 
 
-def _means(run: Measured, side: str) -> pl.DataFrame:
-    """Return each group's numbers per iteration."""
-    number = max(1, len(run.iterations))
-    sized = pl.col("bytes")
-    of_bytes = pl.when(sized.count() > 0).then(sized.sum() / number).alias(f"{side}_bytes")
+def _numbers(run: Measured, side: str) -> pl.DataFrame:
+    """Return each group's numbers per step, and those of what lies outside of steps."""
+    is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
+    count, devices = pl.col("count"), pl.col("per").first()
+    sized = pl.col("bytes").filter(is_step)
+    of_bytes = pl.when(sized.count() > 0).then(sized.sum() / _steps(run)).alias(f"{side}_bytes")
     return run.values.group_by(run.columns).agg(
-        (pl.col("count").sum() / number).alias(f"{side}_count"),
+        (count.filter(is_step).sum() / (_steps(run) * devices)).alias(f"{side}_count"),
+        devices.cast(pl.Int64).alias(f"{side}_devices"),
+        pl.col("length_ns").filter(~is_step).sum().alias(f"{side}_outside_ns"),
+        count.filter(~is_step).sum().alias(f"{side}_outside_count"),
         pl.lit(value=True).alias(f"in_{side}"),
         *([of_bytes] if "bytes" in run.values.columns else []),
     )
 
 
-def _side_by_side(a: Numbers, b: Numbers, devices: tuple[int, int] = (1, 1)) -> pl.DataFrame:
+def _totals(a: Numbers, b: Numbers) -> pl.DataFrame:
+    return pl.DataFrame(
+        {"a_total_ns": a.sum(axis=1), "b_total_ns": b.sum(axis=1)},
+        schema=dict.fromkeys(TOTALS, pl.Int64),
+    )
+
+
+def _side_by_side(a: Numbers, b: Numbers, devices: tuple[Counts, Counts]) -> pl.DataFrame:
     means = {
         name: sample.sum(axis=1) / (sample.shape[1] * number)
         for name, sample, number in zip(("a_ns", "b_ns"), (a, b), devices, strict=True)
@@ -388,7 +400,7 @@ def _side_by_side(a: Numbers, b: Numbers, devices: tuple[int, int] = (1, 1)) -> 
 
 
 def _shown(
-    a: Numbers, b: Numbers, devices: tuple[int, int] = (1, 1), *, has_verdict: bool
+    a: Numbers, b: Numbers, devices: tuple[Counts, Counts], *, has_verdict: bool
 ) -> pl.DataFrame:
     """Return the interval of the difference, its p value, and what may be concluded."""
     if min(a.shape[1], b.shape[1]) < ENOUGH:
@@ -397,7 +409,7 @@ def _shown(
         verdict = pl.lit(NOT_ENOUGH)
     else:
         # Whole numbers of a common scale: means are over devices too.
-        found = differences(a * devices[1], b * devices[0])
+        found = differences(a * devices[1][:, np.newaxis], b * devices[0][:, np.newaxis])
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
             {
@@ -447,29 +459,31 @@ def _contributions(
     rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
     samples = (_matrix(a, a.parts, rows, ["part"]), _matrix(b, b.parts, rows, ["part"]))
     steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
-    devices = (max(1, a.devices), max(1, b.devices))
+    ran_on = (max(1, a.devices), max(1, b.devices))
+    of_step = tuple(np.full(1, number) for number in ran_on)
     step = pl.concat(
         [
-            _side_by_side(steps[0], steps[1], devices),
-            _shown(steps[0], steps[1], devices, has_verdict=has_verdict),
+            _side_by_side(steps[0], steps[1], (of_step[0], of_step[1])),
+            _shown(steps[0], steps[1], (of_step[0], of_step[1]), has_verdict=has_verdict),
         ],
         how="horizontal",
     ).row(0, named=True)
-    for side, sample, number in zip("ab", steps, devices, strict=True):
+    for side, sample, number in zip("ab", steps, ran_on, strict=True):
         step[f"{side}_median_ns"] = float(np.median(sample)) / number
+        step[f"{side}_total_ns"] = int(sample.sum())
+        some = sample.shape[1] > 1
+        step[f"{side}_sd_ns"] = float(sample.std(ddof=1)) / number if some else None
+    devices = tuple(np.full(rows.height, number) for number in ran_on)
     change = step["delta_ns"]
     table = pl.concat(
         [
             rows.select("part"),
-            pl.DataFrame({
-                f"{side}_total_ns": sample.sum(axis=1)
-                for side, sample in zip("ab", samples, strict=True)
-            }),
-            _side_by_side(*samples, devices).drop("ratio"),
-            _shown(*samples, devices, has_verdict=has_verdict),
+            _totals(*samples),
+            _side_by_side(*samples, (devices[0], devices[1])).drop("ratio"),
+            _shown(*samples, (devices[0], devices[1]), has_verdict=has_verdict),
         ],
         how="horizontal",
-    )  # fmt: skip
+    )
     share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
     first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
     return table.select(*first, share.alias("share"), *_SHOWN), step

@@ -128,8 +128,8 @@ def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, device, iteration, start, end``, as `iteration_windows` does for devices: here an
-    iteration is just the time of its range.
+    ``process, device, iteration, start, end, is_open``, as `iteration_windows` does for devices:
+    here an iteration is just the time of its range, and so is the last one.
     """
     owner = ["process", "device"]
     edges = ops.group_by(owner).agg(first=pl.col("start").min(), last=pl.col("end").max())
@@ -150,5 +150,6 @@ def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
             "iteration",
             start="time",
             end=pl.coalesce(pl.col("time").shift(-1).over("process"), last),
+            is_open=False,
         )
     )

@@ -1,4 +1,4 @@
-"""What each iteration of a run took, by any of the keys that runs are compared by."""
+"""What each step of a run took, by any of the keys that runs are compared by."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis._breakdown import IterationTimes, iteration_times
+from tracekit.analysis._breakdown import StepTimes, step_times
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._memory import memory_use
 from tracekit.analysis._mpi_calls import mpi_calls
+from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis._traffic import Traffic
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
@@ -23,6 +25,7 @@ _ALONE = {
 }
 COMPARE_KEYS = {
     "stage": "why an op runs",
+    "step": "what the time of a step is made of",
     "kind": "what an op does",
     "kernel": "name of a kernel",
     "range": "path of the innermost NVTX range around the launch",
@@ -34,32 +37,41 @@ COMPARE_KEYS = {
 """What two runs can be compared by; the last four stand alone."""
 
 PARTS = (*STAGES, "idle", "between")
-"""What the time of a step is made of: exposed time of each stage, time of the iteration in which
-nothing runs, and time from its end to the next iteration's begin."""
+"""What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
+while the host is inside an iteration (idle), and while it is in none (between)."""
 
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
+_MEASURES = ("iteration", "length_ns", "count", "bytes", "per")
+_DIVIDING = ("device", "rank", "node")
+"""Keys whose groups are of some devices only."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What iterations of a run took.
+    """What the steps of a run took.
 
     Parameters
     ----------
     columns
         The columns that form a group.
     values
-        These, ``iteration, length_ns, count`` and for links ``bytes``. A group that an iteration
-        lacks is not listed. Without iterations there is one row per group, of the whole run.
+        These, ``iteration, length_ns, count, per`` and for links ``bytes``. A group that a step
+        lacks is not listed; `iteration` is null outside of the steps that count. ``per`` is over
+        how many devices (or processes) the group's numbers are added. Without steps there is one
+        row per group, of the whole run.
     parts
-        ``part, iteration, length_ns``: what steps are made of (`PARTS`), added over devices.
+        ``part, iteration, length_ns, busy_ns``: what steps are made of (`PARTS`), added over
+        devices; `busy_ns` is null for parts that are no stage.
     iterations
-        Numbers of the iterations; empty if the run has none.
+        Numbers of the steps; empty if the run has none.
     left_out
-        How many iterations are left out because not every process has them.
+        How many steps are left out because not every process has them.
     devices
-        Number of devices that iterations ran on.
+        Number of devices that steps ran on; a GPU that two processes use counts for each.
+    annotated, empty
+        How many iterations the processes that run steps have, but skipped ones, added over
+        processes; and in how many of these they ran nothing.
     """
 
     columns: tuple[str, ...]
@@ -68,6 +80,8 @@ class Measured:
     iterations: tuple[int, ...]
     left_out: int
     devices: int
+    annotated: int
+    empty: int
 
 
 def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +93,7 @@ def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
         If one is unknown, is given twice, or cannot be combined; or if none is given.
     """
     keys = chosen_keys(by, COMPARE_KEYS, "comparison")
-    alone = next((key for key in keys if key in _ALONE), None)
+    alone = next((key for key in keys if key in (*_ALONE, "step")), None)
     if alone is not None and len(keys) > 1:
         raise UsageError(f"{alone} cannot be combined with other keys", f"give {alone} alone")
     return keys
@@ -93,11 +107,11 @@ def per_iteration(
     whole: bool = False,
     traffic: Traffic | None = None,
 ) -> Measured:
-    """Measure each iteration of a run.
+    """Measure each step of a run.
 
-    Lengths of ops are exposed time by stage and busy time otherwise, of an iteration's windows as
-    in ``docs/breakdown.md``, added over devices. Calls count in the iteration in which they begin
-    on the host; their lengths are sums of durations, over all threads. Traffic counts in the
+    Lengths of ops are exposed time by stage and busy time otherwise, within a step as
+    ``docs/breakdown.md`` defines it, added over devices. Calls count in the iteration in which they
+    begin on the host; their lengths are sums of durations, over all threads. Traffic counts in the
     iteration that launched it.
 
     Parameters
@@ -120,18 +134,23 @@ def per_iteration(
     MissingDataError
         If the run has neither GPU work nor NVTX ranges that are stages.
     """
+    trace = numbered_alike(trace)
     named = _by_collective(trace) if by == ("collective",) else trace
-    keys = _keys_of_ops(by)
-    times = iteration_times(named, keys, skip=skip, per_iteration=not whole)
-    numbers, left_out = _common(times.windows)
-    is_kept = pl.lit(value=True) if whole else pl.col("iteration").is_in(numbers)
-    values = _values(trace, by, times, whole=whole, traffic=traffic).filter(is_kept)
-    parts, devices = _parts(times, whole=whole)
+    times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
+    values = _values(trace, by, times, whole=whole, traffic=traffic)
+    values = values.with_columns(pl.col("per").fill_null(1))
     columns = tuple(name for name in values.columns if name not in _MEASURES)
-    return Measured(columns, values, parts.filter(is_kept), tuple(numbers), left_out, devices)
+    numbers = times.windows["iteration"].drop_nulls().unique().sort().to_list()
+    return Measured(
+        columns, values, step_parts(times, whole=whole), tuple(numbers), times.left_out,
+        owners_of(times, whole=whole).height, times.annotated, times.empty,
+    )  # fmt: skip
 
 
-_MEASURES = ("iteration", "length_ns", "count", "bytes")
+def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
+    """Return which devices of which processes steps ran on: ``process, device``."""
+    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    return windows.select(_OWNER).unique()
 
 
 def _keys_of_ops(by: Sequence[str]) -> tuple[str, ...]:
@@ -140,40 +159,40 @@ def _keys_of_ops(by: Sequence[str]) -> tuple[str, ...]:
     return ("stage",) if by[0] in _ALONE else tuple(by)
 
 
-def _common(windows: pl.DataFrame) -> tuple[list[int], int]:
-    """Return the iterations that all processes have, and the number of the others.
-
-    A process with less than half of them is a bystander, such as one that validates now and then;
-    where processes count differently, so that none is common, each iteration stands.
-    """
-    seen = windows.drop_nulls("iteration").select("process", "iteration").unique()
-    of_each = seen.group_by("process").len()
-    takes_part = of_each.filter(2 * pl.col("len") >= pl.col("len").max()).select("process")
-    holders = seen.join(takes_part, on="process", how="semi").group_by("iteration").len()
-    common = holders.filter(pl.col("len") == takes_part.height)
-    kept = common if common.height else holders
-    return kept["iteration"].sort().to_list(), seen["iteration"].n_unique() - kept.height
-
-
 # -- groups ------------------------------------------------------------------------------------
 
 
 def _values(
-    trace: Trace, by: Sequence[str], times: IterationTimes, *, whole: bool, traffic: Traffic | None
+    trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
 ) -> pl.DataFrame:
-    if by == ("api",):
-        return _api(trace, whole=whole)
+    steps = times.windows["iteration"].drop_nulls().unique()
     if by == ("link",):
-        return _link(traffic, whole=whole)
+        return _link(traffic, steps, whole=whole).with_columns(per=pl.lit(1))
+    owners = owners_of(times, whole=whole)
+    processes = pl.lit(owners["process"].n_unique()).alias("per")
+    if by == ("api",):
+        return _api(trace, steps, whole=whole).with_columns(processes)
     values = times.groups.rename({"ops": "count"})
-    if not whole:
-        values = values.drop_nulls("iteration")
     if by == ("collective",):
         kernels = values.filter(pl.col("kind") == "collective").drop("kind")
         named = _as_text(kernels.rename({"name": "collective"}))
-        mpi = _mpi(trace, whole=whole)
-        return pl.concat([named.select(mpi.columns), mpi])
-    return _as_text(values)
+        mpi = _mpi(trace, steps, whole=whole).with_columns(processes)
+        on_devices = named.with_columns(per=pl.lit(owners.height))
+        return pl.concat([on_devices.select(mpi.columns), mpi])
+    return _as_text(_with_devices(trace, values, by, owners))
+
+
+def _with_devices(
+    trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
+) -> pl.DataFrame:
+    """Add ``per``: on how many devices the steps ran that a group's numbers are of."""
+    divides = [key for key in by if key in _DIVIDING]
+    if not divides:
+        return values.with_columns(per=pl.lit(owners.height))
+    if divides != ["device"]:
+        owners = owners.join(process_ranks(trace), on="process", how="left")
+    counted = owners.group_by(divides).agg(per=pl.len().cast(pl.Int32))
+    return values.join(counted, on=divides, how="left", nulls_equal=True)
 
 
 def _as_text(values: pl.DataFrame) -> pl.DataFrame:
@@ -189,19 +208,22 @@ def _by_collective(trace: Trace) -> Trace:
     return Trace({**trace.tables, "ops": ops}, trace.warnings)
 
 
-def _api(trace: Trace, *, whole: bool) -> pl.DataFrame:
+def _api(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     calls = trace["calls"].select("process", "start", "end", api=pl.col("name").cast(pl.String))
-    return _of_host(trace, calls.collect(), "api", whole=whole)
+    return _of_host(trace, calls.collect(), "api", steps, whole=whole)
 
 
-def _mpi(trace: Trace, *, whole: bool) -> pl.DataFrame:
+def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     does = pl.col("does").is_in(["collective", "starts_collective"])
     calls = mpi_calls(trace).filter(does).select("process", "start", "end", collective="name")
-    return _of_host(trace, calls, "collective", whole=whole)
+    return _of_host(trace, calls, "collective", steps, whole=whole)
 
 
-def _of_host(trace: Trace, calls: pl.DataFrame, key: str, *, whole: bool) -> pl.DataFrame:
+def _of_host(
+    trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
+) -> pl.DataFrame:
     """Add up the calls of each iteration: those that begin while it lasts on the host."""
+    iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
     if whole:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
     else:
@@ -209,22 +231,29 @@ def _of_host(trace: Trace, calls: pl.DataFrame, key: str, *, whole: bool) -> pl.
         found = calls.sort("start").join_asof(
             iterations.select("process", "iteration", begin="start", until="end"),
             left_on="start", right_on="begin", by="process", check_sortedness=False,
-        ).filter(pl.col("start") < pl.col("until"))  # fmt: skip
+        ).with_columns(_counted(iteration, steps))  # fmt: skip
     return found.group_by(key, "iteration").agg(
         pl.len().cast(pl.Int64).alias("count"), _LENGTH.sum().alias("length_ns")
     ).select(key, "iteration", "count", "length_ns")  # fmt: skip
 
 
-def _link(traffic: Traffic | None, *, whole: bool) -> pl.DataFrame:
+def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
+    """Return the number of an iteration that counts."""
+    return pl.when(iteration.is_in(steps.implode())).then(iteration).alias("iteration")
+
+
+def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     if traffic is None:
         raise UsageError("a comparison by link needs what each run moved", "give both `traffic`")
     rows = traffic.links("link" if whole else "link,iteration")
-    iteration = pl.lit(None, pl.Int64) if whole else pl.col("iteration")
-    return rows.select(
-        "link", "src", "dst", "type", "evidence", iteration.alias("iteration"),
+    iteration = pl.lit(None, pl.Int64) if whole else _counted(pl.col("iteration"), steps)
+    keys = ("link", "src", "dst", "type", "evidence")
+    found = rows.select(
+        *keys, iteration.alias("iteration"), "bytes",
         count=pl.col("transfers").cast(pl.Int64), length_ns=pl.col("busy_ns").cast(pl.Int64),
-        bytes="bytes",
     )  # fmt: skip
+    size = pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum())
+    return found.group_by(*keys, "iteration").agg(pl.col("length_ns", "count").sum(), size)
 
 
 def peak_memory(trace: Trace) -> pl.DataFrame:
@@ -236,45 +265,23 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 # -- what steps are made of --------------------------------------------------------------------
 
 
-def _parts(times: IterationTimes, *, whole: bool) -> tuple[pl.DataFrame, int]:
-    windows = _as_one_step(times.windows) if whole else _of_steps(times.windows)
-    inside = windows.filter(~pl.col("is_between"))
-    exposed = times.stages.join(inside.select("window", "step"), on="window")
-    stages = exposed.group_by("step", part=pl.col("stage").cast(pl.String)).agg(
-        length_ns=pl.col("exposed_ns").sum()
+def step_parts(times: StepTimes, *, whole: bool) -> pl.DataFrame:
+    """Return what steps are made of: ``part, iteration, length_ns, busy_ns``."""
+    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    inside = times.stages.join(
+        windows.select("window", "iteration", "on_host", "start", "end"), on="window"
     )
-    busy = exposed.group_by("step").agg(busy=pl.col("exposed_ns").sum())
-    lengths = windows.group_by("step").agg(
-        inside=_LENGTH.filter(~pl.col("is_between")).sum(),
-        between=_LENGTH.filter("is_between").sum(),
+    stages = inside.group_by("iteration", part=pl.col("stage").cast(pl.String)).agg(
+        length_ns=pl.col("exposed_ns").sum(), busy_ns=pl.col("busy_ns").sum()
     )
+    busy = inside.group_by("window").agg(busy=pl.col("exposed_ns").sum())
+    idle = _LENGTH - pl.col("busy").fill_null(0)
     rest = (
-        lengths.join(busy, on="step", how="left", nulls_equal=True)
-        .select("step", "between", idle=pl.col("inside") - pl.col("busy").fill_null(0))
-        .unpivot(index="step", variable_name="part", value_name="length_ns")
+        windows.join(busy, on="window", how="left")
+        .group_by(
+            "iteration", part=pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
+        )
+        .agg(length_ns=idle.sum(), busy_ns=pl.lit(None, pl.Int64))
     )
-    parts = pl.concat([stages, rest]).rename({"step": "iteration"})
-    return parts, windows["device"].n_unique()
-
-
-def _as_one_step(windows: pl.DataFrame) -> pl.DataFrame:
-    return windows.with_columns(step=pl.lit(None, pl.Int64), is_between=False)
-
-
-def _of_steps(windows: pl.DataFrame) -> pl.DataFrame:
-    """Give each window the step it belongs to, and tell those that lie between iterations.
-
-    A step takes until the next one begins, so the time after an iteration is its own; what lies
-    before the first iteration and after the last one is no step's. A device that a process used in
-    less than half of its iterations has no steps of its own: a stray context makes none.
-    """
-    number = pl.col("iteration")
-    ordered = windows.sort(*_OWNER, "window").with_columns(
-        step=number.forward_fill().over(_OWNER),
-        later=number.backward_fill().over(_OWNER),
-        used=number.count().over(_OWNER),
-    )
-    most = pl.col("used").max().over("process")
-    return ordered.filter(
-        pl.col("step").is_not_null() & pl.col("later").is_not_null() & (2 * pl.col("used") >= most)
-    ).with_columns(is_between=number.is_null())
+    columns = ["part", "iteration", "length_ns", "busy_ns"]
+    return pl.concat([stages.select(columns), rest.select(columns)])

@@ -10,24 +10,26 @@ import polars as pl
 from tracekit.analysis._collective_calls import collective_calls
 from tracekit.analysis._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis._labels import batch_label, label_number
-from tracekit.analysis._pieces import hand_out
-from tracekit.analysis._tallies import StageTally
+from tracekit.analysis._per_iteration import Measured, per_iteration
 from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import TracekitError, UsageError
 from tracekit.model import Trace
 
-_OWNER = ["process", "device"]
-_EXPOSED, _BUSY, _STAGE = pl.col("exposed_ns"), pl.col("busy_ns"), pl.col("stage")
+_LENGTH, _PART = pl.col("length_ns"), pl.col("part")
 # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
 _PARTS = {
-    "fp_bp_ns": _EXPOSED.filter(_STAGE.is_in(["FP", "BP"])),
-    "wu_ns": _BUSY.filter(_STAGE == "WU"),
-    "wu_exposed_ns": _EXPOSED.filter(_STAGE == "WU"),
-    "io_exposed_ns": _EXPOSED.filter(_STAGE == "IO"),
-    "me_exposed_ns": _EXPOSED.filter(_STAGE == "ME"),
-    "other_exposed_ns": _EXPOSED.filter(_STAGE == "OTHER"),
+    "fp_bp_ns": _LENGTH.filter(_PART.is_in(["FP", "BP"])),
+    "wu_ns": pl.col("busy_ns").filter(_PART == "WU"),
+    "wu_exposed_ns": _LENGTH.filter(_PART == "WU"),
+    "io_exposed_ns": _LENGTH.filter(_PART == "IO"),
+    "me_exposed_ns": _LENGTH.filter(_PART == "ME"),
+    "other_exposed_ns": _LENGTH.filter(_PART == "OTHER"),
+    "idle_ns": _LENGTH.filter(_PART == "idle"),
+    "between_ns": _LENGTH.filter(_PART == "between"),
 }
+_IDLE = ("idle_ns", "between_ns")
+_SUMS = [f"{name.removesuffix('_ns')}_total_ns" for name in ("step_ns", *_PARTS)]
 _QUANTILES = {"step_p5_ns": 0.05, "step_p50_ns": 0.5, "step_p95_ns": 0.95}
 
 STUDY = pl.Schema(
@@ -45,12 +47,14 @@ STUDY = pl.Schema(
         "step_ns": pl.Float64,
         **dict.fromkeys(_QUANTILES, pl.Float64),
         "epoch_ns": pl.Float64,
-        **dict.fromkeys(_PARTS, pl.Float64),
+        **dict.fromkeys([name for name in _PARTS if name not in _IDLE], pl.Float64),
         "wu_residual_ns": pl.Float64,
-        "idle_ns": pl.Float64,
+        **dict.fromkeys(_IDLE, pl.Float64),
         "bytes_between_gpus": pl.Float64,
         "bytes_evidence": pl.String,
         "images_per_s": pl.Float64,
+        "devices": pl.Int64,
+        **dict.fromkeys(_SUMS, pl.Int64),
     }
 )
 """Columns of a study; `study_row` says what they mean."""
@@ -84,10 +88,11 @@ def study_row(
 ) -> dict[str, Any]:
     """Return the row of a run in a study.
 
-    A step lasts, on a device, from where its iteration begins there (``docs/breakdown.md``) to
-    where the next one does, the last one to where it ends. All lengths are means: over the steps
-    that are kept, then over devices, and over the processes that run steps there. A device or
-    process with less than half as many steps as another one counts in none.
+    Steps are those of ``docs/breakdown.md``: on a device a step lasts from where its iteration
+    begins there to where the next one does, and the last one ends with its last op on any device.
+    All lengths are means over the steps that count and over devices, each process that runs steps
+    on a GPU being one. A device or process with less than half as many steps as another one counts
+    in none, and a step that not all processes have neither.
 
     Parameters
     ----------
@@ -118,7 +123,8 @@ def study_row(
     ``basis``               ``gpu``, or ``host``: the run holds no GPU work, and its times are those
                             of NVTX ranges on the host, processes in place of devices
     ``iterations``          number of steps; 0 where none is known
-    ``window_ns``           length of all steps; without steps, from first op to last one
+    ``window_ns``           length of all steps of a device, in the mean; without steps, from first
+                            op to last one
     ``step_ns``             window_ns / iterations; this and what follows is null without steps
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
@@ -126,12 +132,17 @@ def study_row(
     ``wu_ns``               busy time of WU in a step
     ``*_exposed_ns``        exposed time of WU, IO, ME, OTHER in a step
     ``wu_residual_ns``      step_ns - fp_bp_ns
-    ``idle_ns``             step_ns - (fp_bp_ns + all exposed times)
+    ``idle_ns``             time of a step in which nothing runs, while the host is in an iteration
+    ``between_ns``          and while it is in none: with fp_bp_ns and all exposed times these two
+                            add up to step_ns
     ``bytes_between_gpus``  bytes that recorded processes move to other GPUs in a step; null where
                             any of it is unknown. Of a collective each participant moves its share
                             of what the usual algorithms move in all, 2(n-1)S for an all-reduce
     ``bytes_evidence``      ``measured``, or ``modelled`` where it is so of any of them
     ``images_per_s``        images of a step (batch x gpus, or batch if global) / step_ns
+    ``devices``             number of devices that steps ran on
+    ``*_total_ns``          sums over steps and devices, of which the means above are made: divided
+                            by iterations x devices
     ======================  =======================================================================
 
     Raises
@@ -189,15 +200,16 @@ def study_stages(study: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``network, batch, gpus, method, runs, stage, exposed_ns, busy_ns``: medians over the runs of a
-    configuration. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER`` and ``idle``; exposed
-    times of a run add up to its ``step_ns``. ``busy_ns`` is null but for ``FP+BP`` and ``WU``. What
-    is not known has no row.
+    configuration. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``, ``idle`` and
+    ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``. ``busy_ns`` is null
+    but for ``FP+BP`` and ``WU``. What is not known has no row.
     """
     keys = ["network", "batch", "gpus", "method"]
     exposed = {
         "FP+BP": "fp_bp_ns",
         **{stage: f"{stage.lower()}_exposed_ns" for stage in ("WU", "IO", "ME", "OTHER")},
         "idle": "idle_ns",
+        "between": "between_ns",
     }
     medians = study.group_by(keys, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("runs"), pl.col("wu_ns", *exposed.values()).median()
@@ -242,32 +254,20 @@ def _active(trace: Trace) -> int:
 def _measured(trace: Trace, skip: int) -> dict[str, Any]:
     """Return the number of steps and the means of lengths."""
     work = work_of(trace)
-    return {"basis": "host" if work.is_host else "gpu", **_lengths(work, skip)}
+    return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
 
 
-def _lengths(work: Work, skip: int) -> dict[str, Any]:
-    trace = work.trace
+def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
     if trace["iterations"].head(1).collect().is_empty() and not skip:
-        return _without_steps(trace)
-    tally = StageTally(work.counting(is_cut=True))
-    windows = hand_out(trace, [tally], skip=skip, per_iteration=True, cutter=work.cutter)
-    inside = _inside(windows, trace.read("iterations"))
-    if inside.is_empty():  # no launch of what the devices did is known
-        return _without_steps(trace)
-    owners = inside.group_by(_OWNER).agg(
-        window_ns=pl.col("length").sum(),
-        iterations=pl.col("position").max() - pl.col("position").min() + 1,
-    )
-    parts = (
-        tally.stages()
-        .join(inside.select("window", *_OWNER), on="window")
-        .group_by(_OWNER)
-        .agg(busy_ns=_EXPOSED.sum(), **{name: part.sum() for name, part in _PARTS.items()})
-    )
-    lengths = owners.join(parts, on=_OWNER, how="left").with_columns(
-        pl.col("busy_ns", *_PARTS).fill_null(0)
-    )
-    return _means(lengths) | _percentiles(inside)
+        return _without_steps(work.trace)
+    if trace["iterations"].head(1).collect().is_empty():
+        raise UsageError(
+            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+        )
+    found = per_iteration(trace, ("stage",), skip=skip)
+    if not found.iterations:  # no launch of what the devices did is known
+        return _without_steps(work.trace)
+    return _means(found) | _percentiles(found)
 
 
 def _without_steps(trace: Trace) -> dict[str, Any]:
@@ -276,56 +276,27 @@ def _without_steps(trace: Trace) -> dict[str, Any]:
     return {"iterations": 0, "window_ns": window, "step_ns": None}
 
 
-def _inside(windows: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the windows from the first iteration on each device to the last one there.
-
-    Time between two iterations is part of the first one's step: ``position`` is the step's, in
-    order of its process's iterations. Where less than half as many steps ran as elsewhere, a stray
-    context or a bystander did, which is left out.
-    """
-    positions = iterations.sort("process", "start").select(
-        "process", "iteration", position=pl.int_range(pl.len()).over("process")
-    )
-    is_step = pl.col("iteration").is_not_null()
-    steps = is_step.sum().over(_OWNER)
-    return (
-        windows.join(positions, on=["process", "iteration"], how="left")
-        .sort(*_OWNER, "start", "window")
-        .with_columns(turn=is_step.cum_sum().over(_OWNER))
-        .filter(
-            (pl.col("turn") > 0) & (is_step | (pl.col("turn") < steps)), 2 * steps >= steps.max()
-        )
-        .with_columns(
-            pl.col("position").forward_fill().over(_OWNER), length=pl.col("end") - pl.col("start")
-        )
-    )
-
-
-def _means(lengths: pl.DataFrame) -> dict[str, Any]:
-    per_step = [pl.col("window_ns", "busy_ns", *_PARTS) / pl.col("iterations")]
-    # A sum of floats depends on their order.
-    means = lengths.sort(_OWNER).select(per_step).mean().row(0, named=True)
-    step, busy = means.pop("window_ns"), means.pop("busy_ns")
+def _means(found: Measured) -> dict[str, Any]:
+    steps, devices = len(found.iterations), found.devices
+    parts = found.parts.drop_nulls("iteration")
+    sums = parts.select(step_ns=_LENGTH.sum(), **{name: p.sum() for name, p in _PARTS.items()})
+    totals = sums.row(0, named=True)
+    means = {name: total / (steps * devices) for name, total in totals.items()}
     return {
         **means,
-        "iterations": lengths["iterations"].max(),
-        "window_ns": lengths["window_ns"].mean(),
-        "step_ns": step,
-        "wu_residual_ns": step - means["fp_bp_ns"],
-        "idle_ns": step - busy,
+        "iterations": steps,
+        "devices": devices,
+        "window_ns": totals["step_ns"] / devices,
+        "wu_residual_ns": (totals["step_ns"] - totals["fp_bp_ns"]) / (steps * devices),
+        **dict(zip(_SUMS, totals.values(), strict=True)),
     }
 
 
-def _percentiles(inside: pl.DataFrame) -> dict[str, Any]:
-    steps = (
-        inside.group_by(*_OWNER, "position")
-        .agg(pl.col("length").sum())
-        .sort(*_OWNER, "position")
-        .group_by("position", maintain_order=True)
-        .agg(pl.col("length").mean())
-    )
+def _percentiles(found: Measured) -> dict[str, Any]:
+    steps = found.parts.drop_nulls("iteration").group_by("iteration").agg(_LENGTH.sum())
     return steps.select(
-        pl.col("length").quantile(q, "nearest").alias(name) for name, q in _QUANTILES.items()
+        (_LENGTH.quantile(q, "nearest") / found.devices).alias(name)
+        for name, q in _QUANTILES.items()
     ).row(0, named=True)
 
 

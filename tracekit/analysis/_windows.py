@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import polars as pl
 
+from tracekit.analysis._clocks import with_clocks
+from tracekit.analysis._step_ends import with_step_ends
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 
@@ -22,21 +24,22 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     An iteration begins on a device when the first op starts that its process launched during the
     iteration, input copies aside (these run ahead for a later step); it ends when the next
-    iteration, or work launched between the two, begins. The first of these windows begins with its
-    process's first op on that device and the last one ends with its last, so that none is lost; a
-    process of which no launch is known has one window there, outside of all iterations.
+    iteration, or work launched between the two, begins. The last one ends with the step's last op
+    on any device (`with_step_ends`). The first of these windows begins with its process's first op
+    on that device and the last one ends no earlier than its last, so that none is lost; a process
+    of which no launch is known has one window there, outside of all iterations.
 
     Parameters
     ----------
     ops
         ``process, device, start, end, launch_start, stage``.
     iterations
-        The canonical table.
+        The canonical table, and of each row ``clock``: that of its times.
 
     Returns
     -------
-    ``process, device, iteration, start, end``, by start; `iteration` is null for windows between
-    iterations.
+    ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
+    between iterations, and before the first and after the last one.
     """
     marks = host_marks(iterations)
     launched = (
@@ -59,17 +62,14 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
         .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
         .join(edges, on=_OWNER, how="left", maintain_order="left")
         .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
-        .select(
-            *_OWNER,
-            "iteration",
-            start=pl.when("is_first").then("first").otherwise("start"),
-            end=pl.coalesce("next", "last"),
-        )
+        .with_columns(start=pl.when("is_first").then("first").otherwise("start"))
     )
+    clocks = iterations.group_by("process").agg(pl.col("clock").first())
+    unlaunched = ops.filter(pl.col("launch_start").is_null())
     unknown = edges.join(windows, on=_OWNER, how="anti").select(
-        *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last"
+        *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last", is_open=False
     )
-    return pl.concat([windows, unknown])
+    return pl.concat([with_step_ends(windows, launched, unlaunched, clocks), unknown])
 
 
 def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
@@ -121,15 +121,13 @@ def chosen_windows(
     UsageError
         If iterations are asked for and the run has none, or fewer.
     """
-    if skip < 0:
-        raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
-    iterations = trace.read("iterations")
+    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
     if iterations.is_empty():
         raise UsageError(
             "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
         )
     windows = cutter(ops, iterations)
-    if skip:
+    if skip:  # less than 0 is refused there
         windows = _without_first(windows, iterations, skip)
     if per_iteration:
         return windows
@@ -138,17 +136,31 @@ def chosen_windows(
     )
 
 
-def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Keep the windows from iteration number `skip` of each process to its last one."""
+def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
+    """Return the rows of the first so many iterations of each process.
+
+    Raises
+    ------
+    UsageError
+        If the number is none, or no iterations would be left.
+    """
+    if skip < 0:
+        raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
     ordered = iterations.sort("process", "start")
-    is_kept = pl.int_range(pl.len()).over("process") >= skip
-    kept, skipped = ordered.filter(is_kept), ordered.filter(~is_kept)
-    if kept.is_empty():
+    first = ordered.filter(pl.int_range(pl.len()).over("process") < skip)
+    if first.height == iterations.height:
         most = iterations.group_by("process").len()["len"].to_list()
         raise UsageError(
             f"all iterations would be skipped ({skip} of {max(most)})",
             "give --skip a smaller number",
         )
+    return first
+
+
+def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
+    """Keep the windows from iteration number `skip` of each process to its last one."""
+    skipped = first_iterations(iterations, skip)
+    kept = iterations.join(skipped, on=["process", "iteration"], how="anti")
     edges = (
         windows.join(kept, on=["process", "iteration"], how="semi")
         .group_by(_OWNER)

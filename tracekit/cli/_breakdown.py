@@ -54,7 +54,7 @@ def breakdown(
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """
-    from tracekit.analysis import breakdown_with_meta, share_meaning
+    from tracekit.analysis import breakdown_for_people, breakdown_with_meta, share_meaning
 
     keys = split_keys(by)
     opened = open_run(run, store, rules, iteration, verdict)
@@ -66,4 +66,6 @@ def breakdown(
         meta = {**meta, "warnings": list(opened.warnings)}
     within = ", with all inside" if "inclusive" in meta else ""
     title = f"{opened.name} · time by {', '.join(keys)}{within}"
-    return Listing("breakdown", opened.name, rows, meta, title, "no ops in this window")
+    shown = breakdown_for_people(rows, meta)
+    empty = "no ops in this window"
+    return Listing("breakdown", opened.name, rows, meta, title, empty, shown=shown)

@@ -1,11 +1,13 @@
 """`tracekit compare`: how two runs differ."""
 
 import itertools
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     IterationOption,
     RulesOption,
@@ -30,6 +32,13 @@ KEYS = (
     "link", "memory",
 )  # fmt: skip
 """What runs can be compared by; `step` is what the change of the step time is made of."""
+
+
+class Unknown(StrEnum):
+    """What becomes of a limit of which it cannot be told whether it is kept."""
+
+    FAIL = "fail"
+    PASS = "pass"  # noqa: S105 - no password
 
 
 def _run(what: str) -> Any:
@@ -58,9 +67,17 @@ def compare(
         typer.Option(
             "--fail-above",
             metavar="PERCENT",
-            help="Exit with 1 if B's steps are slower than A's by more, and shown to be.",
+            help="Exit with 0 if B's steps are shown to be slower than A's by no more, 1 if by "
+            "more, 3 if that cannot be told.",
         ),
     ] = None,
+    unknown: Annotated[
+        Unknown,
+        typer.Option("--unknown", help="With --fail-above: what passes for what cannot be told."),
+    ] = Unknown.FAIL,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Give verdicts on runs that are not comparable too.")
+    ] = False,
     topology: TopologyOption = None,
     breakdowns: Annotated[
         Path | None, figure_option("--figure", "Draw both breakdowns and the change of the step")
@@ -72,27 +89,38 @@ def compare(
     iteration: IterationOption = None,
     store: StoreOption = None,
 ) -> Listing:
-    """Compare run A with run B, per iteration, with intervals and what the data can show.
+    """Compare run A with run B, step by step, with intervals and what the data can show.
 
-    What only one run has is listed too. Runs that are not comparable get no verdict, and the
-    reasons are said.
+    The first line says how much the step changed, whether that is shown, and what carries it. What
+    only one run has is listed too. Runs that are not comparable get no verdict, and the reasons
+    are said.
     """
     import tracekit
-    from tracekit.analysis import exceeds
 
     keys = split_keys(by)
     first, second = (open_run(each, store, rules, iteration) for each in (a, b))
-    wanted = ["stage"] if keys == ["step"] else keys
     found = tracekit.compare(
-        first, second, wanted, skip=skip, match_names=match_names, topology=topology
+        first, second, keys, skip=skip, match_names=match_names, topology=topology, anyway=anyway
     )
     _draw(found, (first.name, second.name), breakdowns, changes)
-    slower = fail_above is not None and exceeds(found, parse_percent(fail_above))
-    rows = found.contributions if keys == ["step"] else found.table
+    code = 0 if fail_above is None else _judge(found, fail_above, unknown, anyway=anyway)
     warned = [f"{run.name}: {text}" for run in (first, second) for text in run.warnings]
     meta = {**found.meta, "warnings": warned}
     title = f"{first.name} → {second.name} · by {', '.join(keys)}"
-    return Listing("compare", None, rows, meta, title, "nothing ran in either", exit_code=slower)
+    return Listing(
+        "compare", None, found.table, meta, title, "nothing ran in either", exit_code=code,
+        shown=found.for_people(),
+    )  # fmt: skip
+
+
+def _judge(found: "Comparison", limit: str, unknown: Unknown, *, anyway: bool) -> int:
+    """Say on stderr whether the limit is kept, and return the exit code that says so."""
+    from tracekit.analysis import check_limit
+
+    checked = check_limit(found, parse_percent(limit), anyway=anyway)
+    complain(checked.sentence)
+    codes = {"within": 0, "above": 1, "unknown": 0 if unknown is Unknown.PASS else 3}
+    return codes[checked.outcome]
 
 
 def _draw(
@@ -100,7 +128,8 @@ def _draw(
 ) -> None:
     from tracekit import present
 
-    subtitle = f"{names[0]} (A) and {names[1]} (B), means over iterations"
+    per = found.meta["per"] or "step"
+    subtitle = f"{names[0]} (A) and {names[1]} (B), means per {per.replace('/', ' and ')}"
     if "basis" in found.meta:
         subtitle += ", on the host"
     if breakdowns is not None:

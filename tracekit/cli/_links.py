@@ -91,6 +91,8 @@ def links(
         if counters
         else "no transfers whose ends are known, of the kinds that are listed by these keys"
     )
+    number = opened.trace.read("devices")["active"].sum()
+    meta = {**meta, "sum_over": f"{number} GPU{'' if number == 1 else 's'}"}
     return Listing("links", opened.name, rows, meta, f"{opened.name} · {what}", empty)
 
 

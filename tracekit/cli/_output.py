@@ -58,6 +58,8 @@ class Listing:
         Whether people read each row as a block of lines, and not as a line of a table.
     exit_code
         Exit code of the command.
+    shown
+        The rows as people read them, where these are not all that is known of them.
     """
 
     command: str
@@ -68,6 +70,12 @@ class Listing:
     empty: str = "no rows"
     as_records: bool = False
     exit_code: int = 0
+    shown: "pl.DataFrame | None" = None
+
+    @property
+    def for_people(self) -> "pl.DataFrame":
+        """The rows as people read them."""
+        return self.rows if self.shown is None else self.shown
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ class Target:
             case Format.PARQUET:
                 return present.to_parquet(listing.rows)
             case Format.MARKDOWN:
-                return present.to_markdown(listing.rows, listing.meta, listing.title)
+                return present.to_markdown(listing.for_people, listing.meta, listing.title)
             case Format.TABLE:
                 return self._table(listing)
 
@@ -137,10 +145,10 @@ class Target:
         width, colours = _terminal() if self.path is None else (None, None)
         if listing.as_records:
             return present.records(
-                listing.rows, listing.meta, width=width, colours=colours, empty=listing.empty
+                listing.for_people, listing.meta, width=width, colours=colours, empty=listing.empty
             )
         return present.terminal(
-            listing.rows,
+            listing.for_people,
             listing.meta,
             listing.title,
             width=width,

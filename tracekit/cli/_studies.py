@@ -100,6 +100,8 @@ def study(
 
     A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
     """
+    import polars.selectors as cs
+
     from tracekit import present
     from tracekit.analysis import study_stages
 
@@ -109,8 +111,16 @@ def study(
             study_stages(rows), title="What a step is made of", subtitle=_of_runs(rows)
         )
         present.save_figure(drawn, figure)
-    meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value}
-    return Listing("study", None, rows, meta, "study", "no runs")
+    meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value, **_per(rows)}
+    shown = rows.drop("devices", cs.ends_with("_total_ns"))
+    return Listing("study", None, rows, meta, "study", "no runs", shown=shown)
+
+
+def _per(study: "pl.DataFrame") -> dict[str, str]:
+    """Say what times of steps are means over, where there are any."""
+    if not study["step_ns"].count():
+        return {}
+    return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
 
 
 @listing
@@ -156,7 +166,9 @@ def scaling(
         )
         present.save_figure(drawn, figure)
     title = f"{mode} scaling"
-    return Listing("scaling", None, rows, scaling_meta(found, **options), title, "no timed runs")
+    meta = scaling_meta(found, **options)
+    meta |= _per(found) if meta["time"] == "step" else {}
+    return Listing("scaling", None, rows, meta, title, "no timed runs")
 
 
 @listing
@@ -209,6 +221,8 @@ def overhead(
         )  # fmt: skip
         present.save_figure(drawn, heat)
     shown = analysis.overhead_matrix(rows) if as_matrix else rows
+    if not as_matrix and set(rows["time"].drop_nulls()) == {"step"}:
+        meta |= _per(found)
     return Listing(
         "overhead", None, shown, meta, f"overhead against {baseline}", "nothing to compare"
     )

@@ -8,6 +8,7 @@ all made of these.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+_MOST_DECIMALS = 9
 NULL = "-"
 """What stands for an unknown value."""
 
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
-_WINDOW = re.compile(r"(^|_)(window|idle|host|projected)_ns$")
+_WINDOW = re.compile(r"(^|_)(window|idle|between|host|projected)_ns$")
 _SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _PERCENT = re.compile(r"_percent$")
@@ -51,7 +53,7 @@ _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"),
 Number = int | float
 
 
-class _Scale(NamedTuple):
+class Scale(NamedTuple):
     """How the numbers of a column are shown."""
 
     divisor: int
@@ -127,6 +129,17 @@ def _branch(path: str, depth: int | None) -> str:
     return "  " * min(depth, _DEEPEST) + path.rsplit(_SEPARATOR, 1)[-1]
 
 
+def time_unit(frame: pl.DataFrame) -> str | None:
+    """Return the unit that most times of a frame are shown in, or None without any."""
+    scales = [scale.unit for scale in _time_scales(frame).values()]
+    return max(scales, key=scales.count, default=None)
+
+
+def time_scale(frame: pl.DataFrame, name: str) -> Scale:
+    """Return how the times of a column are shown."""
+    return _time_scales(frame)[name]
+
+
 def duration(value: Number) -> str:
     """Return a time in ns as text with a unit that suits it."""
     divisor, unit = next((d, u) for _, d, u in _TIME_UNITS if abs(value) >= d or d == 1)
@@ -140,20 +153,33 @@ def percent(fraction: float) -> str:
     return f"{scaled([fraction], 0.01, 1)[0]} %"
 
 
-def scaled(values: Sequence[Number | None], divisor: float, decimals: int) -> list[str]:
+def scaled(
+    values: Sequence[Number | None], divisor: float, decimals: int, *, in_full: bool = False
+) -> list[str]:
     """Return numbers, divided by `divisor`, as texts with so many decimals.
 
-    A number that would round to zero but is not zero is shown as less than the smallest number.
+    A number that would round to zero but is not zero is said to be smaller than what is shown; or,
+    `in_full`, has as many decimals as show its first digit.
     """
-    smallest = 10.0**-decimals
     return [
         NULL
         if value is None
-        else f"<{smallest:.{decimals}f}"
-        if 0 < value / divisor < smallest / 2
-        else f"{value / divisor:,.{decimals}f}"
+        else _decimal(value / divisor, _enough(value / divisor, decimals) if in_full else decimals)
         for value in values
     ]
+
+
+def _enough(value: float, decimals: int) -> int:
+    if not value or abs(value) >= 0.5 * 10.0**-decimals:
+        return decimals
+    return min(_MOST_DECIMALS, -math.floor(math.log10(abs(value))))
+
+
+def _decimal(value: float, decimals: int) -> str:
+    smallest = 10.0**-decimals
+    if 0 < abs(value) < smallest / 2:
+        return f"<{smallest:.{decimals}f}" if value > 0 else f">-{smallest:.{decimals}f}"
+    return f"{value + 0.0:,.{decimals}f}"
 
 
 def _shown_text(series: pl.Series) -> ShownColumn:
@@ -161,13 +187,13 @@ def _shown_text(series: pl.Series) -> ShownColumn:
     return ShownColumn(series.name, printable(series.name), texts, numeric=False)
 
 
-def _shown_number(series: pl.Series, time_scale: _Scale | None) -> ShownColumn:
+def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     name, label, values = series.name, printable(series.name), _numbers(series)
     if name == _MESSAGE:
         return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
-        texts = scaled(values, scale.divisor, scale.decimals)
+        texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
         return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
     if _PERCENT.search(name):
         return ShownColumn(name, _PERCENT.sub("", label), scaled(values, 1, 1), "%")
@@ -190,7 +216,7 @@ def _message_size(size: Number | None) -> str:
     return f"{size:,} B"
 
 
-def _time_scales(frame: pl.DataFrame) -> dict[str, _Scale]:
+def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
     """Choose one unit for all columns that are compared by eye: totals, windows, statistics.
 
     It suits the largest of their values; by size of messages, the median one.
@@ -227,10 +253,10 @@ def _scale(
     values: Sequence[Number | None],
     units: tuple[tuple[int, int, str], ...],
     typical: Callable[[Sequence[Number]], Number] = _largest,
-) -> _Scale:
+) -> Scale:
     suited = typical([abs(value) for value in values if value is not None])
     divisor, unit = next((divisor, unit) for least, divisor, unit in units if suited >= least)
-    return _Scale(divisor, unit, _decimals(suited, divisor))
+    return Scale(divisor, unit, _decimals(suited, divisor))
 
 
 def _decimals(largest: Number, divisor: int) -> int:

@@ -11,7 +11,8 @@ from decimal import Decimal
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._notes import notes
+from tracekit.present._columns import time_unit
+from tracekit.present._notes import headed, notes
 from tracekit.present._text import printable
 from tracekit.present._totals import shown_with_totals
 
@@ -58,7 +59,8 @@ def to_parquet(rows: pl.DataFrame) -> bytes:
 def to_markdown(rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
     """Return a Markdown table as people read it, with a title above and notes below."""
     columns = shown_with_totals(rows, meta)
-    lines = [f"**{_escaped(printable(title))}**", ""] if title else []
+    above = headed(printable(title), meta, time_unit(rows))
+    lines = [part for line in above for part in (f"**{_escaped(line)}**", "")]
     if columns:
         lines.append(_line(_escaped(column.header) for column in columns))
         lines.append(_line("---:" if column.numeric else "---" for column in columns))

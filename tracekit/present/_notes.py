@@ -15,7 +15,7 @@ _TRAFFIC_KEYS = {
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
 _COMPARISON_KEYS = {
     "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
-    "method",
+    "method", "a_devices", "b_devices",
 }  # fmt: skip
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RESIDUAL = "WU as a residual (window minus FP and BP)"
@@ -126,33 +126,14 @@ def _collectives(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _comparison(meta: Mapping[str, Any]) -> list[str]:
-    """Say which runs were compared, what became of the step, and how that was found."""
+    """Say which runs were compared, and how that was done; the first line says what was found."""
     runs = [
-        f"{side} {text_of(name)}, {count(meta[f'{side.lower()}_iterations'], 'iteration')}"
+        f"{side} {text_of(name)}, {count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
+        f"{count(meta[f'{side.lower()}_devices'], 'process' if 'basis' in meta else 'GPU')}"
         for side, name in zip("AB", meta["names"], strict=True)
     ]
-    lines = [" · ".join(runs) + _skipped(meta["skip"]), _step(meta["step"])]
-    lines += [f"not comparable: {text_of(reason)}" for reason in meta["not_comparable"]]
-    return [*lines, *map(text_of, meta["notes"]), text_of(meta["method"])]
-
-
-def _step(step: Mapping[str, Any]) -> str:
-    if step["a_ns"] is None or step["b_ns"] is None:
-        return "step: unknown"
-    share = "" if step["ratio"] is None else f" ({_signed(100 * (step['ratio'] - 1))} %)"
-    change = f"{_change(step['delta_ns'])}{share}"
-    line = f"step: {_time(step['a_ns'])} in A, {_time(step['b_ns'])} in B, {change}"
-    if step["low_ns"] is not None:
-        line += f", 95 % interval {_change(step['low_ns'])} to {_change(step['high_ns'])}"
-    return line if step["verdict"] is None else f"{line}: {text_of(step['verdict'])}"
-
-
-def _change(value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{duration(abs(value))}" if value else "0"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1f}"
+    line = " · ".join(runs) + _skipped(meta["skip"])
+    return [line, *map(text_of, meta["notes"]), text_of(meta["method"])]
 
 
 def _expected(found: Mapping[str, Any]) -> str:
@@ -204,6 +185,28 @@ def _value(key: str, value: object) -> str:
     return text_of(value)
 
 
+def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
+    """Return the lines above a table: what it comes to, and its title with what its times are of.
+
+    Parameters
+    ----------
+    title
+        The title.
+    meta
+        What an analysis says about its result: ``headline``, and ``per``, what times are means
+        over, or ``sum_over``, what they are added over.
+    unit
+        Unit of the times.
+    """
+    of = [title] if title else []
+    if meta.get("per") is not None:
+        of.append(f"{unit or 'time'}/{text_of(meta['per'])}")
+    if meta.get("sum_over") is not None:
+        of.append(f"sum over {text_of(meta['sum_over'])}")
+    above = [text_of(meta["headline"])] if meta.get("headline") else []
+    return [*above, *([" · ".join(of)] if of else [])]
+
+
 _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "wu_residual_ns": lambda value: [] if value is None else [f"{_RESIDUAL}: {_time(value)}"],
     "wu_residual_unknown": lambda value: [f"{_RESIDUAL}: unknown, for {text_of(value)}"],
@@ -229,6 +232,9 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     ],
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
+    "headline": lambda _: [],
+    "per": lambda _: [],
+    "sum_over": lambda _: [],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }
 """How single keys are worded."""

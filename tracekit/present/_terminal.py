@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._columns import NULL, ShownColumn, shown
+from tracekit.present._columns import NULL, ShownColumn, shown, time_unit
 from tracekit.present._layout import GAP, Placed, place, total_width
-from tracekit.present._notes import notes
+from tracekit.present._notes import headed, notes
 from tracekit.present._palette import ACCENT, colour_of
 from tracekit.present._text import cells, printable, wrap
 from tracekit.present._totals import shown_with_totals, with_totals
@@ -56,7 +56,9 @@ def terminal(
     empty
         What to say when there are no rows.
     """
-    lines: list[list[Span]] = [[(printable(title), "bold")], []] if title else []
+    above = headed(printable(title), meta, time_unit(frame))
+    lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]
+    lines += [[]] if above else []
     hidden: list[str] = []
     if frame.is_empty():
         lines.append([(empty, None)])

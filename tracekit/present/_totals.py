@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._columns import NULL, ShownColumn, shown
+from tracekit.present._columns import NULL, ShownColumn, shown, time_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -19,7 +20,11 @@ def shown_with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> list[Show
     They are `idle`, or of ranges on the host `no stage`, and `window`. Of all breakdowns only that
     by stage adds up to its window.
     """
-    columns = shown(with_totals(frame, meta), frame.height)
+    totalled = with_totals(frame, meta)
+    if "a_ns" in frame.columns and totalled.height > frame.height:
+        columns = shown(rounded(totalled, ("a_ns", "b_ns"), "delta_ns"))
+    else:
+        columns = shown(totalled, frame.height)
     return [replace(column, texts=_blank_below(column.texts, frame.height)) for column in columns]
 
 
@@ -28,6 +33,8 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     import polars as pl
 
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
+    if frame.columns[:1] in (["stage"], ["part"]) and "a_ns" in frame.columns:
+        return _with_step(frame, meta)
     number = "ranges" if "basis" in meta else "ops"
     by_stage = frame.columns[:2] == ["stage", number]
     if not by_stage or not {"exposed_ns", "share"} <= {*frame.columns}:
@@ -43,6 +50,46 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
         },
     )
     return pl.concat([frame.cast({"stage": pl.String}), totals], how="diagonal_relaxed")
+
+
+def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return what the step of two runs is made of, with the step below it."""
+    import polars as pl
+
+    step = meta.get("step")
+    if not step or step["a_ns"] is None:
+        return frame
+    known = {name: step[name] for name in frame.columns if name in step and name != "p_value"}
+    total = pl.DataFrame({frame.columns[0]: "step", **known}, infer_schema_length=None)
+    return pl.concat([frame, total], how="diagonal_relaxed")
+
+
+def rounded(frame: pl.DataFrame, sides: Sequence[str], difference: str) -> pl.DataFrame:
+    """Return parts and, last, their whole, in numbers that add up as they are shown.
+
+    Each part is rounded down to what is shown, and those that lose most by it get one more, until
+    they make up the whole. A difference is that of what is shown.
+    """
+    import polars as pl
+
+    scale = time_scale(frame, sides[0])
+    quantum = scale.divisor // 10**scale.decimals or 1
+    columns = {side: _apportioned(frame[side].to_list(), quantum) for side in sides}
+    first, last = (columns[side] for side in sides)
+    columns[difference] = [b - a for a, b in zip(first, last, strict=True)]
+    return frame.with_columns(
+        pl.Series(name, values, pl.Float64) for name, values in columns.items()
+    )
+
+
+def _apportioned(values: Sequence[float], quantum: int) -> list[int]:
+    """Round values, the last of which is the sum of the others, to multiples of a quantum."""
+    whole = round(values[-1] / quantum)
+    floors = [math.floor(value / quantum) for value in values[:-1]]
+    by_loss = sorted(range(len(floors)), key=lambda place: floors[place] - values[place] / quantum)
+    for place in by_loss[: max(0, whole - sum(floors))]:
+        floors[place] += 1
+    return [number * quantum for number in (*floors, whole)]
 
 
 def _blank_below(texts: list[str], height: int) -> list[str]:

@@ -1,0 +1,82 @@
+"""What a comparison comes to, in one sentence: how much, whether that is shown, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+_NAMES = {
+    "idle": "idle time inside steps",
+    "between": "time between steps, in which the host is in none and nothing runs",
+}
+_SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
+_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+_MOST = 0.5
+
+
+def headline(contributions: pl.DataFrame, step: Mapping[str, Any], reasons: Sequence[str]) -> str:
+    """Say how much the step changed, whether that is shown, and which part carries it.
+
+    Parameters
+    ----------
+    contributions, step
+        Of a comparison.
+    reasons
+        Why the runs are not comparable.
+    """
+    parts = [_change(step), *([_standing(step)] if step["delta_ns"] else [])]
+    carried = _carried(contributions, step["delta_ns"])
+    if carried:
+        parts.append(carried)
+    if reasons:
+        parts.append(f"not comparable ({'; '.join(reasons)})")
+    return "; ".join(parts)
+
+
+def _change(step: Mapping[str, Any]) -> str:
+    a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
+    divisor, unit = _unit(max(a, b))
+    times = f"{a / divisor:,.2f} {unit} in A, {b / divisor:,.2f} {unit} in B"
+    if not delta:
+        return f"step: {times}: no change"
+    how = "faster" if delta < 0 else "slower"
+    share = f" ({100 * delta / a:+.1f} %)" if a else ""
+    return f"step: {times}: {how} by {_length(abs(delta))}{share}"
+
+
+def _standing(step: Mapping[str, Any]) -> str:
+    if step["verdict"] is None:
+        return "no verdict"
+    told = _SHOWN.get(step["verdict"], "not shown")
+    if step["low_ns"] is None:
+        return told
+    return f"{told}, 95 % interval {_signed(step['low_ns'])} to {_signed(step['high_ns'])}"
+
+
+def _carried(contributions: pl.DataFrame, change: float) -> str | None:
+    """Name the part that changed most the way the step did, and others until they make up most."""
+    if not change:
+        return None
+    same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
+    named, known = [], 0.0
+    for part, delta in same.select("part", "delta_ns").iter_rows():
+        named.append(f"{_NAMES.get(part, part)} ({_signed(delta)})")
+        known += delta
+        if abs(known) >= _MOST * abs(change):
+            break
+    return f"carried by {' and '.join(named)}"
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{_length(abs(value))}"
+
+
+def _length(value: float) -> str:
+    divisor, unit = _unit(value)
+    return f"{value / divisor:,.{0 if divisor == 1 else 2}f} {unit}"
+
+
+def _unit(value: float) -> tuple[int, str]:
+    return next((each for each in _UNITS if value >= each[0]), _UNITS[-1])

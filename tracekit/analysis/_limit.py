@@ -1,0 +1,118 @@
+"""Whether a run is slower than another one by more than a limit: shown, excluded, or not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tracekit.analysis._compare import Comparison
+from tracekit.analysis._statistics import ENOUGH
+from tracekit.errors import UsageError
+
+_LEVEL = 0.95
+_MOST_STEPS = 100_000
+"""More steps than this are none that anyone records."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What is known of a limit.
+
+    Parameters
+    ----------
+    outcome
+        ``within`` or ``above``, each shown at 95 %, or ``unknown``.
+    sentence
+        What was found, and of what is unknown what would tell.
+    """
+
+    outcome: Literal["within", "above", "unknown"]
+    sentence: str
+
+
+def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False) -> Limit:
+    """Tell whether B's steps are slower than A's by more than `percent` of A's.
+
+    With means a and b, ``b - (1 + percent / 100) a`` is held against 0 by Welch's t test, one-sided
+    at 95 %: below it is shown to be within the limit, above it to be above.
+
+    Parameters
+    ----------
+    comparison
+        The comparison.
+    percent
+        The limit.
+    anyway
+        Whether runs that are not comparable are judged too.
+
+    Raises
+    ------
+    UsageError
+        If `percent` is no limit.
+    """
+    if not (math.isfinite(percent) and percent >= 0):
+        raise UsageError(f"{percent} % is no limit", "give 0 or more")
+    meta = comparison.meta
+    step, steps = meta["step"], (meta["a_iterations"], meta["b_iterations"])
+    limit = f"{percent:g} %"
+    if meta["not_comparable"] and not anyway:
+        reasons = "; ".join(meta["not_comparable"])
+        return Limit("unknown", f"cannot tell whether it is within {limit}: {reasons}")
+    if min(steps) < ENOUGH or not step["a_ns"]:
+        need = f"record {ENOUGH} or more in each run"
+        few = f"{steps[0]} and {steps[1]} steps are too few"
+        return Limit("unknown", f"cannot tell whether it is within {limit}: {few}, {need}")
+    return _judged(step, steps, percent)
+
+
+def _judged(step: dict[str, Any], steps: tuple[int, int], percent: float) -> Limit:
+    factor = 1 + percent / 100
+    excess = step["b_ns"] - factor * step["a_ns"]
+    spreads = (factor * step["a_sd_ns"], step["b_sd_ns"])
+    reach = _reach(spreads, steps)
+    change = f"steps change by {100 * (step['b_ns'] / step['a_ns'] - 1):+.1f} %"
+    ends = [100 * ((step["b_ns"] + side * reach) / step["a_ns"] - 1) for side in (-1, 1)]
+    if excess == 0 and reach == 0:
+        return Limit("within", f"within {percent:g} %: {change}, none varies")
+    if excess + reach < 0 or (excess <= 0 and reach == 0):
+        return Limit("within", f"within {percent:g} %: {change}, at most {ends[1]:+.1f} % at 95 %")
+    if excess - reach > 0:
+        return Limit("above", f"above {percent:g} %: {change}, at least {ends[0]:+.1f} % at 95 %")
+    told = f"cannot tell whether it is within {percent:g} %: {change}"
+    span = f"{ends[0]:+.1f} % to {ends[1]:+.1f} %, one-sided 95 % each"
+    return Limit("unknown", f"{told} ({span}); {_needed(excess, spreads, steps)}")
+
+
+def _reach(spreads: tuple[float, float], steps: tuple[int, int]) -> float:
+    """Return how far from the difference of two means its one-sided bound is."""
+    from scipy import stats  # noqa: PLC0415 - not needed by every command
+
+    parts = [spread**2 / number for spread, number in zip(spreads, steps, strict=True)]
+    variance = sum(parts)
+    if variance == 0:
+        return 0.0
+    freedom = variance**2 / sum(
+        part**2 / (number - 1) for part, number in zip(parts, steps, strict=True)
+    )
+    return float(stats.t.ppf(_LEVEL, freedom) * math.sqrt(variance))
+
+
+def _needed(excess: float, spreads: tuple[float, float], steps: tuple[int, int]) -> str:
+    """Say how many more steps of each run would tell, if means and spreads stay as they are."""
+    more = 1
+    while more <= _MOST_STEPS:
+        if _reach(spreads, (steps[0] + more, steps[1] + more)) < abs(excess):
+            return f"about {_least(excess, spreads, steps, more):,} more steps of each would tell"
+        more *= 2
+    return "no number of steps that can be recorded would tell, this close to the limit"
+
+
+def _least(excess: float, spreads: tuple[float, float], steps: tuple[int, int], enough: int) -> int:
+    """Return the least number of further steps that tells, of which `enough` do."""
+    low, high = enough // 2, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        tells = _reach(spreads, (steps[0] + middle, steps[1] + middle)) < abs(excess)
+        low, high = (low, middle) if tells else (middle, high)
+    return high

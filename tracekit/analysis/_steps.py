@@ -1,0 +1,155 @@
+"""Steps: which windows are of which step, and where the host was meanwhile.
+
+A step takes until the next one begins, so the time after an iteration is its own. What lies before
+the first step of a device and after its last one is outside of all steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analysis._windows import Cutter, first_iterations, host_marks
+from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+_NUMBER = pl.col("iteration")
+
+
+def by_host(cutter: Cutter) -> Cutter:
+    """Return what cuts time into iterations, and these where the host enters or leaves its own."""
+
+    def cut(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+        return _split(cutter(ops, iterations), iterations)
+
+    return cut
+
+
+def _split(windows: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Cut windows where their process's host enters or leaves an iteration.
+
+    Returns
+    -------
+    The columns of `windows`, and ``on_host``: whether the host is inside an iteration meanwhile.
+    """
+    marks = host_marks(iterations).select("process", "time", on_host=_NUMBER.is_not_null())
+    numbered = windows.with_row_index("turn")
+    spans = numbered.select(*_OWNER, "turn", begin="start", until="end").sort("begin", "until")
+    begun = spans.join_asof(
+        marks, left_on="begin", right_on="time", by="process", check_sortedness=False
+    ).select("turn", "on_host", start="begin")
+    owners = windows.select(_OWNER).unique(maintain_order=True)
+    within = (
+        owners.join(marks, on="process").sort("time")
+        .join_asof(spans, left_on="time", right_on="begin", by=_OWNER, check_sortedness=False)
+        .filter((pl.col("time") > pl.col("begin")) & (pl.col("time") < pl.col("until")))
+        .select("turn", "on_host", start="time")
+    )  # fmt: skip
+    return (
+        pl.concat([begun, within])
+        .sort("turn", "start")
+        .join(numbered.drop("start"), on="turn", maintain_order="left")
+        .with_columns(
+            pl.col("on_host").fill_null(value=False),
+            end=pl.coalesce(pl.col("start").shift(-1).over("turn"), "end"),
+        )
+        .select(*windows.columns, "on_host")
+    )
+
+
+def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
+    """Give windows the number of the step that they belong to, in place of their iteration.
+
+    It is null outside of all steps: of a last step of which the end is not known, and of a device
+    that works in less than half as many steps as another one, such as a stray context or a process
+    that validates now and then.
+
+    Parameters
+    ----------
+    windows
+        ``process, device, iteration, is_open``, in order of time on each device.
+    """
+    used = _NUMBER.drop_nulls().n_unique().over(_OWNER)
+    step = _NUMBER.forward_fill().over(_OWNER)
+    later = _NUMBER.backward_fill().over(_OWNER)
+    is_step = later.is_not_null() & ~pl.col("is_open") & (2 * used >= used.max())
+    return windows.with_columns(iteration=pl.when(is_step).then(step))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The steps that count.
+
+    Parameters
+    ----------
+    windows
+        The windows, of which `iteration` is null outside of these steps.
+    left_out
+        How many steps are left out that not all processes have.
+    annotated, empty
+        How many iterations there are but skipped ones, of processes that have steps; and in how
+        many of these their process ran nothing.
+    """
+
+    windows: pl.DataFrame
+    left_out: int
+    annotated: int
+    empty: int
+
+
+def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
+    """Give windows the numbers of the steps that count, which are those of all processes.
+
+    Left out are the first `skip` iterations of each process, and steps that not all processes have.
+
+    Parameters
+    ----------
+    windows
+        As `with_steps` numbers them.
+    iterations
+        The canonical table.
+    skip
+        How many iterations to leave out at the beginning.
+    """
+    key = ["process", "iteration"]
+    skipped = first_iterations(iterations, skip).select(*key, is_skipped=True)
+    windows = windows.join(skipped, on=key, how="left", maintain_order="left").with_columns(
+        iteration=pl.when(pl.col("is_skipped").is_null()).then(_NUMBER)
+    )
+    common = _common(windows)
+    seen = windows.drop_nulls("iteration").select(key).unique()
+    known = pl.concat([skipped.select(key), windows.filter("is_open").select(key), seen])
+    annotated = iterations.join(skipped, on=key, how="anti").join(seen, on="process", how="semi")
+    counted = pl.when(_NUMBER.is_in(common.implode())).then(_NUMBER)
+    return Counted(
+        windows.with_columns(iteration=counted).drop("is_skipped"),
+        seen["iteration"].n_unique() - common.len(),
+        annotated.height,
+        annotated.join(known, on=key, how="anti").height,
+    )
+
+
+def numbered_alike(trace: Trace) -> Trace:
+    """Return a run whose processes number their iterations alike.
+
+    Where they number them so differently that none is common, their order tells which belong
+    together.
+    """
+    iterations = trace.read("iterations")
+    if iterations.is_empty() or not _common(iterations).is_empty():
+        return trace
+    order = pl.int_range(pl.len()).over("process", order_by="start")
+    return trace.with_tables({"iterations": iterations.with_columns(iteration=order)})
+
+
+def _common(rows: pl.DataFrame) -> pl.Series:
+    """Return the numbers of iterations that all processes have.
+
+    A process with less than half as many as another one is a bystander, and has no say.
+    """
+    seen = rows.drop_nulls("iteration").select("process", "iteration").unique()
+    of_each = seen.group_by("process").len()
+    takes_part = of_each.filter(2 * pl.col("len") >= pl.col("len").max()).select("process")
+    holders = seen.join(takes_part, on="process", how="semi").group_by("iteration").len()
+    return holders.filter(pl.col("len") == takes_part.height)["iteration"].sort()
