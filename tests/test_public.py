@@ -40,6 +40,7 @@ PUBLIC = {
         traffic_root verdict_evidence verdict_meta weakness with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
+    "tracekit.attribution.structure": "Doubt Structure Work find_structure",
     "tracekit.cli": "app main",
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
@@ -52,9 +53,9 @@ PUBLIC = {
     "tracekit.model": """
         CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES
         EVIDENCE EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY
-        METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_TEXTS PROCESSES
+        METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
         PathTree PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE STAGES
-        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS UNMATCHED Table Trace
+        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS UNMATCHED VERDICT VERDICTS Table Trace
         TraceWriter combine covered_by in_any layered_lengths layers_down missing_files
         path_number path_texts union_length with_one_tree
     """,
