@@ -24,18 +24,18 @@ PUBLIC = {
         study
     """,
     "tracekit.analysis": """
-        API_KEYS BatchScope COMPARE_KEYS Comparison KEYS LINK_KEYS Traffic api_by_run
-        api_calls api_calls_with_meta batch_label breakdown breakdown_meta breakdown_with_meta
-        capabilities collective_calls collectives collectives_meta collectives_with_meta
-        communicators comparability compare copy_transfers crossings epoch_bytes epoch_time exceeds
-        expected_traffic features identify images_per_step iterations_per_epoch
-        largest_batch latency latency_meta latency_speedup link_counters link_timeline
-        links memory_at memory_extra memory_growth memory_use memory_use_with_meta
-        message_histogram nccl_calls normalised_name overhead overhead_matrix
-        overhead_meta parse_keys parse_link_keys pointer_queries pointer_queries_meta
-        profiler_overhead query read_memory_table read_times scaling scaling_meta
-        share_meaning speedup_by_class staging staging_calls study study_row study_stages
-        summarise traffic_root with_routes
+        API_KEYS BatchScope COMPARE_KEYS Comparison KEYS LINK_KEYS Traffic api_by_run align
+        aligned api_calls api_calls_with_meta batch_label breakdown breakdown_meta
+        breakdown_with_meta capabilities collective_calls collectives collectives_meta
+        collectives_with_meta clock_evidence communicators comparability compare
+        copy_transfers crossings epoch_bytes epoch_time exceeds expected_traffic features
+        identify images_per_step iterations_per_epoch largest_batch latency latency_meta
+        latency_speedup link_counters link_timeline links memory_at memory_extra
+        memory_growth memory_use memory_use_with_meta message_histogram nccl_calls
+        normalised_name overhead overhead_matrix overhead_meta parse_keys parse_link_keys
+        pointer_queries pointer_queries_meta profiler_overhead query read_memory_table
+        read_times scaling scaling_meta share_meaning speedup_by_class staging staging_calls
+        study study_row study_stages summarise traffic_root with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.cli": "app main",
@@ -48,11 +48,12 @@ PUBLIC = {
         with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES EVIDENCE
-        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS METRIC
-        METRICS METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES RANGE_STYLE RANGE_STYLES
-        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS
-        Table Trace TraceWriter combine covered_by layered_lengths layers_down missing_files
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES
+        EVIDENCE EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY
+        METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PROCESSES PolarsType RANGES
+        RANGE_STYLE RANGE_STYLES Clock Place REPORTS Recording STAGE STAGES STAGE_SOURCE
+        STAGE_SOURCES Stream TABLES THREADS TRANSFERS Table Trace TraceWriter combine
+        covered_by layered_lengths layers_down missing_files replace_table same_machine
         union_length
     """,
     "tracekit.present": """

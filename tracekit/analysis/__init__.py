@@ -1,5 +1,6 @@
 """Analyses: pure functions from a run's tables to one table."""
 
+from tracekit.analysis._align import align, aligned, clock_evidence
 from tracekit.analysis._api import (
     API_KEYS,
     api_by_run,
@@ -70,6 +71,8 @@ __all__ = [
     "BatchScope",
     "Comparison",
     "Traffic",
+    "align",
+    "aligned",
     "api_by_run",
     "api_calls",
     "api_calls_with_meta",
@@ -78,6 +81,7 @@ __all__ = [
     "breakdown_meta",
     "breakdown_with_meta",
     "capabilities",
+    "clock_evidence",
     "collective_calls",
     "collectives",
     "collectives_meta",

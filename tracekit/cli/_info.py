@@ -1,5 +1,9 @@
 """`tracekit info`: what a trace holds."""
 
+from typing import Annotated
+
+import typer
+
 from tracekit.cli._options import (
     LATEST,
     RunArgument,
@@ -11,13 +15,24 @@ from tracekit.cli._output import Listing
 
 
 @listing
-def info(run: RunArgument = LATEST, store: StoreOption = None) -> Listing:
+def info(
+    run: RunArgument = LATEST,
+    *,
+    clocks: Annotated[
+        bool,
+        typer.Option("--clocks", help="Say instead how it is known whose times can be compared."),
+    ] = False,
+    store: StoreOption = None,
+) -> Listing:
     """Say what a run is, what each command can say of it, and how to record what is missing.
 
     A command can say `none` of what was recorded and did not run. What each recorder records is in
-    docs/info.md.
+    docs/info.md, and what speaks for clocks in docs/clocks.md.
     """
     opened = open_run(run, store)
+    if clocks:
+        rows, title = opened.clocks(), f"{opened.name} · clocks of its reports"
+        return Listing("info clocks", opened.name, rows, {}, title, as_records=True)
     warnings = {"warnings": list(opened.warnings)} if opened.warnings else {}
     meta = {**opened.info_meta(), **warnings}
     return Listing("info", opened.name, opened.info(), meta, f"{opened.name} · what it holds")

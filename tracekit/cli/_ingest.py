@@ -13,6 +13,7 @@ from tracekit.cli._options import (
     RulesOption,
     StoreOption,
     listing,
+    parse_duration,
     parse_labels,
     parse_size,
     rows_frame,
@@ -86,6 +87,24 @@ def ingest(
             rich_help_panel=_MANY,
         ),
     ] = None,
+    clock: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clock",
+            metavar="WHO=OFFSET",
+            help="What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
+            "sessions have set reports apart. Default: what they tell; see info --clocks.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Take reports for one run even where something says that they are not.",
+            rich_help_panel=_MANY,
+        ),
+    ] = False,
     on_error: Annotated[
         OnError | None,
         typer.Option(
@@ -109,10 +128,12 @@ def ingest(
         "memory": parse_size(memory),
         "nsys": nsys,
     }
-    given = {"--processes": processes, "--dask": dask, "--on-error": on_error}
+    given = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,
+             "--on-error": on_error}  # fmt: skip
     _check_names(files, name, run, [option for option, value in given.items() if value])
     if run is not None:
-        many = {"processes": processes, "dask": dask}
+        many = {"processes": processes, "dask": dask, "clocks": _clocks(clock or []),
+                "force": force}  # fmt: skip
         rows, code = _ingest_run(files, run, on_error or OnError.STOP, options | many), 0
     else:
         rows, code = _ingest_all(files, options | {"name": name})
@@ -132,6 +153,18 @@ def _check_names(files: list[Path], name: str | None, run: str | None, given: li
         raise UsageError(
             f"{given[0]} is for one run of many reports", "name that run with --run NAME"
         )
+
+
+def _clocks(given: list[str]) -> dict[str, int]:
+    """Return what each report's clock is given, in ns."""
+    found: dict[str, int] = {}
+    for text in given:
+        who, _, offset = text.rpartition("=")
+        if not who or who in found:
+            raise UsageError(f"the clock {text!r} is of no report, or of one that has another",
+                             "give each once, as in --clock rank3=+1.5ms")  # fmt: skip
+        found[who] = parse_duration(offset)
+    return found
 
 
 def _ingest_run(

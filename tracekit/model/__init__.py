@@ -1,5 +1,6 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
+from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import combine
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
@@ -25,7 +26,7 @@ from tracekit.model._tables import (
     PolarsType,
     Table,
 )  # fmt: skip
-from tracekit.model._trace import Trace, TraceWriter, missing_files
+from tracekit.model._trace import Trace, TraceWriter, missing_files, replace_table
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     COLLECTIVES,
@@ -82,8 +83,10 @@ __all__ = [
     "TABLES",
     "THREADS",
     "TRANSFERS",
+    "Clock",
     "Column",
     "Maker",
+    "Place",
     "PolarsType",
     "Recording",
     "Stream",
@@ -95,5 +98,7 @@ __all__ = [
     "layered_lengths",
     "layers_down",
     "missing_files",
+    "replace_table",
+    "same_machine",
     "union_length",
 ]  # fmt: skip

@@ -266,6 +266,7 @@ def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:
             "host": [metadata.host],
             "rank": [metadata.rank],
             "ranks": [metadata.ranks],
+            "job": [metadata.job],
             "session_start": [metadata.session_start],
             "duration": [metadata.duration],
         }
