@@ -94,7 +94,7 @@ LISTINGS = {
         ["topology", "show", "dgx2"],
     ],
     "topology-list": [["topology", "list"]],
-    "topology-check": [["topology", "check", str(TOPOLOGY)]],
+    "topology-check": [["topology", "check", str(TOPOLOGY)], ["topology", "check", "ddp"]],
     "info": [["info"], ["info", "ddp"]],
     "info-clocks": [["info", "--clocks"], ["info", "ddp", "--clocks"]],
     "record": [["record", "--study", "dgx1"], ["record", "--study", "dgx1", "--where", "gpus=2"]],
