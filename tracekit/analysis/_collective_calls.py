@@ -342,8 +342,7 @@ class _Logged:
             name: frame.with_columns(hex_ids(frame["communicator"]))
             for name, frame in (("calls", log.calls), ("ranks", log.ranks), ("tuning", log.tuning))
         }
-        owners = pl.concat([known[name].select("host", "pid") for name in ("calls", "ranks")])
-        joined = log_processes(owners, processes, log.path)
+        joined = log_processes(log.writers, processes, log.path)
         calls, ranks = (
             known[name].cast({"pid": pl.Int64}).join(
                 joined, on=["host", "pid"], nulls_equal=True, maintain_order="left"

@@ -14,6 +14,7 @@ from tracekit.analysis._collective_transfers import (
     message_transfers,
     modelled_transfers,
     rank_devices,
+    unmodelled,
     unrecorded,
 )
 from tracekit.analysis._collectives import collective_calls, why_unsized
@@ -154,13 +155,27 @@ class Traffic:
         found = list(self.placed.warnings)
         if self.log is not None:
             found += self.log.warnings
-        found += self._overfull()
+        found += [*unmodelled(self.calls), *self._overfull(), *self._against_counters()]
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
                 f"{why_unsized(self.trace)}, or give --nccl-log or --bytes"
             )
         return found
+
+    def _against_counters(self) -> list[str]:
+        """Say by how much a model is off what counters counted, where a trace has both."""
+        both = self.counters().filter(pl.col("modelled_bytes") > 0).drop_nulls("counted_bytes")
+        sums = both.group_by("metric").agg(
+            pl.len(), pl.sum("measured_bytes", "modelled_bytes", "counted_bytes")
+        )
+        return [
+            f"modelled traffic held against {metric} of {gpus} GPUs: {measured + modelled:,} bytes"
+            f" are attributed, {modelled:,} of them by a model, and {round(counted):,} were counted"
+            f" ({(measured + modelled) / counted - 1:+.1%})"
+            for metric, gpus, measured, modelled, counted in sums.sort("metric").iter_rows()
+            if counted > 0
+        ]
 
     def _overfull(self) -> list[str]:
         """Say which links would have carried more than they can."""
