@@ -1,5 +1,6 @@
 """`tracekit ingest`: make runs of trace files."""
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,6 +179,7 @@ def _ingest_run(
     def skip(file: Path, error: InputError) -> None:
         skipped[file] = str(error)
 
+    names = _names(options["store"])
     try:
         with progress_bars(name) as (progress, report_progress):
             made, is_new = tracekit.ingest(
@@ -193,7 +195,7 @@ def _ingest_run(
         for why in skipped.values():
             complain(f"skipped: {why}")
     kept = ", ".join(str(file) for file in files if file not in skipped)
-    row = _row(kept, made, is_new=is_new)
+    row = _row(kept, made, is_new=is_new, before=names.get(made.id))
     nothing: dict[str, Any] = {
         key: [] if isinstance(value, list) else None for key, value in row.items()
     }
@@ -211,6 +213,7 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
     import tracekit
 
     rows, code = [], 0
+    names = _names(options["store"])
     for file in files:
         try:
             with progress_bar(file) as progress:
@@ -221,16 +224,27 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
             if not isinstance(error, InputError):
                 break
         else:
-            rows.append(_row(str(file), run, is_new=is_new))
+            rows.append(_row(str(file), run, is_new=is_new, before=names.get(run.id)))
     return rows, code
 
 
-def _row(file: str, run: "tracekit.Run", *, is_new: bool) -> dict[str, Any]:
+def _names(store: Path | None) -> dict[str, str]:
+    """Return the names of the runs that are in the store, by their ids; none if it is no store."""
+    from tracekit.store import Store
+
+    with suppress(TracekitError):
+        return {record.id: record.name for record in Store.discover(store).runs()}
+    return {}
+
+
+def _row(file: str, run: "tracekit.Run", *, is_new: bool, before: str | None) -> dict[str, Any]:
+    """Return the row of a run, which had another name `before` if it was there already."""
+    renamed = f", renamed from {before!r}" if before not in (None, run.name) else ""
     return {
         "name": run.name,
         "id": run.id,
         "file": file,
-        "status": "ingested" if is_new else "already in the store",
+        "status": f"{'ingested' if is_new else 'already in the store'}{renamed}",
         "labels": [f"{key}={value}" for key, value in run.labels.items()],
         **run.record.summary,
         "warnings": list(run.warnings),
