@@ -93,6 +93,14 @@ class TestCommunicators:
     def test_groups_that_pytorch_names_are_those_of_every_job(self) -> None:
         assert found(*(report(communicator=self.made("pg 0", 1, n)) for n in (2, 3))) == {}
 
+    def test_worlds_of_two_jobs(self) -> None:
+        told = [report(ranks=2, communicator=self.made(26 + n, n, 2)) for n in range(2)]
+        assert found(*told) == {
+            1: "NCCL's communicator of all 2 ranks is 0x1a in a.sqlite, and 0x1b in b.sqlite"
+        }
+        groups = [report(ranks=4, communicator=self.made(26 + n, n, 2)) for n in range(2)]
+        assert found(*groups) == {}
+
     def test_groups_of_one_job_may_differ_in_size(self) -> None:
         assert found(*(report(communicator=self.made(n, 1, n)) for n in (2, 3))) == {}
 
@@ -108,7 +116,7 @@ class TestOneHost:
         "other",
         [
             {"host": "n2"},
-            {"host": None},
+            {"host": None, "uuid": None},
             {"pid": 8},
             {"uuid": UUID.replace("1", "6")},
             {"uuid": None},
@@ -121,22 +129,84 @@ class TestOneHost:
         here = {"host": "n1", "session_start": 5, "uuid": UUID}
         assert found(report(**here), report(**{**here, **other})) == {}
 
+    def test_the_same_work_twice_where_no_host_is_named(self) -> None:
+        here = {"session_start": 5, "uuid": UUID}
+        assert found(report(**here), report(**here, start=SECOND - 1, end=2 * SECOND)) == {
+            1: f"a.sqlite and b.sqlite hold the same work: of process 7 on GPU {UUID}"
+        }
+
+
+class TestSessions:
     @pytest.mark.parametrize(
-        ("length", "gap", "is_foreign"),
-        [(1, 60, False), (1, 61, True), (100, 99, False), (100, 101, True)],
+        ("hosts", "gap", "why"),
+        [
+            (("n1", "n1"), 1, None),
+            (("n1", "n1"), 2, " on n1 2 s apart"),
+            (("n1", "n2"), 60, None),
+            (("n1", "n2"), 61, " 61 s apart, more than clocks of two hosts may differ (60 s)"),
+            ((None, None), 60, None),
+            (("n1", None), 800, " 800 s apart, more than clocks of two hosts may differ (60 s)"),
+        ],
     )
-    def test_recordings_far_apart(self, length: int, gap: int, is_foreign: bool) -> None:
+    def test_that_do_not_overlap(self, hosts, gap: int, why: str | None) -> None:
         first, second = (
-            report(host="n1", session_start=began * SECOND, end=length * SECOND)
-            for began in (0, length + gap)
+            report(host=host, session_start=began * SECOND)
+            for host, began in zip(hosts, (0, 1 + gap), strict=True)
         )
-        why = f"a.sqlite and b.sqlite were recorded on n1 {gap} s apart"
-        expected = {1: why} if is_foreign else {}
+        expected = {} if why is None else {1: f"a.sqlite and b.sqlite were recorded{why}"}
         assert found(first, second) == expected
         assert found(second, first) == expected
-        assert (
-            found(first, second.with_tables({"reports": report(host="n2").read("reports")})) == {}
-        )
+
+    def test_a_recording_lasts_longer_than_its_work(self) -> None:
+        first = report(session_start=0, duration=100 * SECOND)
+        assert found(first, report(session_start=99 * SECOND)) == {}
+
+    def test_those_of_no_known_time(self) -> None:
+        assert found(report(session_start=0), report()) == {}
+
+
+class TestTools:
+    def test_of_two_tools(self) -> None:
+        kineto = report(format="PyTorch Kineto JSON")
+        assert found(report(), kineto) == {
+            1: "a.sqlite was recorded by nsys, and b.sqlite by torch.profiler"
+        }
+        assert found(report(), report(format="nsys Parquet")) == {}
+
+
+class TestJobs:
+    def test_of_two_jobs(self) -> None:
+        reports = [report(job=f"SLURM_JOB_ID={n} MASTER_PORT=1") for n in (1, 1, 2)]
+        assert found(*reports) == {2: "a.sqlite and c.sqlite have different SLURM_JOB_ID"}
+
+    def test_what_only_one_says(self) -> None:
+        assert found(report(job="SLURM_JOB_ID=1"), report(job="PBS_JOBID=2"), report()) == {}
+
+
+class TestPrograms:
+    def program(self, name: str, **told: Any) -> Trace:
+        trace = report(**told)
+        processes = trace.read("processes").with_columns(name=pl.lit(name))
+        return trace.with_tables({"processes": processes})
+
+    def test_of_two_programs(self) -> None:
+        assert found(self.program("jacobi"), self.program("/usr/bin/python3.11")) == {
+            1: "a.sqlite is of jacobi, b.sqlite of python, and neither ranks nor groups say that"
+            " these are one job"
+        }
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({"rank": 0, "ranks": 2}, {"rank": 1, "ranks": 2}),
+            ({"job": "PBS_JOBID=1"}, {"job": "PBS_JOBID=1"}),
+        ],
+    )
+    def test_of_one_job(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        assert found(self.program("actor", **one), self.program("learner", **other)) == {}
+
+    def test_versions_of_one_program(self) -> None:
+        assert found(self.program("python3.8"), self.program("/opt/python3.11")) == {}
 
 
 def test_reports_that_tell_nothing_are_taken() -> None:

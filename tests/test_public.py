@@ -24,20 +24,21 @@ PUBLIC = {
         study
     """,
     "tracekit.analysis": """
-        API_KEYS COMPARE_KEYS KEYS LINK_KEYS BatchScope Comparison Limit Traffic
-        api_by_run api_calls api_calls_with_meta basis_of batch_label breakdown
+        API_KEYS COMPARE_KEYS KEYS LINK_KEYS BatchScope Comparison Limit Traffic align
+        aligned api_by_run api_calls api_calls_with_meta basis_of batch_label breakdown
         breakdown_for_people breakdown_meta breakdown_with_meta capabilities check_limit
-        collective_calls collectives collectives_meta collectives_with_meta
-        communicators comparability compare confusion copy_transfers crossings
-        epoch_bytes epoch_time expected_traffic features identify images_per_step
-        iterations_per_epoch largest_batch latency latency_meta latency_speedup
-        link_counters link_timeline links memory_at memory_extra memory_growth
-        memory_use memory_use_with_meta message_histogram nccl_calls normalised_name
-        overhead overhead_matrix overhead_meta parse_keys parse_link_keys
-        pointer_queries pointer_queries_meta profiler_overhead projected_ranges query
-        range_paths read_memory_table read_times scaling scaling_meta share_meaning
-        speedup_by_class staging staging_calls study study_row study_stages summarise
-        traffic_root verdict_evidence verdict_meta weakness with_routes
+        clock_evidence collective_calls collectives collectives_meta
+        collectives_with_meta communicators comparability compare confusion
+        copy_transfers crossings epoch_bytes epoch_time expected_traffic features
+        identify images_per_step iterations_per_epoch largest_batch latency latency_meta
+        latency_speedup link_counters link_timeline links memory_at memory_extra
+        memory_growth memory_use memory_use_with_meta message_histogram nccl_calls
+        normalised_name overhead overhead_matrix overhead_meta parse_keys
+        parse_link_keys pointer_queries pointer_queries_meta profiler_overhead
+        projected_ranges query range_paths read_memory_table read_times scaling
+        scaling_meta share_meaning speedup_by_class staging staging_calls study
+        study_row study_stages summarise traffic_root verdict_evidence verdict_meta
+        weakness with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
@@ -51,13 +52,14 @@ PUBLIC = {
         with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Column DERIVED DEVICES
-        EVIDENCE EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY
-        METHOD METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
-        PathTree PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS Recording STAGE STAGES
-        STAGE_SOURCE STAGE_SOURCES Stream TABLES THREADS TRANSFERS UNMATCHED VERDICT VERDICTS Table Trace
-        TraceWriter combine covered_by in_any layered_lengths layers_down missing_files
-        path_number path_texts union_length with_one_tree
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES EVIDENCE
+        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
+        METHODS METRIC METRICS METRICS_SAMPLED OPS PATHS PATH_SEPARATOR PATH_TEXTS
+        PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE STAGES STAGE_SOURCE
+        STAGE_SOURCES TABLES THREADS TRANSFERS UNMATCHED VERDICT VERDICTS Clock Column
+        Maker PathTree Place PolarsType Recording Stream Table Trace TraceWriter combine
+        covered_by in_any layered_lengths layers_down missing_files path_number
+        path_texts replace_table same_machine union_length with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of

@@ -1,23 +1,28 @@
 """Reports that cannot be of one execution of one job, and how that is known.
 
-Only what no job can be is held against a report: programs, GPUs and sizes of groups may well differ
-between the ranks of one job.
+Sessions of one execution overlap, ranks and groups agree, one tool recorded them, and one launcher
+started them. Programs, GPUs and sizes of groups may well differ between the ranks of one job: of
+other programs are reports only where nothing else says that they belong together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from tracekit.analysis import communicators
-from tracekit.model import Trace
+from tracekit.model import Trace, same_machine
 
-_FAR = 60_000_000_000
-"""Recordings of one host that are further apart than this, ns, and than they are long, are not of
-one execution."""
+SKEW = 60_000_000_000
+"""By how much clocks of two hosts may differ, ns: sessions that are further apart are of two
+executions. Hosts that keep time over the network differ by milliseconds, others by seconds."""
+_LATE = 1_000_000_000
+"""The same on one machine, ns, whose reports have one clock, but know their ends only roughly."""
+_TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
+"""Recorders, by how names of formats begin."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +33,26 @@ class _Report:
     ----------
     name
         Name of its file.
+    tool
+        What recorded it.
     host
         The host it was recorded on.
+    uuids
+        The GPUs that it lists.
     ranks
         The ranks of its processes in the job.
     size
         Number of ranks of the job.
-    span
-        When its work began and ended, Unix time, ns.
+    jobs
+        What launchers call the job, by the variable in which they do.
+    session
+        When recording began and ended, Unix time, ns.
+    work
+        When its work began and ended.
     busy
         Process ids, and UUIDs of the GPUs that these used.
+    programs
+        Names of the executables of its processes.
     members
         Ranks of its processes by communicator of NCCL.
     sizes
@@ -45,13 +60,23 @@ class _Report:
     """
 
     name: str
+    tool: str | None
     host: str | None
+    uuids: frozenset[str]
     ranks: frozenset[int]
     size: int | None
-    span: tuple[int, int] | None
+    jobs: Mapping[str, str]
+    session: tuple[int, int] | None
+    work: tuple[int, int] | None
     busy: frozenset[tuple[int, str]]
+    programs: frozenset[str]
     members: Mapping[str, frozenset[int]]
     sizes: Mapping[str, int]
+
+    @property
+    def worlds(self) -> set[str]:
+        """The communicators of all ranks of the job."""
+        return {name for name, size in self.sizes.items() if size == self.size}
 
 
 def foreign(traces: Sequence[Trace], names: Sequence[str]) -> dict[int, str]:
@@ -78,36 +103,100 @@ def foreign(traces: Sequence[Trace], names: Sequence[str]) -> dict[int, str]:
 
 def _contradiction(one: _Report, other: _Report) -> str | None:
     """Say why two reports cannot be of one execution; None where they can."""
-    both = f"{one.name} and {other.name}"
+    return next((why for test in _TESTS if (why := test(one, other))), None)
+
+
+def _tools(one: _Report, other: _Report) -> str | None:
+    if one.tool is None or other.tool is None or one.tool == other.tool:
+        return None
+    return f"{one.name} was recorded by {one.tool}, and {other.name} by {other.tool}"
+
+
+def _ranks(one: _Report, other: _Report) -> str | None:
     if same := one.ranks & other.ranks:
-        return f"{both} are both rank {min(same)}"
-    if one.size is not None and other.size is not None and one.size != other.size:
-        return (
-            f"{one.name} is of a job of {one.size} ranks, and {other.name} of one of {other.size}"
-        )
+        return f"{one.name} and {other.name} are both rank {min(same)}"
+    if one.size is None or other.size is None or one.size == other.size:
+        return None
+    return f"{one.name} is of a job of {one.size} ranks, and {other.name} of one of {other.size}"
+
+
+def _jobs(one: _Report, other: _Report) -> str | None:
+    told = one.jobs.keys() & other.jobs.keys()
+    differ = sorted(name for name in told if one.jobs[name] != other.jobs[name])
+    if not differ:
+        return None
+    return f"{one.name} and {other.name} have different {' and '.join(differ)}"
+
+
+def _communicators(one: _Report, other: _Report) -> str | None:
     for name in one.members.keys() & other.members.keys():
         if same := one.members[name] & other.members[name]:
-            return f"{both} are both rank {min(same)} of NCCL's communicator {name}"
+            return (
+                f"{one.name} and {other.name} are both rank {min(same)} of NCCL's communicator"
+                f" {name}"
+            )
     for name in one.sizes.keys() & other.sizes.keys():
         if one.sizes[name] != other.sizes[name]:
             return (
                 f"NCCL's communicator {name} has {one.sizes[name]} ranks in {one.name}, and"
                 f" {other.sizes[name]} in {other.name}"
             )
-    return _on_one_host(one, other, both)
-
-
-def _on_one_host(one: _Report, other: _Report, both: str) -> str | None:
-    if one.host is None or one.host != other.host or one.span is None or other.span is None:
-        return None
-    apart = max(one.span[0], other.span[0]) - min(one.span[1], other.span[1])
-    if apart < 0 and (same := one.busy & other.busy):
-        pid, uuid = min(same)
-        return f"{both} hold the same work: of process {pid} on GPU {uuid} of {one.host}"
-    longest = max(end - start for start, end in (one.span, other.span))
-    if apart > max(_FAR, longest):
-        return f"{both} were recorded on {one.host} {apart / 1e9:,.0f} s apart"
+    if one.worlds and other.worlds and not one.worlds & other.worlds:
+        return (
+            f"NCCL's communicator of all {one.size} ranks is {min(one.worlds)} in {one.name}, and"
+            f" {min(other.worlds)} in {other.name}"
+        )
     return None
+
+
+def _work(one: _Report, other: _Report) -> str | None:
+    if not _on_one_machine(one, other) or one.work is None or other.work is None:
+        return None
+    same = one.busy & other.busy
+    if _apart(one.work, other.work) >= 0 or not same:
+        return None
+    pid, uuid = min(same)
+    where = f" of {one.host}" if one.host else ""
+    return f"{one.name} and {other.name} hold the same work: of process {pid} on GPU {uuid}{where}"
+
+
+def _sessions(one: _Report, other: _Report) -> str | None:
+    if one.session is None or other.session is None:
+        return None
+    here = _on_one_machine(one, other)
+    apart = _apart(one.session, other.session)
+    if apart <= (_LATE if here else SKEW):
+        return None
+    where = f" on {one.host}" if here and one.host else ""
+    room = "" if here else f", more than clocks of two hosts may differ ({SKEW / 1e9:.0f} s)"
+    return f"{one.name} and {other.name} were recorded{where} {apart / 1e9:,.0f} s apart{room}"
+
+
+def _programs(one: _Report, other: _Report) -> str | None:
+    if not one.programs or not other.programs or one.programs & other.programs:
+        return None
+    related = one.sizes.keys() & other.sizes.keys() or one.jobs.keys() & other.jobs.keys()
+    if related or (one.ranks and other.ranks and one.size is not None and one.size == other.size):
+        return None
+    mine, others = (", ".join(sorted(each.programs)) for each in (one, other))
+    return (
+        f"{one.name} is of {mine}, {other.name} of {others}, and neither ranks nor groups say that"
+        " these are one job"
+    )
+
+
+_TESTS: tuple[Callable[[_Report, _Report], str | None], ...] = (
+    _tools, _ranks, _jobs, _communicators, _work, _sessions, _programs,
+)  # fmt: skip
+
+
+def _apart(one: tuple[int, int], other: tuple[int, int]) -> int:
+    """Return how far two spans are apart, ns; negative for how long they overlap."""
+    return max(one[0], other[0]) - min(one[1], other[1])
+
+
+def _on_one_machine(one: _Report, other: _Report) -> bool:
+    return same_machine((one.host, one.uuids), (other.host, other.uuids))
 
 
 def _read(trace: Trace, name: str) -> _Report:
@@ -116,16 +205,36 @@ def _read(trace: Trace, name: str) -> _Report:
     told = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
     members = told.drop_nulls("rank").group_by("communicator").agg(pl.col("rank").unique())
     sizes = told.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
+    began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
+    work = _span(trace, began)
     return _Report(
         name,
+        _tool(_only(reports["format"])),
         _only(reports["host"]),
+        frozenset(trace.read("devices")["uuid"].drop_nulls()),
         frozenset(reports["rank"].drop_nulls()) | _mpi_ranks(trace),
         _only(reports["ranks"]),
-        _span(trace, _only(reports["session_start"])),
+        _named_jobs(_only(reports["job"])),
+        _session(work, began, duration),
+        work,
         _busy(trace),
+        frozenset(map(_program, trace.read("processes")["name"].drop_nulls())),
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
     )
+
+
+def _tool(kind: str | None) -> str | None:
+    return next((tool for start, tool in _TOOLS.items() if (kind or "").startswith(start)), None)
+
+
+def _program(name: str) -> str:
+    """Return the name of an executable without its folder and version: ranks may differ in them."""
+    return name.rpartition("/")[2].rstrip("0123456789.-") or name
+
+
+def _named_jobs(job: str | None) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in (job or "").split())
 
 
 def _only(values: pl.Series) -> Any:
@@ -147,6 +256,16 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
         if began is not None and first is not None:
             return began + first, began + last
     return None
+
+
+def _session(
+    work: tuple[int, int] | None, began: int | None, duration: int | None
+) -> tuple[int, int] | None:
+    """Return when recording began and ended, as far as that is known: work lies within."""
+    if began is None or duration is None:
+        return work
+    first, last = work or (began, began)
+    return min(began, first), max(began + duration, last)
 
 
 def _busy(trace: Trace) -> frozenset[tuple[int, str]]:

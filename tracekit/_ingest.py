@@ -30,6 +30,7 @@ from tracekit.store import (
 
 if TYPE_CHECKING:
     from tracekit.attribution import Rules
+    from tracekit.model import Trace
     from tracekit.store import Executor
 
 Progress = Callable[[str, int, int], None]
@@ -38,7 +39,7 @@ ReportProgress = Callable[[Path, str, int, int], None]
 """Told the same of one of several files; when it is through, with no step's name."""
 OnError = str | Callable[[Path, InputError], None]
 
-_FORMAT = 5
+_FORMAT = 6
 """Version of what a run's folder holds; runs of another one are made again."""
 _FOLDER_ENDING = re.compile("_(pqt|arw)dir$")
 """What nsys adds to a report's name in naming the folder of an export."""
@@ -68,6 +69,11 @@ class Request:
         How many processes may work at once; None decides.
     dask
         Address of a Dask scheduler whose workers are to do it instead.
+    clocks
+        What to add to the times of reports once the starts of their sessions set them apart, ns,
+        by ``rank3`` or the name of the file.
+    force
+        Whether reports are taken for one run whatever contradicts that.
     on_error
         ``stop``, ``skip``, or a function that is told of each file that is skipped: that cannot be
         read, or is not of the same execution of one job.
@@ -84,6 +90,8 @@ class Request:
     nsys: str | None
     processes: int | None
     dask: str | None
+    clocks: Mapping[str, int]
+    force: bool
     on_error: OnError
     progress: Progress
     report_progress: ReportProgress
@@ -125,12 +133,15 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
 
     def make(folder: Path) -> Made:
-        made = make_reports(folder, share, executor, failures.add, tell, _foreign)
+        together = _Together(request, failures.sentences)
+        made = make_reports(
+            folder, share, executor, failures.add, tell, together.foreign, together.settle
+        )
         return replace(made, left_out=tuple(failures.sentences))
 
     return store.add(
         digest=run_digest(list(digests.values())),
-        options=options_text(request.rules),
+        options=options_text(request.rules, request.clocks),
         files=[path.absolute().name for path in digests],
         name=request.name,
         default_name=_default_name(request),
@@ -140,10 +151,11 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     )
 
 
-def options_text(rules: Rules) -> str:
+def options_text(rules: Rules, clocks: Mapping[str, int] | None = None) -> str:
     """Return what shapes the columns of a run, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
-    return json.dumps({"format": _FORMAT, "rules": digest})
+    told = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
+    return json.dumps({"format": _FORMAT, "rules": digest, **told})
 
 
 def content_digest(path: Path, progress: Progress) -> str:
@@ -237,11 +249,65 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
     return {path: digest for digest, path in first.items()}
 
 
-def _foreign(folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
-    from tracekit._foreign import foreign
-    from tracekit.model import Trace
+class _Together:
+    """What reports say only together: which of them are of one job, and whose clocks are one.
 
-    return foreign([Trace.scan(folder) for folder in folders], names) if len(folders) > 1 else {}
+    Parameters
+    ----------
+    request
+        What is to be ingested.
+    sentences
+        Where to say what a user should know about it.
+    """
+
+    def __init__(self, request: Request, sentences: list[str]) -> None:
+        self._request = request
+        self._sentences = sentences
+
+    def foreign(self, folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
+        """Return the reports that are not of the run of the others, by number, and why."""
+        from tracekit._foreign import foreign
+        from tracekit.model import Trace
+
+        if len(folders) == 1:
+            return {}
+        found = foreign([Trace.scan(folder) for folder in folders], names)
+        if not self._request.force:
+            return found
+        self._sentences += [f"these reports were forced to be one run: {why}"
+                            for why in found.values()]  # fmt: skip
+        return {}
+
+    def settle(self, folders: Sequence[Path]) -> None:
+        """Say in the tables of the reports on which clock they are."""
+        from tracekit.analysis import aligned
+        from tracekit.model import Trace, replace_table
+
+        if len(folders) == 1 and not self._request.clocks:
+            return
+        traces = [Trace.scan(folder) for folder in folders]
+        given = _named_reports(traces, self._request.clocks)
+        for folder, trace in zip(folders, aligned(traces, given), strict=True):
+            replace_table(folder, "reports", trace.read("reports"))
+
+
+def _named_reports(traces: Sequence[Trace], clocks: Mapping[str, int]) -> dict[int, int]:
+    """Return the clocks that a user gives by the numbers of the reports that they are of."""
+    rows = [trace.read("reports").row(0, named=True) for trace in traces]
+    names: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        own = {row["file"], Path(row["file"]).stem, f"report{index}", f"rank{row['rank']}"}
+        for name in own:
+            names.setdefault(name, []).append(index)
+    found = {}
+    for who, offset in clocks.items():
+        if len(names.get(who, [])) != 1:
+            there = ", ".join(row["file"] for row in rows)
+            raise UsageError(
+                f"no one report is {who!r}", f"give rankN, or the name of a file out of {there}"
+            )
+        found[names[who][0]] = offset
+    return found
 
 
 class _Overall:

@@ -238,6 +238,12 @@ class Run:
 
         return confusion(self.trace)
 
+    def clocks(self) -> pl.DataFrame:
+        """Return how it is known whose times can be compared; see `analysis.clock_evidence`."""
+        from tracekit.analysis import clock_evidence
+
+        return clock_evidence(self._reports)
+
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return the run's size and how much of it is explained."""
         from tracekit.analysis import summarise
@@ -288,6 +294,8 @@ def ingest(
     nsys: StrPath | None = None,
     processes: int | None = None,
     dask: str | None = None,
+    clocks: Mapping[str, int] | None = None,
+    force: bool = False,
     on_error: OnError = "stop",
 ) -> tuple[Run, bool]:
     """Make a run of a trace file, or one run of several, in the store.
@@ -326,6 +334,13 @@ def ingest(
     dask
         Address of a Dask scheduler, on whose workers they are read instead. Workers have to reach
         the files and the store by the same paths.
+    clocks
+        What is known of the clocks of several reports: what to add to the times of some, in ns,
+        after the starts of their sessions have set them apart, by ``rank3`` or the file's name.
+        Where nothing is given, it is found out: see ``docs/clocks.md``.
+    force
+        Whether several reports are taken for one run even where something says that they are not
+        of one execution of one job.
     on_error
         What a file of several does that cannot be read, or is of another job than the first: it
         ends everything (``stop``), or is left out with a warning (``skip``, or a function that is
@@ -359,6 +374,8 @@ def ingest(
         nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
         dask=dask,
+        clocks=clocks or {},
+        force=force,
         on_error=on_error,
         progress=progress or _silent,
         report_progress=report_progress or _silent,

@@ -7,12 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from trace_builder import TraceBuilder
 
+from tracekit.analysis._collective_calls import find_collectives
 from tracekit.analysis._collective_transfers import (
     Ranks,
     message_transfers,
     modelled_transfers,
     rank_devices,
+    unmodelled,
 )
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog, load_preset, read_nccl_log
@@ -214,6 +217,35 @@ def test_a_log_of_another_run(tmp_path: Path) -> None:
     # Containers call their host by other names than the log does.
     inside = processes(100, host="pod-7"), devices("pod-7")
     assert rank_devices(calls(call(0)), a_log(tmp_path), *inside).height == 4
+
+
+def test_a_log_of_channels_alone_says_whose_it_is(tmp_path: Path) -> None:
+    """Without any line of a communicator, host and process still stand before every line."""
+    file = tmp_path / "nccl.log"
+    file.write_text("\n".join(line for line in LOG.splitlines() if "commId" not in line))
+    log = read_nccl_log(file)
+    assert log.ranks.is_empty()
+    assert log.rings.height
+    with pytest.raises(UsageError, match=r"nccl.log is no log of this run.*100"):
+        rank_devices(calls(call(0)), log, processes(4711), devices())
+    with pytest.raises(UsageError, match=r"nccl.log is no log of this run"):
+        find_collectives(TraceBuilder().trace(), log)
+    assert rank_devices(calls(call(0)), log, processes(100), devices()).is_empty()
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"]
+)
+def test_other_algorithms_are_on_no_link(algorithm: str) -> None:
+    """What NVLS, CollNet and PAT move is not a ring's."""
+    rows = calls(*(call(n, algorithm=algorithm) for n in range(4)))
+    assert modelled_transfers(rows, ranks()).is_empty()
+    assert modelled_transfers(calls(*(call(n, algorithm="ring") for n in range(4))), ranks()).height
+    [text] = unmodelled(rows)
+    assert text == (
+        f"4 NCCL kernels ran {algorithm}, whose traffic is not modelled: their bytes are on no link"
+    )
+    assert unmodelled(calls(call(0, algorithm="tree"))) == []
 
 
 def test_buses_repeat_on_other_hosts(tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ def log(version: str | None = "2.20.5", **tables: list[dict[str, Any]]) -> NcclL
         name: pl.DataFrame(tables.get(name, []), schema=schema) for name, schema in schemas.items()
     }
     other = pl.DataFrame()
+    wrote = pl.concat([frames[name].select("host", "pid") for name in ("calls", "ranks")]).unique()
     return NcclLog("nccl.log", version, rings=other, trees=other, connections=other, warnings=(),
-                   **frames)  # fmt: skip
+                   writers=wrote, **frames)  # fmt: skip
 
 
 def logged(collective: str, size: int, pid: int = 100, **more: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
 import pytest
 from link_helpers import HERE, machine
 from trace_builder import TraceBuilder
@@ -63,3 +64,22 @@ def test_what_was_recorded_is_not_modelled_too(traffic: Traffic) -> None:
 def test_what_stays_on_a_gpu_crosses_nothing(traffic: Traffic) -> None:
     pairs = traffic.links("pair")
     assert pairs.select("src_device", "dst_device", "bytes").rows() == [(0, 1, 50), (1, 0, 50)]
+
+
+def test_a_model_is_held_against_counters() -> None:
+    """A ring of two sends 800 bytes each way; 10 % of 50 and of 75 GB/s for 200 ns are 2,500."""
+    b = TraceBuilder()
+    for rank in range(RANKS):
+        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100, end=200, device=rank,
+             kind="collective", collective="all_reduce")  # fmt: skip
+    samples = [
+        {"report": 0, "device": device, "unit": "percent", "recorded_name": "x",
+         "metric": "nvlink_tx", "time": time, "value": 10.0}
+        for device in range(RANKS) for time in (50, 250)
+    ]  # fmt: skip
+    trace = b.attributed().with_tables({"metrics": pl.DataFrame(samples)})
+    found = Traffic(trace, Placed(machine(), HERE, "number"), sizes={"all_reduce": 800})
+    assert (
+        "modelled traffic held against nvlink_tx of 2 GPUs: 1,600 bytes are attributed, 1,600 of"
+        " them by a model, and 2,500 were counted (-36.0%)"
+    ) in found.meta()["warnings"]

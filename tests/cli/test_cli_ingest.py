@@ -61,6 +61,16 @@ def test_the_same_content_is_one_run(tmp_path: Path) -> None:
     assert runs()[0]["labels"] == ["gpus=4", "model=unet"]
 
 
+def test_another_name_renames_and_says_so() -> None:
+    tracekit("ingest", SAMPLE, "--name", "first")
+    done = tracekit("ingest", SAMPLE, "--name", "second", "--format", "json")
+    [row] = json.loads(done.stdout)["rows"]
+    assert (row["name"], row["status"]) == ("second", "already in the store, renamed from 'first'")
+    again = tracekit("ingest", SAMPLE, "--run", "third", "--format", "json")
+    [row] = json.loads(again.stdout)["rows"]
+    assert row["status"] == "already in the store, renamed from 'second'"
+
+
 def test_name_labels_and_json() -> None:
     done = tracekit(
         "ingest", SAMPLE, "--name", "ddp", "--label", "a=b=c", "--label", "d=", "--format", "json"

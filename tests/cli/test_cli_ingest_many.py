@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,7 +17,7 @@ from tracekit.errors import UsageError
 OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite"
 
 
-def rows(*words: str | Path) -> list[dict[str, object]]:
+def rows(*words: str | Path) -> list[dict[str, Any]]:
     done = tracekit(*words, "--format", "json")
     document = json.loads(done.stdout)
     name = "-".join(document["command"].split())
@@ -139,3 +141,29 @@ def test_each_report_has_a_line_on_a_terminal() -> None:
         assert text in done.stderr
     assert done.stderr.endswith("\x1b[2K")
     assert done.stdout.startswith(" job\n")
+
+
+def test_clocks_that_the_user_gives() -> None:
+    words = ["ingest", SAMPLE, OTHER, "--run", "job"]
+    for text, says in (("+1ms", "is of no report"), ("report1=soon", "'soon' is not a time")):
+        wrong = tracekit(*words, "--clock", text)
+        assert wrong.exit_code == 2
+        assert says in " ".join(wrong.stderr.split())
+    done = tracekit(*words, "--clock", "p2p_2gpu_start_end=+1.5ms")
+    assert done.exit_code == 0, done.stderr
+    found = rows("info", "job", "--clocks")
+    assert (found[1]["known_by"], found[1]["offset_ns"]) == ("given", 1_500_000)
+
+
+def test_reports_of_two_jobs_are_forced_to_be_one(tmp_path: Path) -> None:
+    copy = tmp_path / "other.sqlite"
+    copy.write_bytes(SAMPLE.read_bytes())
+    with sqlite3.connect(copy) as database:
+        table = "TARGET_INFO_SESSION_START_TIME"
+        database.execute(f"UPDATE {table} SET utcEpochNs = utcEpochNs + {10**15}")
+    database.close()
+    refused = tracekit("ingest", SAMPLE, copy, "--run", "job")
+    assert refused.exit_code == 2
+    assert "force it to be one" in " ".join(refused.stderr.split())
+    [row] = rows("ingest", SAMPLE, copy, "--run", "job", "--force")
+    assert any("forced to be one run" in text for text in row["warnings"])

@@ -98,7 +98,7 @@ def test_notes_say_what_the_numbers_stand_on(stored: Path) -> None:
         (["topology", "show", "no-such-run"], "no-such-run"),
         (["topology", "check", "{skewed}"], "GPU0.*GPU1"),
         (["topology", "check", "nothing.txt"], "nothing.txt"),
-        (["topology", "check", "{trace}"], "topology"),
+        (["topology", "check", "{topo}", "--topology", "dgx1v"], "--topology is for a run"),
     ],
 )
 def test_wrong_input_is_one_message(
@@ -157,3 +157,17 @@ def test_counts(text: str, count: int) -> None:
     assert parse_count(text) == count
     with pytest.raises(UsageError):
         parse_count(f"{text}x")
+
+
+def test_a_run_is_checked_against_its_machine(store: Path) -> None:
+    """The sample's peer copies are faster than PCIe, which is all that two V100 tell."""
+    done = tracekit("topology", "check", P2P, "--format", "json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["run"] == "p2p_2gpu_start_end"
+    assert all("are faster than GPU" in row["problem"] for row in found["rows"])
+    assert len(found["rows"]) == 2
+    assert any("fuller than full" in text for text in document("links", P2P)["meta"]["warnings"])
+    whole = tracekit("topology", "check", P2P, "--topology", TOPOLOGY)
+    assert whole.exit_code == 0
+    assert "fuller than full" not in str(document("links", P2P, "--topology", TOPOLOGY)["meta"])

@@ -98,7 +98,7 @@ def test_a_run_of_an_older_layout_is_made_again(ranks, store) -> None:
         tracekit.open("job")
     again, is_new = tracekit.ingest(ranks)
     assert (again.id, is_new) == (run.id, True)
-    assert '"format": 5' in run.record.options
+    assert '"format": 6' in run.record.options
 
 
 @pytest.mark.parametrize("processes", [1, 2])

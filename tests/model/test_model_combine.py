@@ -198,19 +198,32 @@ def test_files_of_the_same_name_are_told_apart() -> None:
     assert both.warnings[:2] == ("report 0 rank7.sqlite: x.", "report 1 rank7.sqlite: x.")
 
 
-@pytest.mark.parametrize(
-    ("starts", "hosts", "aligned"),
-    [
-        ((5, 5), "ab", True), ((5, 6), "aa", True), ((5, 6), "ab", False), ((5, None), "aa", False),
-        ((None, None), "aa", False),
-    ],
-)  # fmt: skip
-def test_reports_of_one_host_or_session_share_a_clock(starts, hosts, aligned) -> None:
-    both = combine(
-        [report(n, session_start=start, host=hosts[n]) for n, start in enumerate(starts)]
+def on_clock(trace: Trace, name: str, **told: object) -> Trace:
+    """A report that says on which clock it is to be put."""
+    reports = trace.read("reports").with_columns(
+        clock=pl.lit(name), **{f"clock_{key}": pl.lit(value) for key, value in told.items()}
     )
-    assert both.warnings == () if aligned else both.warnings[0].startswith(CLOCKS)
-    assert (both.read("reports")["clock"].n_unique() == 1) == aligned
+    return trace.with_tables({"reports": reports})
+
+
+def test_times_are_put_on_the_clocks_that_reports_say() -> None:
+    """Time 100 is 130, and 3 ns more as the clock runs fast by 5 % of the 60 ns since time 40."""
+    first = on_clock(report(ops=1, session_start=5000), "host a", offset=0)
+    other = on_clock(
+        report(ops=1, session_start=5030), "host a", offset=30, drift=0.05, since=40,
+        source="session_start",
+    )  # fmt: skip
+    ops = other.read("ops").with_columns(start=pl.lit(100, pl.Int64))
+    both = combine([first, other.with_tables({"ops": ops})])
+    assert both.read("ops")["start"][1] == 133
+    assert both.read("reports")["session_start"].to_list() == [5000, 5000]
+    assert both.warnings == ()
+
+
+def test_reports_that_say_no_clock_are_on_their_own() -> None:
+    both = combine([report(0), report(1)])
+    assert both.read("reports")["clock"].to_list() == ["report 0", "report 1"]
+    assert both.warnings[0].startswith(CLOCKS)
 
 
 def test_what_was_combined_can_be_combined() -> None:
@@ -269,7 +282,10 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
                     if kind in kinds and value is not None:
                         row[key] = value + heights[kind][index]
                 if name == "reports":
-                    row |= {"clock": f"report {index}", "clock_offset": 0, "clock_drift": 0.0}
+                    row |= {
+                        "clock": f"report {index}", "clock_offset": 0, "clock_drift": 0.0,
+                        "clock_since": 0, "clock_calls": 0,
+                    }  # fmt: skip
                 rows[name].append(row)
     return rows
 

@@ -9,6 +9,7 @@ import networkx as nx
 import pytest
 from known_machines import HYBRID_CUBE_MESH
 
+import tracekit as tk
 from tracekit.machine import Machine, load_preset, read_topology
 
 
@@ -69,3 +70,17 @@ def test_each_two_gpus_share_a_pcie_switch(recorded: Machine) -> None:
     assert buses == [f"0000:{number:02x}:00.0" for number in numbers]
     assert recorded.origin == "trace"
     assert recorded.warnings == ()
+
+
+def test_copies_that_a_machine_cannot_carry(
+    real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Peer copies over a double NVLink contradict a machine that has none."""
+    run, _ = tk.ingest(real_trace("jacobi_p2p_nvlink_8xv100"), store=tmp_path / "store")
+    assert run.traffic().contradictions() == ()
+    plain = run.traffic(topology="pcie-8")
+    assert len(plain.contradictions()) == 2
+    assert all("are faster than GPU" in text for text in plain.contradictions())
+    warnings = plain.meta()["warnings"]
+    assert any("links would be fuller than full" in text for text in warnings)
+    assert not any("fuller than full" in text for text in run.traffic().meta()["warnings"])

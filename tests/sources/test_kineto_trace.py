@@ -38,6 +38,37 @@ def _op(folder, *events, **around):
     return trace_of(folder, *events, **around).read("ops").row(0, named=True)
 
 
+class TestCategories:
+    @pytest.mark.parametrize(
+        ("work", "call"),
+        [
+            ("kernel", "hip_runtime"),
+            ("mtia_ccp_events", "mtia_runtime"),
+            ("hpu_op", "cuda_driver"),
+            ("kernel", "xpu_runtime"),
+            ("kernel", "privateuse1_driver"),
+            ("KERNEL", "Glow_Runtime"),
+        ],
+    )
+    def test_devices_of_all_makers(self, tmp_path, work: str, call: str):
+        gpu = kernel("gemm", 2.5, 1, 9) | {"cat": work}
+        trace = trace_of(tmp_path, launch(1, 0.5, 9) | {"cat": call}, gpu)
+        assert rows(trace, "ops", "kind", "correlation") == [("compute", 9)]
+        assert trace.read("calls").height == 1
+        assert not any("category" in text for text in trace.warnings)
+
+    def test_what_is_not_known_is_told(self, tmp_path):
+        trace = trace_of(tmp_path, kernel("k", 1, 1, 1), event("npu_op", "a", 1, 1))
+        assert "1 events of the category 'npu_op' are not known and were left out" in trace.warnings
+        with pytest.raises(MissingDataError, match="but events of npu_op, which are not known"):
+            trace_of(tmp_path, event("npu_op", "a", 1, 1))
+
+    def test_a_negative_duration_is_told(self, tmp_path):
+        trace = trace_of(tmp_path, kernel("k", 5, -1, 1), kernel("k", 7, 1, 2))
+        assert rows(trace, "ops", "start", "end") == [(0, 0), (2000, 3000)]
+        assert "1 events end before they begin, and were taken to last 0 ns" in trace.warnings
+
+
 class TestOps:
     def test_a_kernel(self, tmp_path):
         event = kernel("void a::b<int>(float*)", 2.5, 1.25, 9, device=3, **{"graph node id": 0})

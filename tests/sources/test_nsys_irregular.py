@@ -363,3 +363,39 @@ def test_what_an_export_lacks_is_said(
     if "range" in held:
         one.push_pop(0, 9, "forward")
     assert trace_of(one).warnings == tuple(f"{text}: {HINT}" for text in expected)
+
+
+def test_work_without_times_is_not_no_work(nsys):
+    """PyProf and others meet kernels that begin and end at 0."""
+    for correlation in range(66):
+        nsys.kernel(0, 0, correlation=correlation)
+    nsys.close()
+    with pytest.raises(MissingDataError, match=r"no times of 66 GPU ops and no NVTX ranges"):
+        read(nsys.path)
+
+
+def test_ranges_that_end_before_they_begin_are_counted(nsys):
+    nsys.push_pop(100, 50, "back")
+    nsys.push_pop(100, 150, "forth")
+    nsys.launch(110, 120, 130)
+    trace = trace_of(nsys)
+    assert sorted(rows(trace, "ranges", "start", "end")) == [(100, 100), (100, 150)]
+    assert "1 NVTX ranges end before they begin, and were taken to last 0 ns" in trace.warnings
+
+
+def test_events_that_were_lost_are_told(tmp_path):
+    with NsysBuilder(tmp_path / "a.sqlite", schema="3.17.2") as nsys:
+        nsys.launch(110, 120, 130)
+        for text in (
+            "Number of CUDA events collected: 12.",
+            "12 events were dropped.\nTry /x",
+            "12 events were dropped.\nTry /x",
+            "CUDA buffers overflowed, ran out of memory",
+        ):
+            nsys.insert("DIAGNOSTIC_EVENT", timestamp=1, timestampType=1, source=1, severity=2,
+                        text=text)  # fmt: skip
+    told = [text for text in read(nsys.path).warnings if "nsys says" in text]
+    assert told == [
+        "nsys says of the recording: 12 events were dropped.",
+        "nsys says of the recording: CUDA buffers overflowed, ran out of memory",
+    ]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from source_helpers import column, remarks, rows
 
 from tracekit.errors import (
@@ -18,6 +22,7 @@ from tracekit.errors import (
 )
 from tracekit.model import Trace
 from tracekit.sources import read
+from tracekit.sources.nvprof._csv import _times
 
 NAMES = (
     "Start", "Duration", "Size", "SrcMemType", "DstMemType", "Device", "Context", "Stream",
@@ -101,11 +106,36 @@ def test_all_kinds_of_work(path):
         ("ns", "17.000000", 17),
         ("ns", "9007199254740993"[:15], 900_719_925_474_099),
         ("us", "5.", 5_000),
+        ("ms", "2.048000e-03", 2_048),
+        ("ms", "2.0485e-03", 2_049),
+        ("us", "4.9e-04", 0),
+        ("s", "1.5e-10", 0),
+        ("s", "1.234567890123e+03", 1_234_567_890_123),
+        ("ms", "1e+06", 1_000_000_000_000),
     ],
 )
 def test_times_are_exact(path, unit, text, expected):
     trace = trace_of(path, document(line(text, "1"), units=f"{unit},us,KB" + "," * 11))
     assert rows(trace, "ops", "start", "end") == [(expected, expected + 1_000)]
+
+
+def test_numbers_with_exponents_keep_every_row(path):
+    """nvprof prints the shortest kernels so, among others that it does not."""
+    lines = [line("1.5", text) for text in ("2.048000e-03", "2.048", "9.6e-03", "1.2e-02", "17")]
+    trace = trace_of(path, document(*lines, units="ms,ms,KB" + "," * 11))
+    lengths = [end - start for start, end in rows(trace, "ops", "start", "end")]
+    assert sorted(lengths) == [2_048, 9_600, 12_000, 2_048_000, 17_000_000]
+    assert not any("no valid times" in text for text in trace.warnings)
+
+
+@settings(deadline=None)
+@given(st.floats(1e-9, 1e8), st.sampled_from(["s", "ms", "us", "ns"]))
+def test_exponents_are_as_decimals_are(number: float, unit: str) -> None:
+    digits = {"s": 9, "ms": 6, "us": 3, "ns": 0}[unit]
+    text = f"{number:.6e}"
+    exact = (Decimal(text) * 10**digits).quantize(Decimal(1), ROUND_HALF_UP)
+    frame = pl.DataFrame({"x": [text]})
+    assert frame.select(_times(frame["x"], digits)).item() == int(exact)
 
 
 def test_the_first_op_may_start_at_zero(path):
@@ -173,7 +203,7 @@ def test_what_is_no_gpu_work_is_left_out_and_counted(path):
             "",
             line("x", "1"),
             line("-1", "1"),
-            line("1e3", "1"),
+            line("ten", "1"),
             line("999999999999999", "1"),
             line("2", "1", "cudaLaunchKernel", Device=""),
             line("3", "1", "[Unified Memory Memcpy HtoD]"),
@@ -237,6 +267,7 @@ SUMMARY = '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,u
         (BANNER + RESULT + "Start  Duration  Grid Size\n", UnsupportedTraceError, "but no CSV"),
         (BANNER + RESULT + "No kernels were profiled.\n", MissingDataError, "no GPU work"),
         (document(), MissingDataError, "no GPU work"),
+        (document(line("?", "1"), line("?", "1")), MissingDataError, "no times of 2 GPU ops"),
         (document(line("1", "1"), units="parsec,us" + "," * 12), DamagedTraceError, "of units"),
         (document(line("1", "1"), units=line("0", "1")), DamagedTraceError, "of units"),
         (BANNER + HEADER + "\n", DamagedTraceError, "of units"),

@@ -84,6 +84,13 @@ def test_work_without_times_is_left_out_and_counted(one):
     assert "4 GPU ops have no valid times and were left out" in trace.warnings
 
 
+def test_a_database_of_work_without_times_says_so(one):
+    for _ in range(66):
+        one.insert("CONCURRENT_KERNEL", start=0, end=0)
+    with pytest.raises(MissingDataError, match=r"no times of 66 GPU ops and no NVTX ranges"):
+        trace_of(one)
+
+
 def test_serial_kernels_are_read_and_none_is_counted_twice(one):
     for table in ("CONCURRENT_KERNEL", "KERNEL"):
         one.kernel(1, 2, correlation=1, name="both", table=table)
@@ -214,7 +221,6 @@ class TestNothingToAnalyse:
     def test_only_calls_and_marks(self, one):
         one.call(1, 2)
         one.marker(1, 5, 1, "here")
-        one.insert("CONCURRENT_KERNEL", start=0, end=0)
         one.close()
         with pytest.raises(MissingDataError, match="no GPU work and no NVTX ranges"):
             read(one.path)

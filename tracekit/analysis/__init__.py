@@ -1,5 +1,6 @@
 """Analyses: pure functions from a run's tables to one table."""
 
+from tracekit.analysis._align import align, aligned, clock_evidence
 from tracekit.analysis._api import (
     API_KEYS,
     api_by_run,
@@ -81,6 +82,8 @@ __all__ = [
     "Comparison",
     "Limit",
     "Traffic",
+    "align",
+    "aligned",
     "api_by_run",
     "api_calls",
     "api_calls_with_meta",
@@ -92,6 +95,7 @@ __all__ = [
     "breakdown_with_meta",
     "capabilities",
     "check_limit",
+    "clock_evidence",
     "collective_calls",
     "collectives",
     "collectives_meta",

@@ -16,6 +16,9 @@ from tracekit.model import TRANSFERS, PolarsType
 
 _PLAN = ["collective", "root", "algorithm", "communicator", "ranks", "devices"]
 """What decides over which edges a collective goes, and with which shares."""
+_MODELLED = ("ring", "tree")
+"""Algorithms whose volumes are known: what NVLS, CollNet and PAT move is not what a ring does."""
+_ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
     "source": pl.String,
@@ -113,6 +116,26 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         )
     )  # fmt: skip
     return TRANSFERS.conform(moved).sort("report", "start")
+
+
+def unmodelled(calls: pl.DataFrame) -> list[str]:
+    """Say which collectives are on no link since what their algorithm moves is not modelled.
+
+    Parameters
+    ----------
+    calls
+        As in the table `COLLECTIVE_CALLS`.
+    """
+    others = calls.filter(
+        pl.col("library") == "nccl", ~pl.col("algorithm").is_in(_MODELLED),
+        ~pl.col("collective").is_in(_ANY_ALGORITHM),
+    )  # fmt: skip
+    counted = others.group_by("algorithm").len().sort("algorithm")
+    return [
+        f"{number:,} NCCL kernels ran {name}, whose traffic is not modelled: their bytes are on no"
+        " link"
+        for name, number in counted.iter_rows()
+    ]
 
 
 def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
@@ -217,7 +240,7 @@ def rank_devices(
     if log is None:
         return seen
     ranks = log.ranks.cast({"pid": pl.Int64, "rank": pl.Int32})
-    here = log_processes(ranks, processes, str(log.path))
+    here = log_processes(log.writers, processes, str(log.path))
     own = calls.filter(pl.col("device").n_unique().over("process") == 1)
     by_process = here.join(own.select("process", "device").unique(), on="process")
     told = (

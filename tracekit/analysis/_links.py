@@ -93,7 +93,8 @@ def links(
     ``transfers``       number of transfers
     ``unsized``         how many of these are of unknown size
     ``bytes``           bytes of the others; null if there is no other
-    ``busy_ns``         length of the union of their intervals, on each clock
+    ``busy_ns``         length of the union of their intervals, added over clocks; of a link whose
+                        traffic is on several clocks it is null, and so is what follows from it
     ``achieved_gb_s``   bytes over the busy time of transfers of known size, GB/s
     ``peak_gb_s``       peak per direction of the link, or of the narrowest on the route
     ``utilisation``     achieved over peak
@@ -121,7 +122,10 @@ def links(
     rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
-    return _arranged(_summed(rows, columns, peak), keys, columns, peak, window_ns)
+    sums = _summed(rows, columns, peak)
+    if "link" in keys:
+        sums = _without_mixed_clocks(sums, rows, columns)
+    return _arranged(sums, keys, columns, peak, window_ns)
 
 
 def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.DataFrame:
@@ -142,6 +146,18 @@ def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.
     # Bytes per ns are GB/s.
     achieved = pl.when(pl.col("sized_ns") > 0).then(pl.col("bytes") / pl.col("sized_ns"))
     return sums.with_columns(achieved_gb_s=achieved)
+
+
+def _without_mixed_clocks(
+    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Say no time of a link whose traffic is on several clocks: what overlaps is not known."""
+    mixed = rows.group_by(columns).agg(is_mixed=pl.col("clock").n_unique() > 1)
+    joined = sums.join(mixed, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined.with_columns(
+        pl.when(~pl.col("is_mixed")).then(name).alias(name)
+        for name in ("busy_ns", "sized_ns", "achieved_gb_s")
+    ).drop("is_mixed")
 
 
 def _arranged(

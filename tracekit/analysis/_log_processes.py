@@ -12,6 +12,7 @@ _SHOWN = 4
 def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl.DataFrame:
     """Return the processes of a log that are the run's.
 
+    Every line of NCCL's begins with the host and the process that wrote it, whatever it says.
     Process ids repeat on other hosts, so the hosts have to be the same where any is: their names
     inside containers differ from those outside. What is still not unique is left out.
 

@@ -14,9 +14,11 @@ from tracekit.analysis._collective_transfers import (
     message_transfers,
     modelled_transfers,
     rank_devices,
+    unmodelled,
     unrecorded,
 )
 from tracekit.analysis._collectives import collective_calls, why_unsized
+from tracekit.analysis._contradictions import contradictions
 from tracekit.analysis._link_time import link_counters, link_timeline
 from tracekit.analysis._links import expected_traffic, links, placed_share, traffic_window
 from tracekit.analysis._nccl_calls import nccl_calls
@@ -24,6 +26,9 @@ from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._transfers import copy_transfers, traffic_root
 from tracekit.machine import Machine, NcclLog, Placed
 from tracekit.model import TRANSFERS, Trace
+
+_FULL = 1.05
+"""Peaks and clocks are known no better than to some percent."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,10 @@ class Traffic:
         """Return what links carry over time; see `tracekit.analysis.link_timeline`."""
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
+    def contradictions(self) -> tuple[str, ...]:
+        """Return what of the copies cannot have been on this machine, one sentence each."""
+        return contradictions(*self._moved)
+
     def counters(self) -> pl.DataFrame:
         """Return attributed bytes against counted ones; see `tracekit.analysis.link_counters`."""
         return link_counters(self.trace, *self._moved)
@@ -146,9 +155,43 @@ class Traffic:
         found = list(self.placed.warnings)
         if self.log is not None:
             found += self.log.warnings
+        found += [*unmodelled(self.calls), *self._overfull(), *self._against_counters()]
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
                 f"{why_unsized(self.trace)}, or give --nccl-log or --bytes"
             )
         return found
+
+    def _against_counters(self) -> list[str]:
+        """Say by how much a model is off what counters counted, where a trace has both."""
+        both = self.counters().filter(pl.col("modelled_bytes") > 0).drop_nulls("counted_bytes")
+        sums = both.group_by("metric").agg(
+            pl.len(), pl.sum("measured_bytes", "modelled_bytes", "counted_bytes")
+        )
+        return [
+            f"modelled traffic held against {metric} of {gpus} GPUs: {measured + modelled:,} bytes"
+            f" are attributed, {modelled:,} of them by a model, and {round(counted):,} were counted"
+            f" ({(measured + modelled) / counted - 1:+.1%})"
+            for metric, gpus, measured, modelled, counted in sums.sort("metric").iter_rows()
+            if counted > 0
+        ]
+
+    def _overfull(self) -> list[str]:
+        """Say which links would have carried more than they can."""
+        full = self.links("link").filter(pl.col("utilisation") > _FULL)
+        if full.is_empty():
+            return []
+        worst = full.sort("utilisation", descending=True).row(0, named=True)
+        machine = self.placed.machine
+        why = (
+            f"the peak of {machine.name} ({machine.origin}) is not that of this machine"
+            if worst["evidence"] == "measured"
+            else "the model, the sizes or the peak are wrong"
+        )
+        text = (
+            f"{full.height} links would be fuller than full: {worst['src']}>{worst['dst']}"
+            f" {worst['utilisation']:.0%} of {worst['peak_gb_s']:.1f} GB/s; {why}, so do not rely"
+            " on utilisation: give --topology"
+        )
+        return [text]

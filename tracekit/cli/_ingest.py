@@ -1,5 +1,6 @@
 """`tracekit ingest`: make runs of trace files."""
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from tracekit.cli._options import (
     StoreOption,
     VerdictOption,
     listing,
+    parse_duration,
     parse_labels,
     parse_size,
     rows_frame,
@@ -88,6 +90,24 @@ def ingest(
             rich_help_panel=_MANY,
         ),
     ] = None,
+    clock: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clock",
+            metavar="WHO=OFFSET",
+            help="What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
+            "sessions have set reports apart. Default: what they tell; see info --clocks.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Take reports for one run even where something says that they are not.",
+            rich_help_panel=_MANY,
+        ),
+    ] = False,
     on_error: Annotated[
         OnError | None,
         typer.Option(
@@ -112,10 +132,12 @@ def ingest(
         "memory": parse_size(memory),
         "nsys": nsys,
     }
-    given = {"--processes": processes, "--dask": dask, "--on-error": on_error}
+    given = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,
+             "--on-error": on_error}  # fmt: skip
     _check_names(files, name, run, [option for option, value in given.items() if value])
     if run is not None:
-        many = {"processes": processes, "dask": dask}
+        many = {"processes": processes, "dask": dask, "clocks": _clocks(clock or []),
+                "force": force}  # fmt: skip
         rows, code = _ingest_run(files, run, on_error or OnError.STOP, options | many), 0
     else:
         rows, code = _ingest_all(files, options | {"name": name})
@@ -137,6 +159,18 @@ def _check_names(files: list[Path], name: str | None, run: str | None, given: li
         )
 
 
+def _clocks(given: list[str]) -> dict[str, int]:
+    """Return what each report's clock is given, in ns."""
+    found: dict[str, int] = {}
+    for text in given:
+        who, _, offset = text.rpartition("=")
+        if not who or who in found:
+            raise UsageError(f"the clock {text!r} is of no report, or of one that has another",
+                             "give each once, as in --clock rank3=+1.5ms")  # fmt: skip
+        found[who] = parse_duration(offset)
+    return found
+
+
 def _ingest_run(
     files: list[Path], name: str, on_error: OnError, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
@@ -148,6 +182,7 @@ def _ingest_run(
     def skip(file: Path, error: InputError) -> None:
         skipped[file] = str(error)
 
+    names = _names(options["store"])
     try:
         with progress_bars(name) as (progress, report_progress):
             made, is_new = tracekit.ingest(
@@ -163,7 +198,7 @@ def _ingest_run(
         for why in skipped.values():
             complain(f"skipped: {why}")
     kept = ", ".join(str(file) for file in files if file not in skipped)
-    row = _row(kept, made, is_new=is_new)
+    row = _row(kept, made, is_new=is_new, before=names.get(made.id))
     nothing: dict[str, Any] = {
         key: [] if isinstance(value, list) else None for key, value in row.items()
     }
@@ -181,6 +216,7 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
     import tracekit
 
     rows, code = [], 0
+    names = _names(options["store"])
     for file in files:
         try:
             with progress_bar(file) as progress:
@@ -191,16 +227,27 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
             if not isinstance(error, InputError):
                 break
         else:
-            rows.append(_row(str(file), run, is_new=is_new))
+            rows.append(_row(str(file), run, is_new=is_new, before=names.get(run.id)))
     return rows, code
 
 
-def _row(file: str, run: "tracekit.Run", *, is_new: bool) -> dict[str, Any]:
+def _names(store: Path | None) -> dict[str, str]:
+    """Return the names of the runs that are in the store, by their ids; none if it is no store."""
+    from tracekit.store import Store
+
+    with suppress(TracekitError):
+        return {record.id: record.name for record in Store.discover(store).runs()}
+    return {}
+
+
+def _row(file: str, run: "tracekit.Run", *, is_new: bool, before: str | None) -> dict[str, Any]:
+    """Return the row of a run, which had another name `before` if it was there already."""
+    renamed = f", renamed from {before!r}" if before not in (None, run.name) else ""
     return {
         "name": run.name,
         "id": run.id,
         "file": file,
-        "status": "ingested" if is_new else "already in the store",
+        "status": f"{'ingested' if is_new else 'already in the store'}{renamed}",
         "labels": [f"{key}={value}" for key, value in run.labels.items()],
         **run.record.summary,
         "warnings": list(run.warnings),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+_TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _SIZES = {"": 1, "b": 1} | {
     f"{letter}{kind}": base ** (power + 1)
@@ -96,6 +97,21 @@ def parse_size(text: str) -> int:
     if not size:
         raise UsageError(f"{text!r} is not a size of memory", "write it as 4GiB, 500MB or bytes")
     return size
+
+
+def parse_duration(text: str) -> int:
+    """Return the ns that a time with its unit means, such as ``+1.5ms`` or ``-300us``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text.lower())
+    unit = _TIMES.get(found[2]) if found else None
+    if found is None or unit is None:
+        raise UsageError(f"{text!r} is not a time", "write it as +1.5ms, -300us, 20ns or 1s")
+    return int(Decimal(found[1]) * unit)
 
 
 def parse_count(text: str) -> int:

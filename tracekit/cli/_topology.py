@@ -9,6 +9,7 @@ import typer
 from tracekit.cli._options import (
     LATEST,
     StoreOption,
+    TopologyOption,
     complete_run,
     examples,
     listing,
@@ -111,18 +112,43 @@ def list_presets() -> Listing:
     return Listing("topology list", None, pl.DataFrame(rows), title="presets")
 
 
-@topology.command(epilog=examples("tracekit topology check topo.txt"))
+@topology.command(
+    epilog=examples("tracekit topology check topo.txt",
+                    "tracekit topology check RUN --topology topo.txt")
+)  # fmt: skip
 @listing
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A topology file.")],
+    machine: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|RUN", help="A topology file, or a run.", autocompletion=complete_machine
+        ),
+    ],
+    *,
+    topology: TopologyOption = None,
+    store: StoreOption = None,
 ) -> Listing:
-    """Say what is odd about a topology file; exit with 1 if anything is."""
+    """Say what is odd about a topology file or a run's machine; exit with 1 if anything is.
+
+    Of a run, that is also what of its copies cannot have been on this machine: those that are
+    faster than their links, and those where it has no way.
+    """
     import polars as pl
 
-    from tracekit.machine import problems, read_topology, unknown_bandwidths
+    from tracekit.errors import UsageError
+    from tracekit.machine import find_machine, is_topology, problems, unknown_bandwidths
 
-    found = read_topology(file)
-    odd = problems(found)
+    run = None
+    if not is_topology(machine):
+        opened = open_run(machine, store)
+        traffic = opened.traffic(topology=topology)
+        run, found = opened.name, traffic.placed.machine
+        odd = (*problems(found), *traffic.contradictions())
+    elif topology is not None:
+        raise UsageError("--topology is for a run", "give the file alone, or a run")
+    else:
+        found = find_machine(machine)
+        odd = problems(found)
     rows = pl.DataFrame({"problem": pl.Series(odd, dtype=pl.String)})
     meta = {
         "machine": found.name,
@@ -130,9 +156,9 @@ def check(
         "links": len(found.links),
         "warnings": [*found.warnings, *unknown_bandwidths(found)],
     }
-    title = f"{file.name} · problems"
+    title = f"{run or Path(machine).name} · problems"
     return Listing(
-        "topology check", None, rows, meta, title, "nothing is odd", exit_code=1 if odd else 0
+        "topology check", run, rows, meta, title, "nothing is odd", exit_code=1 if odd else 0
     )
 
 

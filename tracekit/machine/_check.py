@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from tracekit.machine._graph import Machine
+from tracekit.machine._graph import PEER_LINKS, Machine
 from tracekit.machine._products import nvlink_of, products_of
 
 _MOST_BRICKS = 18
@@ -17,12 +17,12 @@ _SHOWN = 4
 def problems(machine: Machine) -> tuple[str, ...]:
     """Return what a user should look at before trusting a machine, one sentence each.
 
-    That is: GPUs without any link, GPUs with more NVLinks than any GPU has or with another number
-    than the others, GPUs that no route joins, and parts that neither PCIe nor the host joins.
+    That is: that nothing is told of NVLinks, GPUs without any link, GPUs with more NVLinks than any
+    GPU has or with another number than the others, GPUs that no route joins, and parts that neither
+    PCIe nor the host joins.
     """
-    return (
-        *_unlinked(machine), *_brick_counts(machine), *_unjoined(machine), *_islands(machine)
-    )  # fmt: skip
+    tests = (_untold, _unlinked, _brick_counts, _unjoined, _islands)
+    return tuple(text for test in tests for text in test(machine))
 
 
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
@@ -32,13 +32,24 @@ def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
     `nvidia-smi topo -m` tells none, though names of GPUs in a run do.
     """
     found = []
-    for kind in ("nvlink", "c2c", "pcie", "socket", "network"):
+    for kind in ("nvlink", "xgmi", "c2c", "pcie", "socket", "network"):
         names = [
             link.name for link in machine.links if link.type == kind and link.bandwidth is None
         ]
         if names:
             found.append(f"{len(names)} {kind} links of unknown bandwidth: {_list(names)}")
     return tuple(found)
+
+
+def _untold(machine: Machine) -> list[str]:
+    if machine.tells_peers or len(machine.gpus) == 1:
+        return []
+    what = "it names no NVLinks, as templates do that were written by hand"
+    text = (
+        f"{what}: that tells of none, and not that there are none, so no route between GPUs is"
+        " known; used with a run, it is completed by what its GPUs are known to have"
+    )
+    return [text]
 
 
 def _unlinked(machine: Machine) -> list[str]:
@@ -74,6 +85,8 @@ def _most_bricks(product: str | None) -> int:
 
 
 def _unjoined(machine: Machine) -> list[str]:
+    if not machine.tells_peers:
+        return []
     pairs = [
         f"GPU{src}-GPU{dst}"
         for src, dst in itertools.combinations(machine.gpus, 2)
@@ -85,7 +98,7 @@ def _unjoined(machine: Machine) -> list[str]:
 def _islands(machine: Machine) -> list[str]:
     graph = nx.Graph()
     graph.add_nodes_from(machine.nodes("gpu"))
-    graph.add_edges_from(link.ends for link in machine.links if link.type != "nvlink")
+    graph.add_edges_from(link.ends for link in machine.links if link.type not in PEER_LINKS)
     parts = [sorted(part & set(machine.nodes("gpu"))) for part in nx.connected_components(graph)]
     with_gpus = [part for part in parts if part]
     if len(with_gpus) < 2:  # noqa: PLR2004

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.errors import InputError, MissingDataError, UsageError
+from tracekit.machine._complete import completed
 from tracekit.machine._graph import Machine
 from tracekit.machine._placing import PlacedBy, place
 from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
@@ -139,7 +140,8 @@ def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
     placing = place(chosen, devices)
     found = dict(placing.gpus)
     rest = set(chosen.gpus) - set(found.values())
-    machine = with_bandwidths(chosen, {gpu: products.get(dev) for dev, gpu in found.items()})
+    named = {gpu: products.get(dev) for dev, gpu in found.items()}
+    machine = with_bandwidths(completed(chosen, named), named)
     whole = {gpu: gpu for gpu in sorted(rest) if gpu not in found} | found
     return Placed(machine, whole, placing.by, (*machine.warnings, *placing.warnings))
 

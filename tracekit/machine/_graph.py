@@ -16,15 +16,25 @@ from typing import Literal
 import networkx as nx
 
 NodeType = Literal["gpu", "nvswitch", "pcie", "host", "nic"]
-LinkType = Literal["nvlink", "c2c", "pcie", "socket", "network"]
+LinkType = Literal["nvlink", "xgmi", "c2c", "pcie", "socket", "network"]
 Origin = Literal["file", "trace", "preset", "recognised", "assumed"]
+Known = Literal["told", "recognised", "assumed"]
+PEER_LINKS: tuple[LinkType, ...] = ("nvlink", "xgmi")
+"""Types of links that are made to join GPUs, NVIDIA's and AMD's."""
 
 PREFIXES: Mapping[NodeType, str] = {
     "gpu": "GPU", "nvswitch": "NVSwitch", "pcie": "PCIe", "host": "CPU", "nic": "NIC"
 }  # fmt: skip
 """How the names of nodes begin, by their type."""
 
-_HOPS: Mapping[LinkType, int] = {"nvlink": 1, "c2c": 1, "pcie": 1, "socket": 4, "network": 64}
+_KNOWN: Mapping[Origin, Known] = {
+    "file": "told", "trace": "told", "preset": "recognised", "recognised": "recognised",
+    "assumed": "assumed",
+}  # fmt: skip
+
+_HOPS: Mapping[LinkType, int] = {
+    "nvlink": 1, "xgmi": 1, "c2c": 1, "pcie": 1, "socket": 4, "network": 64,
+}  # fmt: skip
 """What a link adds to the length of a route: sockets are crossed where it cannot be helped."""
 
 
@@ -37,22 +47,30 @@ class Link:
     ends
         Names of the nodes, in the order of the graph.
     type
-        ``nvlink``, ``c2c``, ``pcie``, ``socket`` (between CPUs) or ``network``.
+        ``nvlink``, ``xgmi`` (AMD's), ``c2c``, ``pcie``, ``socket`` (between CPUs) or ``network``.
     bricks
-        Number of NVLinks that are bonded; None for other types.
+        Number of NVLinks or xGMI links that are bonded; None for other types.
     bandwidth
         Peak per direction, bytes/s; None where unknown.
+    known
+        How it is known, where not as the machine is that it is of.
     """
 
     ends: tuple[str, str]
     type: LinkType
     bricks: int | None = None
     bandwidth: int | None = None
+    known: Known | None = None
 
     @property
     def name(self) -> str:
         """The two ends, such as `GPU0-GPU3`."""
         return "-".join(self.ends)
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is of a type that is made to join GPUs."""
+        return self.type in PEER_LINKS
 
 
 @dataclass(frozen=True)
@@ -84,9 +102,9 @@ class Route:
 
     @property
     def type(self) -> str:
-        """`nvlink`, `pcie` (within a socket), `socket` (across sockets) or `network`."""
+        """`nvlink`, `xgmi`, `pcie` (within a socket), `socket` (across sockets) or `network`."""
         types = {link.type for link in self.links}
-        order = ("network", "socket", "pcie", "c2c", "nvlink")
+        order = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
         return next((each for each in order if each in types), "local")
 
 
@@ -128,6 +146,9 @@ class Machine:
         What a user should know about it, one sentence each.
     source
         Where the facts about it come from, in words; None where it was read from a dump.
+    tells_peers
+        Whether it says what joins GPUs beside PCIe, be that nothing. Where it does not, no route
+        between two GPUs is known.
     """
 
     name: str
@@ -135,6 +156,7 @@ class Machine:
     origin: Origin = "file"
     warnings: tuple[str, ...] = field(default=())
     source: str | None = None
+    tells_peers: bool = True
 
     @classmethod
     def of(
@@ -159,7 +181,8 @@ class Machine:
     def with_links(self, links: Iterable[Link]) -> Machine:
         """Return the same nodes, joined by other links."""
         nodes = dict(self.graph.nodes(data=True))
-        return Machine.of(self.name, nodes, links, self.origin, self.warnings, self.source)
+        made = Machine.of(self.name, nodes, links, self.origin, self.warnings, self.source)
+        return replace(made, tells_peers=self.tells_peers)
 
     def nodes(self, kind: NodeType) -> list[str]:
         """Return the names of the nodes of a type, in order of their numbers."""
@@ -182,10 +205,14 @@ class Machine:
         found: Link | None = self.graph.get_edge_data(one, other, {}).get("link")
         return found
 
+    def known(self, link: Link) -> Known:
+        """Return how a link is known: told by a file or the trace, recognised, or assumed."""
+        return link.known or _KNOWN[self.origin]
+
     def bricks(self, src: int, dst: int) -> int:
-        """Return how many NVLinks join two GPUs directly; 0 where none does."""
+        """Return how many NVLinks (or xGMI links) join two GPUs directly; 0 where none does."""
         link = self.link(f"GPU{src}", f"GPU{dst}")
-        return link.bricks or 0 if link is not None and link.type == "nvlink" else 0
+        return link.bricks or 0 if link is not None and link.type in PEER_LINKS else 0
 
     def nvlink_matrix(self) -> list[list[int]]:
         """Return the bricks between each two GPUs, in order of their numbers.
@@ -247,7 +274,8 @@ class Machine:
             return self._to_host(src, dst)
         if through_host:
             return self._staged(src, dst)
-        for paths in (self._nvlink_paths, self._host_paths):
+        ways = (self._nvlink_paths, self._host_paths) if self.tells_peers else ()
+        for paths in ways:
             nodes = _path(paths, f"GPU{src}", f"GPU{dst}")
             if nodes is not None:
                 return self._along(nodes)
@@ -284,7 +312,7 @@ class Machine:
     def _joins_gpus(self, link: Link) -> bool:
         """Whether it is an NVLink that does not lead to a CPU, as those of POWER9 do."""
         hosts = (self.graph.nodes[end].get("type") == "host" for end in link.ends)
-        return link.type == "nvlink" and not any(hosts)
+        return link.type in PEER_LINKS and not any(hosts)
 
 
 def number_of(node: str) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.machine._graph import Machine, Route
+from tracekit.machine._graph import PEER_LINKS, Machine, Route
 
 _GB = 1e9
 _LINKS = {
-    "link": pl.String, "type": pl.String, "bricks": pl.Int64, "bandwidth_gb_s": pl.Float64
+    "link": pl.String, "type": pl.String, "bricks": pl.Int64, "bandwidth_gb_s": pl.Float64,
+    "known": pl.String,
 }  # fmt: skip
 _ROUTES = {
     "src": pl.String, "dst": pl.String, "route": pl.String, "type": pl.String,
@@ -48,8 +49,17 @@ def adjacency(machine: Machine) -> pl.DataFrame:
 
 
 def link_table(machine: Machine) -> pl.DataFrame:
-    """Return the links: ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s)."""
-    rows = [(link.name, link.type, link.bricks, _gb_s(link.bandwidth)) for link in machine.links]
+    """Return the links.
+
+    Returns
+    -------
+    ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s) and ``known``: ``told`` by a
+    file or the trace, ``recognised`` from the product and a preset, or ``assumed``.
+    """
+    rows = [
+        (link.name, link.type, link.bricks, _gb_s(link.bandwidth), machine.known(link))
+        for link in machine.links
+    ]
     return pl.DataFrame(rows, schema=_LINKS, orient="row")
 
 
@@ -102,7 +112,7 @@ def _relation(machine: Machine, src: int, dst: int) -> str | None:
     route = machine.route(src, dst)
     if route is None:
         return None
-    if route.type == "nvlink":
+    if route.type in PEER_LINKS:
         return f"NV{min(link.bricks or 0 for link in route.links)}"
     between = route.nodes[1:-1]
     if route.type == "socket" or any(node.startswith("CPU") for node in between):

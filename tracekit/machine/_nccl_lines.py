@@ -129,6 +129,8 @@ class Lines:
     versions: tuple[str, ...]
     without: tuple[Path, ...]
     """Files that have no line of NCCL's."""
+    writers: pl.DataFrame
+    """``host, pid`` of all processes that wrote a line of any kind."""
 
     def __getitem__(self, kind: str) -> pl.DataFrame:
         return self.tables[kind]
@@ -144,6 +146,7 @@ def read_lines(files: list[Path]) -> Lines:
     """
     parts: list[dict[str, pl.DataFrame]] = []
     versions: dict[str, None] = {}
+    writers = [pl.DataFrame(schema={"host": pl.String, "pid": pl.Int64})]
     without, first = [], 0
     for file in files:
         found = 0
@@ -153,6 +156,7 @@ def read_lines(files: list[Path]) -> Lines:
             versions.update(dict.fromkeys(_versions(lines)))
             written = _written(lines)
             found += written.height
+            writers.append(written.select("host", "pid").unique())
             parts.append({kind: _table(written, each) for kind, each in _KINDS.items()})
         if not found:
             without.append(file)
@@ -162,7 +166,8 @@ def read_lines(files: list[Path]) -> Lines:
             "set NCCL_DEBUG=INFO (and NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL)",
         )
     tables = {kind: pl.concat([part[kind] for part in parts]) for kind in _KINDS}
-    return Lines(tables, tuple(versions), tuple(without))
+    wrote = pl.concat(writers).unique(maintain_order=True)
+    return Lines(tables, tuple(versions), tuple(without), wrote)
 
 
 def _blocks(file: Path) -> Iterator[str]:

@@ -75,6 +75,8 @@ class NcclLog:
     all_gather (sent), reduce_scatter (received), all_to_all, gather and scatter. ``root`` is the
     peer of a send or receive, which ``direction`` tells apart. A rank whose Init is not in the log
     is null, and the communicator then ``host:pid:pointer``."""
+    writers: pl.DataFrame
+    """``host, pid`` of all processes that wrote a line of NCCL's, whatever it says."""
     warnings: tuple[str, ...]
     """What in the log contradicts itself or is missing."""
 
@@ -114,6 +116,7 @@ def read_nccl_log(*paths: Path) -> NcclLog:
         connections=_edges(lines, known, connections),
         tuning=_tuning(lines, known),
         calls=_calls(known),
+        writers=lines.writers,
         warnings=(
             *(
                 [f"several versions of NCCL: {', '.join(lines.versions)}"]

@@ -6,11 +6,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree as ET
 
 from tracekit.errors import InputError
-from tracekit.machine._graph import Link, Machine
+from tracekit.machine._graph import PEER_LINKS, Link, LinkType, Machine
 from tracekit.machine._pcie import (
     Wire,
     brick_bandwidth,
@@ -25,6 +25,8 @@ _DECLARED = re.compile(r"<!(?!--)")
 _RATE = re.compile(r"\s*(\d{1,3}(?:\.\d)?) GT/s")
 _MAX_ELEMENTS = 4096  # NCCL itself stops at 256 of a kind
 _GPU_CLASS, _NIC_CLASS, _NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
+_ACCELERATOR_CLASS = "0x12"
+"""PCI class of some of AMD's GPUs."""
 
 
 _Hanging = tuple[ET.Element, str, int | None]
@@ -54,8 +56,9 @@ def parse_nccl_xml(text: str, source: str, name: str) -> Machine:
     `cpu` elements are hosts, `pci` elements bridges and devices, which hang from each other as the
     elements do. `nvlink` elements of a GPU name the PCI address of what they lead to, and its
     class: 0x068000 is an NVSwitch. The width of an NVLink follows from the GPU's generation
-    (``sm``). A topology that was written by hand may name no GPUs; then PCI devices of their class
-    are taken for them, in order of their addresses.
+    (``sm``). `xgmi` elements, which RCCL writes, are AMD's links, of unknown width. A topology that
+    was written by hand may name no GPUs; then PCI devices of their class are taken for them, in
+    order of their addresses. As it names no NVLinks either, it tells nothing of them.
 
     Parameters
     ----------
@@ -82,7 +85,8 @@ def parse_nccl_xml(text: str, source: str, name: str) -> Machine:
     hosts = [node for node, each in found.nodes.items() if each["type"] == "host"]
     pcie = [link for link in links if frozenset(link.ends) not in replaced]
     every = [*nvlinks, *to_hosts, *pcie, *socket_links(hosts)]
-    return Machine.of(name, found.nodes, every, "file", found.warnings)
+    made = Machine.of(name, found.nodes, every, "file", found.warnings)
+    return replace(made, tells_peers=bool(found.gpus))
 
 
 def _root(text: str, source: str) -> ET.Element:
@@ -191,7 +195,7 @@ def _new(found: _Found, prefix: str, element: ET.Element, source: str) -> str:
 
 def _device_class(pci: ET.Element) -> str | None:
     kind = (pci.get("class") or "").lower()
-    return {_GPU_CLASS: "gpu", _NIC_CLASS: "nic"}.get(kind[:4])
+    return {_GPU_CLASS: "gpu", _ACCELERATOR_CLASS: "gpu", _NIC_CLASS: "nic"}.get(kind[:4])
 
 
 def _name_by_class(found: _Found) -> None:
@@ -219,12 +223,27 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
     """Return the NVLinks among GPUs and to switches, and note those that lead elsewhere."""
     by_bus = {str(found.nodes[gpu]["pci_bus"]): gpu for gpu in found.gpus
               if "pci_bus" in found.nodes[gpu]}  # fmt: skip
+    links: list[Link] = []
+    for kind in PEER_LINKS:
+        joined, nv = _joined(found, kind, by_bus), kind == "nvlink"
+        if any(end == "NVSwitch0" for _, end in joined):
+            found.nodes["NVSwitch0"] = {"type": "nvswitch"}
+        links += [
+            Link((one, other), kind, bricks, _bond(found.gpus, bricks, one, other) if nv else None)
+            for (one, other), bricks in joined.items()
+            if _agreed(joined, one, other, source)
+        ]
+    return links
+
+
+def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
+    """Return how many elements of a kind lead from each GPU to what."""
     joined: Counter[tuple[str, str]] = Counter()
     lost = 0
     for gpu, element in found.gpus.items():
-        for nvlink in element.iter("nvlink"):
-            target = _target(nvlink, by_bus)
-            count = _integer(nvlink.get("count")) or 0
+        for link in element.iter(kind):
+            target = _target(link, by_bus)
+            count = _integer(link.get("count")) or 0
             if target == "CPU":
                 continue
             if target is None or target == gpu or count < 1:
@@ -232,14 +251,8 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
             else:
                 joined[gpu, target] += count
     if lost:
-        found.warnings.append(f"{lost} nvlink elements lead to devices that are not in it")
-    if any(end == "NVSwitch0" for _, end in joined):
-        found.nodes["NVSwitch0"] = {"type": "nvswitch"}
-    return [
-        Link((one, other), "nvlink", bricks, _bond(found.gpus, bricks, one, other))
-        for (one, other), bricks in joined.items()
-        if _agreed(joined, one, other, source)
-    ]
+        found.warnings.append(f"{lost} {kind} elements lead to devices that are not in it")
+    return joined
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
@@ -259,7 +272,7 @@ def _target(nvlink: ET.Element, by_bus: Mapping[str, str]) -> str | None:
     """Return to which GPU NVLinks lead, or `NVSwitch0` or `CPU`; None where it is unknown."""
     kind = (nvlink.get("tclass") or "").lower()
     gpu = by_bus.get(pci_bus(nvlink.get("target") or "") or "")
-    if gpu or not kind or kind.startswith(_GPU_CLASS):
+    if gpu or not kind or kind.startswith((_GPU_CLASS, _ACCELERATOR_CLASS)):
         return gpu
     return "NVSwitch0" if kind == _NVSWITCH_CLASS else "CPU"
 

@@ -48,7 +48,8 @@ def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, li
         "assumed" if "assumed" in sure else sure[0],
         tuple(dict.fromkeys([*(text for one in machines for text in one.warnings), warning])),
     )
-    return together, firsts
+    tells_peers = all(machine.tells_peers for machine in machines)
+    return replace(together, tells_peers=tells_peers), firsts
 
 
 def _prefix(node: str) -> str:

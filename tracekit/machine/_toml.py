@@ -2,6 +2,7 @@
 
     version = 1
     title = "Two GPUs"                  # optional, as are name, source and warnings
+    tells_peers = true                  # false: no NVLinks are named, but there may be some
     [nodes]                             # how many of each, or a list of their numbers
     GPU = 2
     CPU = 1
@@ -23,16 +24,26 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from tracekit.errors import InputError
-from tracekit.machine._graph import PREFIXES, Link, LinkType, Machine, NodeType, Origin, number_of
+from tracekit.machine._graph import (
+    PEER_LINKS,
+    PREFIXES,
+    Link,
+    LinkType,
+    Machine,
+    NodeType,
+    Origin,
+    number_of,
+)
 from tracekit.machine._pcie import pcie_bandwidth
 
 VERSION = 1
 _KEYS = {"version", "name", "title", "source", "warnings", "nodes", "links", "attributes",
-         "recognise"}  # fmt: skip
+         "recognise", "tells_peers"}  # fmt: skip
 _LINK_KEYS = {"type", "between", "bricks", "bandwidth", "brick_bandwidth", "pcie"}
 _ATTRIBUTES: Mapping[str, type] = {"uuid": str, "pci_bus": str, "product": str, "numa": int}
 _TYPES: Mapping[str, NodeType] = {prefix: kind for kind, prefix in PREFIXES.items()}
@@ -112,12 +123,18 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
     _texts(content.get("title", ""), f"{where}: title")
     warnings = _texts(content.get("warnings", []), f"{where}: warnings")
     source = _texts(content.get("source", []), f"{where}: source")
-    return Machine.of(named, nodes, links, origin, warnings, " ".join(source) or None)
+    tells = content.get("tells_peers", True)
+    if not isinstance(tells, bool):
+        raise InputError(f"{where}: tells_peers is {tells!r}", "give true or false")
+    made = Machine.of(named, nodes, links, origin, warnings, " ".join(source) or None)
+    return replace(made, tells_peers=tells)
 
 
 def machine_toml(machine: Machine) -> str:
     """Return a machine as TOML, which `read_machine_toml` reads as the same one."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
+    if not machine.tells_peers:
+        lines.append("tells_peers = false")
     if machine.source is not None:
         lines.append(f"source = {_text(machine.source)}")
     if machine.warnings:
@@ -244,7 +261,7 @@ def _links_of(
             f"{where} has the unknown type {table.get('type')!r}", f"known: {_list(types)}"
         )
     bricks = table.get("bricks")
-    if (kind == "nvlink") != (bricks is not None):
+    if (kind in PEER_LINKS) != (bricks is not None):
         raise InputError(f"{where} of type {kind}: bricks are given for NVLinks, and only for them")
     if bricks is not None and not _is_whole(bricks, 1, 1000):
         raise InputError(f"{where}.bricks is {bricks!r}", "give a whole number from 1 up")

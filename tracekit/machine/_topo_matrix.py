@@ -195,7 +195,7 @@ def _blocks(lines: Iterable[str], source: str) -> list[_Block]:
                     " columns",
                     "give the whole output of `nvidia-smi topo -m`",
                 )
-            _add_row(blocks[-1], words, source)
+            _add_row(blocks[-1], line, source)
     return [block for block in blocks if block.rows or len(block.devices) > 1]
 
 
@@ -230,7 +230,8 @@ def _is_row(words: Sequence[str]) -> bool:
     return bool(named) and any(map(_is_cell, words[1:3]))
 
 
-def _add_row(block: _Block, words: Sequence[str], source: str) -> None:
+def _add_row(block: _Block, line: str, source: str) -> None:
+    words = line.split()
     device, width = words[0], len(block.devices)
     if device not in block.devices:
         if not _GPU.fullmatch(device):
@@ -251,9 +252,29 @@ def _add_row(block: _Block, words: Sequence[str], source: str) -> None:
             f"row {device} has {count} cells in {source}, but its header names {width} devices",
             "give the whole output of `nvidia-smi topo -m`",
         )
-    row = list(words[1 : 1 + width]), list(words[1 + width :])
+    row = list(words[1 : 1 + width]), _affinity_cells(line, words[1 + width :], block)
     if block.rows.setdefault(device, row) != row:
         raise InputError(f"{source} has two different rows {device}", "keep those of one machine")
+
+
+def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
+    """Return the cells of a row behind those of devices: of CPUs, of memory.
+
+    nvidia-smi puts tabs between cells, and two before the last one, which some of its versions do
+    for width alone. A cell may be empty. Where tabs have been lost, a row of fewer words than there
+    are columns does not tell which of them are meant.
+    """
+    count = len(block.columns)
+    if "\t" not in line.strip():
+        begins_with_cpus = bool(words) and re.search("[,-]", words[0]) is not None
+        return words if len(words) == count or begins_with_cpus else []
+    cells = [cell.strip() for cell in line.rstrip().split("\t")]
+    named = [number for number, cell in enumerate(cells) if cell]
+    # Some versions pad the cells of devices with further tabs.
+    rest = cells[named[len(block.devices)] + 1 :] if len(named) > len(block.devices) else []
+    while len(rest) > count and "" in rest:
+        rest.pop(len(rest) - 1 - rest[::-1].index(""))
+    return rest[:count]
 
 
 def _of_peers(block: _Block) -> bool:

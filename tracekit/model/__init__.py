@@ -1,5 +1,6 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
+from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
 from tracekit.model._paths import PATH_SEPARATOR, PathTree, in_any, path_number, path_texts
@@ -28,7 +29,7 @@ from tracekit.model._tables import (
     PolarsType,
     Table,
 )  # fmt: skip
-from tracekit.model._trace import Trace, TraceWriter, missing_files
+from tracekit.model._trace import Trace, TraceWriter, missing_files, replace_table
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     COLLECTIVES,
@@ -93,9 +94,11 @@ __all__ = [
     "UNMATCHED",
     "VERDICT",
     "VERDICTS",
+    "Clock",
     "Column",
     "Maker",
     "PathTree",
+    "Place",
     "PolarsType",
     "Recording",
     "Stream",
@@ -110,6 +113,8 @@ __all__ = [
     "missing_files",
     "path_number",
     "path_texts",
+    "replace_table",
+    "same_machine",
     "union_length",
     "with_one_tree",
 ]  # fmt: skip

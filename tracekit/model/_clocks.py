@@ -1,28 +1,31 @@
 """One clock for the reports of a run.
 
-Every report counts time from the start of its own session. Reports of one host share that host's
-clock, which says how far apart sessions began. Clocks of different hosts differ by more than most
-collectives take; but the participants of a collective end it together, whatever their clocks say.
+Every report counts time from the start of its own session. What has to be added to its times, so
+that they can be compared with those of other reports, is found when a run is made of them, and kept
+in its table `reports`; here it is applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tracekit.model._tables import TABLES
-from tracekit.model._trace import Trace
 
-_ENOUGH = 8
-"""Fewer collectives than this do not tell how far apart two clocks are."""
-_ENOUGH_FOR_DRIFT = 16
-_NOT_TIMES = ("session_start", "duration", "clock_offset", "clock_p5", "clock_p95")
+_NOT_TIMES = (
+    "session_start", "duration", "clock_offset", "clock_since", "clock_p5", "clock_p95",
+)  # fmt: skip
+_KNOWN_BY = {
+    "session_start": "the starts of sessions on one machine",
+    "collectives": "collectives that end together",
+    "given": "the user",
+}
 
-Ints = NDArray[np.int64]
+Place = tuple[str | None, Collection[str]]
+"""The name of a report's host, and the UUIDs of the GPUs that it lists."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,13 @@ class Clock:
     since
         Time of the report from which drift counts, ns.
     source
-        ``session_start`` or ``collectives``; None for a report that is on its own.
-    collectives
-        How many collectives were matched.
+        ``session_start``, ``collectives`` or ``given``; None for a report that is on its own.
+    calls
+        How many calls of both reports were matched.
     residual
         5th and 95th percentile of by how much their ends still differ, ns.
+    reason
+        How it is known, or why it is not.
     """
 
     name: str
@@ -52,8 +57,43 @@ class Clock:
     drift: float = 0.0
     since: int = 0
     source: str | None = None
-    collectives: int = 0
+    calls: int = 0
     residual: tuple[int, int] | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], index: int) -> Clock:
+        """Return the clock that a row of `reports` says, the one of report `index`."""
+        if row.get("clock") is None:
+            return cls(f"report {index}")
+        known = row["clock_p5"] is not None and row["clock_p95"] is not None
+        return cls(
+            row["clock"],
+            row["clock_offset"] or 0,
+            row["clock_drift"] or 0.0,
+            row["clock_since"] or 0,
+            row["clock_source"],
+            row["clock_calls"] or 0,
+            (row["clock_p5"], row["clock_p95"]) if known else None,
+            row["clock_reason"],
+        )
+
+    def told(self, reports: pl.DataFrame) -> pl.DataFrame:
+        """Return a table `reports` that says this clock."""
+        low, high = self.residual or (None, None)
+        return TABLES["reports"].conform(
+            reports.with_columns(
+                clock=pl.lit(self.name),
+                clock_offset=pl.lit(self.offset),
+                clock_drift=pl.lit(self.drift),
+                clock_since=pl.lit(self.since),
+                clock_source=pl.lit(self.source),
+                clock_calls=pl.lit(self.calls),
+                clock_p5=pl.lit(low),
+                clock_p95=pl.lit(high),
+                clock_reason=pl.lit(self.reason),
+            )
+        )
 
     def moved(self, column: str) -> pl.Expr:
         """Return a column of times on this clock."""
@@ -64,93 +104,14 @@ class Clock:
         return (time + drifted).alias(column)
 
 
-def align(traces: Sequence[Trace], reports: Sequence[pl.DataFrame]) -> list[Clock]:
-    """Return the clock of each trace, those that can be compared on the clock of the first.
+def same_machine(one: Place, other: Place) -> bool:
+    """Tell whether two reports were recorded on one machine: of one name, or with one GPU in both.
 
-    Sessions of one host are set apart by when they began. Hosts are set apart by their collectives:
-    by the median of by how much the ends of those differ that are the same, in order, on both.
-
-    Parameters
-    ----------
-    traces
-        The traces.
-    reports
-        Their tables ``reports``, one row each; what has several has been aligned before.
+    Where either names no host, as old exports do, the UUIDs of GPUs tell.
     """
-    clocks: list[Clock] = []
-    rows = [frame.row(0, named=True) if frame.height == 1 else {} for frame in reports]
-    for index, row in enumerate(rows):
-        same = next((n for n in range(index) if _together(rows[n], row)), None)
-        if same is not None:
-            clocks.append(_later(clocks[same], row["session_start"] - rows[same]["session_start"]))
-            continue
-        host = row.get("host")
-        named = host is not None and row.get("session_start") is not None
-        own = Clock(f"host {host}" if named else f"report {index}")
-        known = index > 0 and row and rows[0]
-        clocks.append(_by_collectives(traces[0], traces[index], clocks[0], own) if known else own)
-    return clocks
-
-
-def _later(clock: Clock, apart: int) -> Clock:
-    """Return the clock of a session that began `apart` ns later by the same host's clock."""
-    # Drift is that of the host, and counts from the same instant.
-    offset, since = clock.offset + apart, clock.since - apart
-    source = clock.source or "session_start"
-    return replace(clock, offset=offset, since=since, source=source)
-
-
-def _together(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Tell whether two sessions count by one clock: they are of one host, or began as one."""
-    if one.get("session_start") is None or other.get("session_start") is None:
-        return False
-    same_host = one["host"] is not None and one["host"] == other["host"]
-    return same_host or one["session_start"] == other["session_start"]
-
-
-def _by_collectives(first: Trace, other: Trace, clock: Clock, own: Clock) -> Clock:
-    """Return the clock of a trace, by the collectives that it has in common with the first one."""
-    ends, others = _collectives(first), _collectives(other)
-    if ends.height < _ENOUGH or ends["collective"].to_list() != others["collective"].to_list():
-        return own
-    times, apart = others["end"].to_numpy(), (ends["end"] - others["end"]).to_numpy()
-    since, drift = int(np.median(times)), _drift(times, apart)
-    left = apart - np.round((times - since) * drift).astype(np.int64)
-    offset = int(np.median(left))
-    low, high = np.percentile(left - offset, [5, 95])
-    return Clock(
-        clock.name, offset, drift, since, "collectives", len(times), (round(low), round(high))
-    )
-
-
-def _collectives(trace: Trace) -> pl.DataFrame:
-    """Return ``collective, end`` of the stream that holds most, in order."""
-    ops = (
-        trace["ops"].filter(pl.col("kind") == "collective")
-        .select("process", "device", "context", "stream", "collective", "start", "end").collect()
-    )  # fmt: skip
-    lane = ["process", "device", "context", "stream"]
-    largest = ops.group_by(lane).len().sort(-pl.col("len").cast(pl.Int64), *lane).head(1)
-    return ops.join(largest, on=lane, how="semi", nulls_equal=True).sort("start", "end")
-
-
-def _drift(times: Ints, apart: Ints) -> float:
-    """Return by how much two clocks run apart, as a fraction; 0 where that does not show.
-
-    It is the median of slopes between the ends of collectives half a recording apart [P. K. Sen,
-    1968], which single late ones do not move. It has to explain more than what is left over.
-    """
-    half = len(times) // 2
-    if len(times) < _ENOUGH_FOR_DRIFT or times[-1] <= times[0]:
-        return 0.0
-    run = times[half : 2 * half] - times[:half]
-    rise = apart[half : 2 * half] - apart[:half]
-    slopes = rise[run > 0] / run[run > 0]
-    slope = float(np.median(slopes)) if slopes.size else 0.0
-    straight = apart - (times - times[0]) * slope
-    # Of quarters, so that single late ones do not hide it.
-    before, after = (np.subtract(*np.percentile(some, [75, 25])) for some in (apart, straight))
-    return slope if after < before / 2 else 0.0
+    if one[0] is not None and other[0] is not None:
+        return one[0] == other[0]
+    return not set(one[1]).isdisjoint(other[1])
 
 
 def with_clock(tables: Mapping[str, pl.LazyFrame], clock: Clock) -> dict[str, pl.LazyFrame]:
@@ -170,14 +131,17 @@ def with_clock(tables: Mapping[str, pl.LazyFrame], clock: Clock) -> dict[str, pl
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
     """Say which reports have been aligned by collectives, and which are on clocks of their own."""
     found = []
+    main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):
-        if clock.residual is not None:
+        if clock.source in ("collectives", "given"):
             drift = f", drift {clock.drift * 1e6:+.3f} ppm" if clock.drift else ""
             found.append(
-                f"{name}: its clock is set {clock.offset:+,} ns{drift} by {clock.collectives:,} "
-                f"collectives, whose ends then differ by {clock.residual[0]:+,} to "
-                f"{clock.residual[1]:+,} ns (5th and 95th percentile)"
+                f"{name}: its clock is set {clock.offset:+,} ns{drift} by {_KNOWN_BY[clock.source]}"
+                f"{_left(clock)}"
             )
+        elif clock.name != main and clock.reason:
+            found.append(f"{name}: its clock is not aligned with the first report's: "
+                         f"{clock.reason}")  # fmt: skip
     different = len({clock.name for clock in clocks})
     if different > 1:
         found.append(
@@ -185,3 +149,13 @@ def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
             "of their own, so compare none between these"
         )
     return found
+
+
+def _left(clock: Clock) -> str:
+    if clock.residual is None:
+        return ""
+    low, high = clock.residual
+    return (
+        f": the ends of {clock.calls:,} then differ by {low:+,} to {high:+,} ns"
+        " (5th and 95th percentile)"
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.model._clocks import Clock, align, clock_warnings, with_clock
+from tracekit.model._clocks import Clock, clock_warnings, with_clock
 from tracekit.model._paths import combine_paths
 from tracekit.model._tables import TABLES
 from tracekit.model._trace import Trace
@@ -44,7 +44,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
     Numbers of processes, threads, ops, calls, ranges and reports continue from one report to the
     next; equal paths of ranges are one. A GPU that several reports saw is one device: the one of
-    the same UUID, else the one at the same PCI bus location of the same host.
+    the same UUID, else the one at the same PCI bus location of the same host. Times are put on the
+    clocks that the reports say.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
              for trace in traces]  # fmt: skip
     firsts = _firsts(traces, small)
     devices, numbers = _combined_devices(small, firsts)
-    clocks = align(traces, [tables["reports"] for tables in small])
+    clocks = [_clock(tables["reports"], index) for index, tables in enumerate(small)]
     for tables, clock in zip(small, clocks, strict=True):
         tables["reports"] = _told(tables["reports"], clock, small[0]["reports"])
     own = [
@@ -101,25 +102,19 @@ def _in_tree(numbers: pl.Series) -> pl.Expr:
     return pl.col("path").replace_strict(own, numbers, default=None, return_dtype=numbers.dtype)
 
 
+def _clock(reports: pl.DataFrame, index: int) -> Clock:
+    """Return the clock that a trace says it is on; what has several reports has been aligned."""
+    return Clock.of(reports.row(0, named=True) if reports.height == 1 else {}, index)
+
+
 def _told(reports: pl.DataFrame, clock: Clock, first: pl.DataFrame) -> pl.DataFrame:
     """Say in a table of reports which clock they are on."""
     if reports.height != 1:
         return reports.with_columns(clock=pl.lit(None, pl.String))
-    low, high = clock.residual or (None, None)
     start = pl.col("session_start") - clock.offset
-    if clock.residual is not None:  # the hosts' own clocks are not what counts
+    if clock.source in ("collectives", "given"):  # the hosts' own clocks are not what counts
         start = pl.lit(first["session_start"][0], pl.Int64)
-    return TABLES["reports"].conform(
-        reports.with_columns(
-            start.alias("session_start"),
-            clock=pl.lit(clock.name),
-            clock_offset=pl.lit(clock.offset),
-            clock_drift=pl.lit(clock.drift),
-            clock_source=pl.lit(clock.source),
-            clock_p5=pl.lit(low),
-            clock_p95=pl.lit(high),
-        )
-    )
+    return clock.told(reports.with_columns(start.alias("session_start")))
 
 
 def _firsts(

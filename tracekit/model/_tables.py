@@ -99,16 +99,21 @@ REPORTS = Table(
         Column("ranks", pl.Int32, "number of ranks of that job, as they say"),
         _time("session_start", "Unix time of time 0 of the report", nullable=True),
         _time("duration", "length of the recording", nullable=True),
+        Column("job", pl.String, "what launchers call its job, as `VARIABLE=digest` for each of "
+               "their variables that is set; the values themselves are not stored"),
         Column("clock", pl.String, "clock that its times are on in a run of several reports: those "
                "of reports with the same can be compared"),
         _time("clock_offset", "what was added to its times for that", nullable=True),
         Column("clock_drift", pl.Float64, "by how much its own clock was stretched for that, as a "
                "fraction"),
+        _time("clock_since", "time of the report from which that counts", nullable=True),
         Column("clock_source", pl.String, "how that is known: `session_start` of reports of one "
-               "host, or `collectives` that end together on several"),
-        _time("clock_p5", "5th percentile of by how much ends of collectives still differ",
+               "machine, `collectives` that end together on several, or `given` by the user"),
+        Column("clock_calls", pl.Int64, "how many calls were matched with those of another report"),
+        _time("clock_p5", "5th percentile of by how much ends of these still differ",
               nullable=True),
         _time("clock_p95", "95th percentile of that", nullable=True),
+        Column("clock_reason", pl.String, "what speaks for that clock, or why none is known"),
     ),
 )  # fmt: skip
 

@@ -129,6 +129,14 @@ class TraceWriter:
             self.close()
 
 
+def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
+    """Write another canonical table in the place of one of one part that `TraceWriter` wrote."""
+    parts = _parts(folder)[name]
+    if len(parts) != 1:
+        raise ValueError(f"table {name} has {len(parts)} parts")
+    TABLES[name].conform(frame).write_parquet(parts[0], compression="zstd", compression_level=1)
+
+
 def missing_files(folder: Path) -> list[str]:
     """Return the files that the folder of a report lacks."""
     try:

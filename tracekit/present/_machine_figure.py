@@ -32,6 +32,7 @@ _UNUSED = "#C3CCD5"
 _UNKNOWN = INK
 _TYPES = {
     "nvlink": ("NVLink", STAGE_COLOURS["WU"], "solid"),
+    "xgmi": ("xGMI", STAGE_COLOURS["WU"], "solid"),
     "c2c": ("NVLink-C2C", STAGE_COLOURS["ME"], "solid"),
     "pcie": ("PCIe", "#8494A3", "solid"),
     "socket": ("between sockets", STAGE_COLOURS["IO"], "dash"),
@@ -171,7 +172,7 @@ def _lane(wire: Wire) -> float:
 def _width(wire: Wire) -> float:
     """Return the width of a line that stands for some links."""
     link = wire.links[0]
-    if link.type != "nvlink":
+    if not link.is_peer:
         return _WIDTHS.get(link.type, 2.0)
     return min(1.0 + 2.0 * _bricks(wire), 9.0)
 
@@ -217,7 +218,7 @@ def _order(wire: Wire) -> tuple[int, float]:
 def _label(wire: Wire) -> str:
     """Return what the legend calls a wire: the type, the bricks and the peak per direction."""
     name = _TYPES[wire.links[0].type][0]
-    if wire.links[0].type == "nvlink":
+    if wire.links[0].is_peer:
         bricks = _bricks(wire)
         name += f", {bricks} brick{'' if bricks == 1 else 's'}"
     peaks = [link.bandwidth for link in wire.links]

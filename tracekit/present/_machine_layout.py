@@ -241,7 +241,7 @@ def _joined_gpus(machine: Machine) -> nx.Graph:
     graph = nx.Graph()
     graph.add_nodes_from(machine.nodes("gpu"))
     for link in machine.links:
-        if link.type == "nvlink" and all(end in graph for end in link.ends):
+        if link.is_peer and all(end in graph for end in link.ends):
             graph.add_edge(*link.ends, bricks=link.bricks or 1)
     return graph
 
@@ -328,7 +328,7 @@ def _strain(
         (link.bricks or 1) * abs(new[gpu][1] - places[other][1])
         for gpu in gpus
         for other in places
-        if (link := machine.link(gpu, other)) is not None and link.type == "nvlink"
+        if (link := machine.link(gpu, other)) is not None and link.is_peer
     )
     below: dict[str, list[float]] = {}
     for gpu in gpus:

@@ -13,6 +13,22 @@ OPEN = (1 << 63) - 1
 """Stands for the end of a range that was still open when recording ended."""
 
 
+def no_work(untimed: int) -> str:
+    """Say that there is no GPU work to analyse, which may be there without times.
+
+    Parameters
+    ----------
+    untimed
+        How many ops have none: recorders write zeros where they could not measure.
+    """
+    return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
+
+
+def backward(count: int, what: str) -> tuple[str, ...]:
+    """Say how many of something end before they begin, which a clock that is set back makes."""
+    return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
+
+
 class Seen:
     """Rows in the order of time, and what was noticed of them on the way in.
 

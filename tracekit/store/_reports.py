@@ -18,11 +18,15 @@ from tracekit.store._staging import file_errors
 
 _PATIENCE = 5.0
 """Seconds until what a worker has written must be seen here; network disks take their time."""
-_ONE_JOB = "a run is one execution of one job, so leave out the report of another"
+_ONE_JOB = (
+    "a run is one execution of one job, so leave out the report of another, or force it to be one"
+)
 
 Foreign = Callable[[Sequence[Path], Sequence[str]], Mapping[int, str]]
 """Returns which reports, of folders with their tables and of names of their files, are not of the
 run, by number, and why."""
+Settle = Callable[[Sequence[Path]], None]
+"""Told the folders of the reports that are in the run, once it is known which these are."""
 Failed = Callable[[Path, InputError], None]
 """Told of a report that cannot be made; raises where that ends everything."""
 
@@ -59,6 +63,7 @@ def make_reports(
     failed: Failed,
     tell: Tell,
     foreign: Foreign = lambda _folders, _names: {},
+    settle: Settle = lambda _folders: None,
 ) -> Made:
     """Make all reports of a run.
 
@@ -76,6 +81,8 @@ def make_reports(
         Told how far each report is; at its end, that all of it is done.
     foreign
         Tells which of the reports that were made are not of the run.
+    settle
+        Adds to the tables of the others what only all of them together tell.
 
     Raises
     ------
@@ -106,6 +113,7 @@ def make_reports(
         for index, outcome in enumerate(made):
             (folder / outcome.folder).rename(folder / str(index))
         _drop_attempts(folder, len(made))
+        settle([folder / str(index) for index in range(len(made))])
     kept = [reports[outcome.number] for outcome in made]
     return Made(
         digest=run_digest([options.digest for _, options in kept]),

@@ -15,16 +15,44 @@ from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._work import gpu_work
 
 _GROUPS = {
-    "kernel": ("kernel", "concurrent_kernel"),
+    "kernel": ("kernel", "concurrent_kernel", "mtia_ccp_events", "hpu_op"),
     "copy": ("memcpy", "gpu_memcpy"),
     "memset": ("memset", "gpu_memset"),
-    "call": ("runtime", "driver", "cuda_runtime", "cuda_driver"),
+    "call": (
+        "runtime",
+        "driver",
+        *(
+            f"{device}_{api}"
+            for device in ("cuda", "hip", "mtia", "xpu", "privateuse1")
+            for api in ("runtime", "driver")
+        ),
+        "glow_runtime",
+    ),
     "operator": ("operator", "cpu_op"),
     "annotation": ("user_annotation",),
     "python": ("python_function",),
     "span": ("trace",),
 }
-"""Kinds of events by the categories that they have had, in lower case."""
+"""Kinds of events by the categories that they have had, in lower case: of NVIDIA's and AMD's GPUs,
+and of accelerators that Kineto has categories of their own for (MTIA, Gaudi, XPU)."""
+_OF_NO_USE = (
+    "gpu_user_annotation",
+    "external_correlation",
+    "cpu_instant_event",
+    "overhead",
+    "cuda_sync",
+    "cuda_event",
+    "cuda_profiler_range",
+    "collective_comm",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "async_gpu",
+    "fwdbwd",
+    "forward_backward",
+    "mtia_insight",
+    "mtia_counters",
+)
+"""Categories whose events say nothing that others do not."""
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span")
@@ -50,6 +78,8 @@ class Gathered:
         self.ops, self.calls, self.ranges = (Ordered(workspace) for _ in range(3))
         self.counts: Counter[str] = Counter()
         """How many events there are of each of `_GROUPS`, and of what was left out."""
+        self.unknown: Counter[str] = Counter()
+        """How many events there are of categories that are not known."""
         self.first: int | None = None
         """When the first event began, ns."""
         self.last: int | None = None
@@ -72,6 +102,10 @@ class Gathered:
         group = category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
         whole = events.filter(pl.col("ph") == "X").with_columns(group=group)
         self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
+        strange = whole.filter(
+            pl.col("group").is_null(), ~pl.col("cat").str.to_lowercase().is_in(_OF_NO_USE)
+        )
+        self.unknown.update(dict(strange["cat"].value_counts().iter_rows()))
         timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
         self._add_work(timed.filter(pl.col("group").is_in(_GPU)))
         host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
@@ -92,6 +126,7 @@ class Gathered:
         is_length = pl.col("dur").is_null() | (pl.col("length") <= _LONGEST).fill_null(value=False)
         known = timed.filter(pl.col("start").is_not_null() & is_length)
         self.counts["untimed"] += timed.height - known.height
+        self.counts["backward"] += int((known["length"] < 0).sum())
         end = pl.col("start") + pl.max_horizontal("length", 0)
         known = known.with_columns(
             end=pl.when(pl.col("length").is_null()).then(OPEN).otherwise(end)

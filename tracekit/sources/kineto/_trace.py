@@ -24,6 +24,7 @@ Progress = Callable[[str, int, int], None]
 
 FORMAT = "PyTorch Kineto JSON"
 _MOST_RANKS = 1 << 30
+_MOST_UNKNOWN = 5
 _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
 """One of these is in the head of every trace of Kineto's."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
@@ -78,7 +79,9 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:
-        raise MissingDataError(f"no GPU work and no operators in {path}", _RECORD)
+        known = ", ".join(sorted(gathered.unknown)[:_MOST_UNKNOWN])
+        what = f", but events of {known}, which are not known" if known else ""
+        raise MissingDataError(f"no GPU work and no operators in {path}{what}", _RECORD)
     return _recording(path, gathered, around)
 
 
@@ -294,10 +297,16 @@ def _losses(gathered: Gathered) -> tuple[str, ...]:
         "untimed": "events have no valid times and were left out",
         "unplaced": "GPU ops have no device and were left out",
         "threadless": "calls and operators have no thread and were left out",
+        "backward": "events end before they begin, and were taken to last 0 ns",
         "endless": "copies between GPUs do not say between which",
     }
-    return tuple(
-        f"{gathered.counts[what]:,} {words}"
-        for what, words in losses.items()
-        if gathered.counts[what]
-    )
+    unknown = sorted(gathered.unknown.items())
+    return (
+        *(
+            f"{gathered.counts[what]:,} {words}"
+            for what, words in losses.items()
+            if gathered.counts[what]
+        ),
+        *(f"{count:,} events of the category {name!r} are not known and were left out"
+          for name, count in unknown[:_MOST_UNKNOWN]),
+    )  # fmt: skip

@@ -12,10 +12,11 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
-from tracekit.sources._seen import Seen
+from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
+from tracekit.sources.nsys._diagnostics import lost_events
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
 from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
@@ -84,7 +85,7 @@ def read(
     ops, calls, ranges = _at_once(wanted, progress)
     mpi, overhead = MpiCalls(export), Overhead(export)
     if not len(ops) and not len(ranges) and not mpi:
-        raise _nothing_recorded(file, metadata)
+        raise _nothing_recorded(file, metadata, work.untimed)
     memory = GpuMemory(export, workspace)
     names = thread_names(export, nvtx.thread_names())
     threads = _threads(calls, ranges, mpi, names)
@@ -120,7 +121,8 @@ def read(
         },
         warnings=(
             *(() if is_ours else metadata.warnings),
-            *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
+            *_absences(ops, calls, ranges, work),
+            *lost_events(file),
             *work.losses,
             *nvtx.losses,
             *metrics.losses,
@@ -158,9 +160,9 @@ def _check_content(file: ExportFile, metadata: Metadata) -> None:
             )
 
 
-def _nothing_recorded(file: ExportFile, metadata: Metadata) -> MissingDataError:
+def _nothing_recorded(file: ExportFile, metadata: Metadata, untimed: int = 0) -> MissingDataError:
     return MissingDataError(
-        f"no GPU work and no NVTX ranges in {file.path} ({_schema(metadata)})",
+        f"{no_work(untimed)} and no NVTX ranges in {file.path} ({_schema(metadata)})",
         "record with `nsys profile -t cuda,nvtx`",
     )
 
@@ -209,12 +211,16 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
     )
 
 
-def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tuple[str, ...]:
+def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str, ...]:
     """Say what numbers must not be read as, where the export lacks what they would need."""
     if not len(ops):
-        return ("no GPU work was recorded: record with `nsys profile -t cuda,nvtx`",)
+        what = no_work(work.untimed)
+        return (f"{what} was recorded: record with `nsys profile -t cuda,nvtx`",)
     absences = (
-        (has_kernels, "no kernels were recorded, so GPU time is that of copies and memsets alone"),
+        (
+            work.has_kernels,
+            "no kernels were recorded, so GPU time is that of copies and memsets alone",
+        ),
         (len(calls), "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
         (
             len(ranges),
@@ -269,6 +275,7 @@ def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:
             "host": [metadata.host],
             "rank": [metadata.rank],
             "ranks": [metadata.ranks],
+            "job": [metadata.job],
             "session_start": [metadata.session_start],
             "duration": [metadata.duration],
         }

@@ -83,6 +83,11 @@ class GpuWork:
         return bool(self._kept[KERNEL] or self._kept[GRAPH])
 
     @property
+    def untimed(self) -> int:
+        """How many ops were left out since they have no valid times."""
+        return self._untimed
+
+    @property
     def losses(self) -> tuple[str, ...]:
         """What of the ops was left out or is not known, in words."""
         losses = (

@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.model import RANGE_STYLE
 from tracekit.sources._ordering import Ordered
 from tracekit.sources._run_labels import RunLabels
-from tracekit.sources._seen import OPEN
+from tracekit.sources._seen import OPEN, backward
 from tracekit.sources.nsys._ids import Texts, process_of
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
@@ -75,11 +75,16 @@ class Nvtx:
         """How many rows were read."""
         self.extended = 0
         """How many ranges have an extended payload, as bytes or JSON."""
+        self._backward = 0
 
     @property
     def losses(self) -> tuple[str, ...]:
         """What was not decoded or left out, in words."""
-        return (*(self._payloads.losses if self._payloads else ()), *self.labels.losses)
+        return (
+            *backward(self._backward, "NVTX ranges"),
+            *(self._payloads.losses if self._payloads else ()),
+            *self.labels.losses,
+        )
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ranges; the end of one that was still open is `OPEN`.
@@ -110,6 +115,7 @@ class Nvtx:
                 )
             )
             self.labels.add(ranges["text"])
+            self._backward += int((ranges["end"] < ranges["start"]).sum())
             used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
             self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
             yield _ranges(self._with_extended(ranges), self._metadata)

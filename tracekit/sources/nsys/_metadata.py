@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 
@@ -25,6 +26,12 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WOR
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Variables in which they tell it how many ranks there are."""
 
+_JOBS = (
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID", "PMIX_NAMESPACE",
+    "TORCHELASTIC_RUN_ID", "MASTER_PORT",
+)  # fmt: skip
+"""Variables that have one value in all processes of a job, and another in other jobs."""
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -42,11 +49,13 @@ class Metadata:
     rank: int | None = None
     ranks: int | None = None
     """Rank of the recorded command in its job, as its environment said."""
+    job: str | None = None
+    """What its launcher calls the job: ``VARIABLE=digest`` for each variable of `_JOBS`."""
     warnings: tuple[str, ...] = field(default=())
 
 
 def read_metadata(file: ExportFile) -> Metadata:
-    """Read the metadata tables; of the environment only GPUs and the rank are looked at."""
+    """Read the metadata tables; of the environment only GPUs, rank and job are looked at."""
     export = _export_values(file)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
     return Metadata(
@@ -59,6 +68,7 @@ def read_metadata(file: ExportFile) -> Metadata:
         visible_devices=_visible_devices(file),
         rank=_number(file, _RANKS),
         ranks=_number(file, _SIZES),
+        job=_job(file),
         warnings=_filter_warnings(export),
     )
 
@@ -100,6 +110,16 @@ def _number(file: ExportFile, variables: tuple[str, ...]) -> int | None:
     """Return the number that the first of some variables holds."""
     found = (_variable(file, f"{name}=") for name in variables)
     return next((int(text) for text in found if text and re.fullmatch("[0-9]{1,9}", text)), None)
+
+
+def _job(file: ExportFile) -> str | None:
+    """Return what tells jobs apart, as digests: two of them can be compared, and nothing read."""
+    values = ((name, _variable(file, f"{name}=")) for name in _JOBS)
+    told = [
+        f"{name}={hashlib.sha256(value.encode()).hexdigest()[:12]}" for name, value in values
+        if value
+    ]  # fmt: skip
+    return " ".join(told) or None
 
 
 def _variable(file: ExportFile, start: str) -> str | None:

@@ -11,7 +11,7 @@ from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.machine import machine_toml, read_topology
 from tracekit.model import MACHINE, Recording, Stream
-from tracekit.sources._seen import Seen
+from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._contents import RECORD, read_contents
 from tracekit.sources.nvprof._gpu import GPU_COLUMNS, GPU_TABLES, KERNEL_TABLES, GpuWork
@@ -73,7 +73,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     next(steps)
     if not len(ops) and not len(ranges):
         raise MissingDataError(
-            f"no GPU work and no NVTX ranges in {file.path} (nvprof database)",
+            f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)",
             f"record with {RECORD}",
         )
     gids = pl.concat([calls.distinct, ranges.distinct])["thread_gid"].unique().sort()
@@ -100,7 +100,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "ranges": Stream("ranges", "range", ranges.rows, places.ranges(payloads)),
         },
         warnings=(
-            *_absences(ops, calls, ranges, has_kernels=work.has_kernels),
+            *_absences(ops, calls, ranges, work),
             *_unknown_process(callers),
             *work.losses,
             *host.losses,
@@ -172,13 +172,13 @@ def _first(seen: Seen) -> int | None:
     return int(seen.rows.read(0, "start")["start"][0]) if len(seen) else None
 
 
-def _absences(ops: Seen, calls: Seen, ranges: Seen, *, has_kernels: bool) -> tuple[str, ...]:
+def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str, ...]:
     """Say what numbers must not be read as, where the database lacks what they would need."""
     if not len(ops):
-        return (f"no GPU work was recorded: {_RECORD_GPU}",)
+        return (f"{no_work(work.untimed)} was recorded: {_RECORD_GPU}",)
     absences = (
         (
-            has_kernels,
+            work.has_kernels,
             "no kernels were recorded, so GPU time is that of copies and memsets alone",
             _RECORD_GPU,
         ),

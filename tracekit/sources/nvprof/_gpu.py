@@ -66,6 +66,11 @@ class GpuWork:
         return any(self._kept[table] for table in (*KERNEL_TABLES, GRAPH))
 
     @property
+    def untimed(self) -> int:
+        """How many ops were left out since they have no valid times."""
+        return self._untimed
+
+    @property
     def losses(self) -> tuple[str, ...]:
         """What of the ops was left out, in words."""
         losses = (

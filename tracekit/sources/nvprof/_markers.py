@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.model import RANGE_STYLE
 from tracekit.sources._run_labels import RunLabels
-from tracekit.sources._seen import OPEN
+from tracekit.sources._seen import OPEN, backward
 from tracekit.sources.nvprof._input import TABLE, THREAD, Strings, object_gid, pid_of
 from tracekit.sources.sqlite import SqliteFile, SqlType
 
@@ -51,6 +51,7 @@ class Markers:
         self._invalid = 0
         self._startless = 0
         self._repeated = 0
+        self._backward = 0
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class Markers:
             (self._repeated, "markers repeat the id of another one and were left out"),
         )
         lost = tuple(f"{count:,} {what}" for count, what in losses if count)
-        return (*lost, *self.labels.losses)
+        return (*lost, *backward(self._backward, "NVTX ranges"), *self.labels.losses)
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ranges; the end of one that was still open is `OPEN`.
@@ -101,6 +102,7 @@ class Markers:
     def _ranges(self, closed: pl.DataFrame) -> pl.DataFrame:
         names = self._strings.of(closed["name"])
         self.labels.add(names)
+        self._backward += int((closed["end"] < closed["timestamp"]).sum())
         of_thread = pl.when(pl.col("objectKind") == THREAD).then(pl.lit("push_pop", RANGE_STYLE))
         return closed.select(
             pl.col("timestamp").alias("start"),

@@ -1,0 +1,263 @@
+"""One clock for the reports of a run: known offsets and drifts come back, or are refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import aligned, clock_evidence
+from tracekit.model import TABLES, Trace, combine
+
+SECOND = 1_000_000_000
+UUID = "11111111-2222-3333-4444-555555555555"
+_CHANCE = random.Random(5)
+ENDS = list(itertools.accumulate(_CHANCE.randrange(50_000, 150_000) for _ in range(20)))
+"""Ends of 20 collectives of 1,000 ns whose order fits in one way only."""
+
+
+def report(
+    ends: list[int],
+    *,
+    host: str | None = "a",
+    start: int | None = 0,
+    kinds: list[str] | None = None,
+    uuid: str | None = None,
+    length: int = 1000,
+) -> Trace:
+    """A report of collectives that end at some times."""
+    rows: list[dict[str, Any]] = [
+        {
+            "op": number, "report": 0, "process": 0, "device": 0, "context": 1, "stream": 7,
+            "start": end - length, "end": end, "kind": "collective", "stage": "WU",
+            "stage_source": "gradient_exchange",
+            "collective": "all_reduce" if kinds is None else kinds[number],
+        }
+        for number, end in enumerate(ends)
+    ]  # fmt: skip
+    place = {"report": 0, "process": 0}
+    types = TABLES["reports"].schema
+    told = {"report": 0, "file": f"{host}.sqlite", "format": "x", "size": 1, "host": host,
+            "session_start": start}  # fmt: skip
+    return Trace.of(
+        {
+            "reports": pl.DataFrame([told], schema_overrides={key: types[key] for key in told}),
+            "processes": pl.DataFrame([place | {"pid": 1, "global_id": 1}]),
+            "devices": pl.DataFrame(
+                [{"report": 0, "device": 0, "uuid": uuid, "active": True, "identity": "ordinal"}],
+                schema_overrides={"uuid": pl.String},
+            ),
+            "ops": pl.DataFrame(rows),
+        }
+    )
+
+
+def mixed(groups: dict[str, list[int]]) -> Trace:
+    """A report of all_reduces of some communicators of NCCL, launched in calls that name these."""
+    builder = TraceBuilder()
+    for number, (group, ends) in enumerate(groups.items()):
+        for end in ends:
+            payload = json.dumps({"NCCL communicator ID": group})
+            at = end - 1_500
+            builder.range(at, at + 100, "ncclAllReduce", domain="NCCL", payload=payload)
+            builder.op("ncclDevKernel_AllReduce_Sum", at + 5, start=end - 1_000, end=end,
+                       kind="collective", collective="all_reduce", stream=number)  # fmt: skip
+    reports = pl.DataFrame([{"report": 0, "file": "f", "format": "x", "size": 1}])
+    return builder.trace().with_tables({"reports": reports})
+
+
+def together(*reports: Trace) -> Trace:
+    return combine(aligned(reports))
+
+
+def ends_of(trace: Trace) -> list[list[int]]:
+    ops = trace.read("ops").sort("op")
+    numbers = trace.read("reports")["report"]
+    return [ops.filter(report=number)["end"].to_list() for number in numbers]
+
+
+class TestOneMachine:
+    def test_sessions_are_set_apart_by_their_starts(self) -> None:
+        """Time 100 of a session that began 30 ns later is time 130 of the first one."""
+        both = together(report([100], start=5000), report([100], start=5030))
+        assert ends_of(both) == [[100], [130]]
+        told = both.read("reports")
+        assert told["clock"].to_list() == ["host a", "host a"]
+        assert told["clock_offset"].to_list() == [0, 30]
+        assert told["session_start"].to_list() == [5000, 5000]
+        assert told["clock_reason"].to_list() == [None, "one machine: both name host a"]
+        assert both.warnings == ()
+
+    @pytest.mark.parametrize(
+        ("hosts", "uuids", "starts", "is_one"),
+        [
+            ((None, None), (UUID, UUID), (5, 6), True),
+            (("a", None), (UUID, UUID), (5, 6), True),
+            ((None, None), (UUID, None), (5, 6), False),
+            (("a", "b"), (UUID, UUID), (5, 6), False),
+            (("a", "b"), (None, None), (5, 5), True),
+            (("a", "a"), (None, None), (5, None), False),
+            (("a", "a"), (None, None), (None, None), False),
+        ],
+    )
+    def test_what_tells_one_machine(self, hosts, uuids, starts, is_one: bool) -> None:
+        both = together(
+            *(
+                report([100], host=host, uuid=uuid, start=start)
+                for host, uuid, start in zip(hosts, uuids, starts, strict=True)
+            )
+        )
+        assert (both.read("reports")["clock"].n_unique() == 1) == is_one
+
+    def test_calls_that_contradict_win(self) -> None:
+        """Two machines are called alike, but each collective ends 5 ms before it begins there."""
+        both = together(report(ENDS), report(ENDS, start=5_000_000))
+        assert ends_of(both) == [ENDS, ENDS]
+        assert both.read("reports")["clock_source"].to_list() == [None, "collectives"]
+
+
+class TestCollectives:
+    def test_hosts_are_set_apart_by_them(self) -> None:
+        late = [end - 7_777 + (1_000 if n == 3 else n % 3) for n, end in enumerate(ENDS)]
+        both = together(report(ENDS), report(late, host="b", start=123))
+        told = both.read("reports").row(1, named=True)
+        assert (told["clock"], told["clock_source"], told["clock_offset"]) == (
+            "host a", "collectives", 7_776,
+        )  # fmt: skip
+        assert (told["clock_calls"], told["clock_drift"]) == (20, 0)
+        assert both.warnings[0].startswith(
+            "b.sqlite: its clock is set +7,776 ns by collectives that end together: "
+            "the ends of 20 then differ by"
+        )
+
+    @pytest.mark.parametrize(
+        ("first", "last"), [(0, 20), (3, 20), (0, 15), (2, 17)], ids="{}".format
+    )
+    def test_recordings_may_be_cut_anywhere(self, first: int, last: int) -> None:
+        both = together(
+            report(ENDS), report([end - 999 for end in ENDS[first:last]], host="b", start=9)
+        )
+        assert ends_of(both)[1] == ENDS[first:last]
+
+    def test_a_third_joins_by_the_second(self) -> None:
+        """The first and the third have nothing in common: they are in different groups."""
+        later = [end + 10**8 for end in ENDS]
+        middle = mixed({"0x1": ENDS, "0x2": later})
+        reports = [mixed({"0x1": ENDS}), middle, mixed({"0x2": [end - 50 for end in later]})]
+        evidence = clock_evidence(reports)
+        assert evidence["clock"].n_unique() == 1
+        assert evidence["against"].to_list() == [None, 0, 1]
+        assert evidence["offset_ns"].to_list() == [0, 0, 50]
+
+    @pytest.mark.parametrize(
+        ("other", "why"),
+        [
+            ([1, 2, 3], "only 3 calls could be matched"),
+            (
+                [end + 2_000 * (n % 5) for n, end in enumerate(ENDS)],
+                "ends of 20 matched calls differ by",
+            ),
+        ],
+    )
+    def test_what_is_not_proven_is_refused(self, other: list[int], why: str) -> None:
+        both = together(report(ENDS), report(other, host="b", start=9))
+        assert both.read("reports")["clock"].to_list() == ["host a", "host b"]
+        assert why in both.read("reports")["clock_reason"][1]
+        assert both.warnings[0].startswith(
+            f"b.sqlite: its clock is not aligned with the first report's: {why}"
+        )
+        assert both.warnings[-1].startswith("the clocks of 2 reports are not aligned")
+
+    def test_other_operations_are_none_in_common(self) -> None:
+        kinds = ["all_gather"] * 20
+        both = together(report(ENDS), report(ENDS, host="b", start=9, kinds=kinds))
+        assert both.read("reports")["clock_reason"][1] == "their calls are not the same ones"
+
+    def test_an_order_that_fits_in_several_ways_is_refused(self) -> None:
+        """Collectives that come as a clock ticks match shifted by one just as well."""
+        ticks = [10_000 * n for n in range(1, 31)]
+        both = together(report(ticks), report(ticks, host="b", start=9))
+        assert both.read("reports")["clock_reason"][1] == (
+            "the order of their calls fits in several ways"
+        )
+
+    def test_a_residual_has_to_be_well_under_the_median_call(self) -> None:
+        jitter = [end + (n % 5 - 2) * 200 for n, end in enumerate(ENDS)]  # 400 ns either way
+        long, short = (
+            together(report(ENDS, length=length), report(jitter, host="b", start=9, length=length))
+            for length in (1_300, 1_100)
+        )
+        assert long.read("reports")["clock"].n_unique() == 1
+        assert short.read("reports")["clock"].n_unique() == 2
+
+
+def shaken(
+    offset: int, drift: float, chance: random.Random, base: int, step: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Return true ends, those that a clock tells that is off, and by how much some are late."""
+    true, now = [], base
+    for _ in range(200):
+        now += chance.randrange(step, 3 * step)
+        true.append(now)
+    late = [chance.randrange(1_000_000) if chance.random() < 0.02 else 0 for _ in true]
+    seen = [
+        end + round((end - base) * drift) + offset + chance.randrange(-1000, 1000) + extra
+        for end, extra in zip(true, late, strict=True)
+    ]
+    return true, seen, late
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(-(10**12), 10**12),
+    st.sampled_from([0.0, 3e-6, -20e-6]),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_a_known_offset_and_drift_come_back(
+    offset: int, drift: float, seed: int, epoch: bool
+) -> None:
+    """Ends differ by up to 1 us; 2 % of them are late by up to a millisecond."""
+    base = 1_700_000_000 * SECOND if epoch else 0
+    true, seen, late = shaken(offset, drift, random.Random(seed), base, 60_000_000)
+    both = together(report(true, length=60_000), report(seen, host="b", start=None, length=60_000))
+    first, second = ends_of(both)
+    left = [other - one for one, other, extra in zip(first, second, late, strict=True) if not extra]
+    assert max(map(abs, left)) < 5_000
+    told = both.read("reports").row(1, named=True)
+    assert told["clock_drift"] == pytest.approx(-drift, abs=2e-7)
+
+
+def test_no_drift_is_told_of_less_than_ten_seconds() -> None:
+    true, seen, _ = shaken(0, 20e-6, random.Random(1), 0, 20_000_000)
+    both = together(report(true, length=10**6), report(seen, host="b", length=10**6, start=9))
+    assert true[-1] - true[0] < 10 * SECOND
+    assert both.read("reports")["clock_drift"].to_list() == [0, 0]
+
+
+class TestGiven:
+    def test_the_users_word_wins(self) -> None:
+        reports = [report(ENDS, start=0), report(ENDS, host="b", start=400)]
+        both = combine(aligned(reports, {1: 1_500}))
+        assert ends_of(both)[1] == [end + 1_900 for end in ENDS]
+        told = both.read("reports").row(1, named=True)
+        assert (told["clock"], told["clock_source"], told["clock_offset"]) == (
+            "host a", "given", 1_900,
+        )  # fmt: skip
+
+    def test_evidence_is_told_beside_it(self) -> None:
+        reports = aligned([report(ENDS), report(ENDS, host="b", start=0)], {1: 1_500})
+        row = clock_evidence(reports).row(1, named=True)
+        assert (row["known_by"], row["offset_ns"], row["calls"]) == ("given", 1_500, 20)
+        assert (row["p5_ns"], row["p95_ns"], row["violations"]) == (-1_500, -1_500, 0)
+
+
+def test_evidence_of_a_lone_report() -> None:
+    assert clock_evidence([report(ENDS)])["known_by"].to_list() == [None]

@@ -1,0 +1,109 @@
+"""Which calls of two reports are the same ones, beyond doubt."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis._clock_fit import Fit, Ints, Pairs, fit, in_order
+
+_MOST = 4096
+"""So many calls of a group tell what there is to tell."""
+_LANE = ("process", "device", "context", "stream")
+_NUMBER = ("group", "operation", "call_sequence")
+_TIMES = ("start", "end")
+
+
+def grouped(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return `joint_calls` of a report with their ``group``, which other reports call the same.
+
+    That is the communicator of NCCL; of MPI, whose handles mean something in one process only, the
+    number of its ranks; and nothing where it is not known. Of several streams or processes that
+    may be the same group, the one is kept that has most calls.
+    """
+    named = pl.when(pl.col("library") == "mpi").then(
+        pl.format("{} ranks", pl.col("ranks"))
+    ).otherwise("communicator")  # fmt: skip
+    known = calls.with_columns(group=pl.format("{} {}", "library", named.fill_null("unknown")))
+    is_sure = (pl.col("library") == "nccl") & pl.col("communicator").is_not_null()
+    lane = pl.when(~is_sure).then(pl.struct(_LANE).rank("dense")).otherwise(0)
+    # Participants may differ in the sizes of other operations.
+    size = pl.when(pl.col("operation") == "all_reduce").then("message_bytes")
+    lanes = known.with_columns(lane=lane, size=size)
+    largest = (
+        lanes.group_by("group", "lane")
+        .len()
+        .sort(-pl.col("len").cast(pl.Int64), "lane")
+        .unique("group", keep="first", maintain_order=True)
+    )
+    return lanes.join(largest, on=["group", "lane"], how="semi", maintain_order="left")
+
+
+def best_fit(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[Fit, Pairs] | str:
+    """Return how far two reports' clocks are apart, by the group that tells it best.
+
+    Parameters
+    ----------
+    calls, others
+        Of `grouped`.
+
+    Returns
+    -------
+    The fit, which may be refused, with the calls that it is of; or why there are none.
+    """
+    found, why = _all_pairs(calls, others)
+    if not found:
+        return why
+    fits = [(fit(pairs), pairs) for pairs in found]
+    return min(fits, key=lambda each: (each[0].refused is not None, -each[0].calls))
+
+
+def _all_pairs(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[list[Pairs], str]:
+    numbered = _numbered(calls, others)
+    if numbered is not None:
+        return [numbered], ""
+    found: list[Pairs] = []
+    why = "they have no calls in common that all ranks make together"
+    theirs = others.partition_by("group", as_dict=True)
+    for group, own in calls.partition_by("group", as_dict=True, maintain_order=True).items():
+        if group not in theirs:
+            continue
+        matched = _by_order(own.head(_MOST), theirs[group].head(_MOST))
+        if isinstance(matched, str):
+            why = matched
+        else:
+            found.append(matched)
+    return found, why
+
+
+def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
+    """Match calls that carry their number in a communicator; participants of one report are one."""
+    once = [
+        each.drop_nulls("call_sequence").filter(pl.col("library") == "nccl")
+        .group_by(_NUMBER)
+        .agg(pl.col("start").max(), pl.col("end").min(), size=pl.col("size").max())
+        for each in (calls, others)
+    ]  # fmt: skip
+    same_size = pl.col("size").eq_missing(pl.col("size_right"))
+    both = once[0].join(once[1], on=_NUMBER).filter(same_size).sort("end")
+    return _pairs(both) if both.height else None
+
+
+def _by_order(own: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
+    label = pl.struct("operation", "size").rank("dense").cast(pl.Int64)
+    both = pl.concat([own.with_columns(side=0), others.with_columns(side=1)])
+    both = both.with_columns(label=label)
+    one, other = (both.filter(side=side) for side in (0, 1))
+    return in_order(_ints(one, "label"), _times(one), _ints(other, "label"), _times(other))
+
+
+def _times(calls: pl.DataFrame) -> tuple[Ints, Ints]:
+    return _ints(calls, "start"), _ints(calls, "end")
+
+
+def _ints(frame: pl.DataFrame, column: str) -> Ints:
+    return frame[column].to_numpy().astype(np.int64, copy=False)
+
+
+def _pairs(both: pl.DataFrame) -> Pairs:
+    return Pairs(*(_ints(both, f"{name}{side}") for side in ("", "_right") for name in _TIMES))
