@@ -74,9 +74,10 @@ def test_a_launch_after_its_op_warns() -> None:
     builder.op("early", 10, start=9)
     builder.op("just so", 20, start=20)
     trace = builder.attributed()
-    assert trace.warnings == (
+    [warning] = trace.warnings
+    assert warning == (
         "1 ops start before the call that launched them, by a median of 0.001 us (5 to 95 %: 0.001 "
-        "to 0.001 us): the clock of the GPU is at least so much early",
+        "to 0.001 us): the clock of the GPU is at least so much early"
     )
 
 
