@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_with_meta, projected_ranges
+from tracekit.analysis import breakdown, projected_ranges
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace
@@ -205,7 +205,11 @@ def _union(intervals: Iterable[tuple[int, int]]) -> int:
 
 def _naive(trace: Trace) -> dict[tuple[str, str], tuple[Any, ...]]:
     """Go up from every op to every range that holds it."""
-    ranges = {row["range"]: row for row in trace.read("ranges").rows(named=True)}
+    texts = dict(range_paths(trace).iter_rows())
+    ranges = {
+        row["range"]: {**row, "path": texts[row["path"]]}
+        for row in trace.read("ranges").rows(named=True)
+    }
     held: dict[int, list[dict[str, Any]]] = defaultdict(list)
     own: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for op in trace.read("ops").rows(named=True):
@@ -291,8 +295,10 @@ def test_200_000_ranges_inside_each_other_take_no_more_than_their_number() -> No
         start=pl.Series(10 * rows),
         end=pl.lit(10 * number),
         depth=pl.Series(rows).cast(pl.Int32),
-        # A path is as deep as its range; that it has a number is all that counts here.
-        path=pl.Series([f"{row}" for row in rows], dtype=pl.Categorical()),
+        path=pl.Series(rows, dtype=pl.Int32),
+    )
+    paths = pl.DataFrame({"path": rows, "label": rows.astype(str), "depth": rows}).with_columns(
+        parent_path=pl.Series(rows - 1).set(pl.Series(rows == 0), None)
     )
     ops = pl.concat([frames["ops"]] * number).with_columns(
         op=pl.Series(rows),
@@ -300,7 +306,7 @@ def test_200_000_ranges_inside_each_other_take_no_more_than_their_number() -> No
         start=pl.Series(10 * rows + 6),
         end=pl.Series(10 * rows + 19),
     )
-    trace = Trace.of({**frames, "ranges": ranges, "ops": ops})
+    trace = Trace.of({**frames, "ranges": ranges, "paths": paths, "ops": ops})
     table = breakdown(trace, "range", depth=deep)
     assert table["ops"].to_list() == list(range(number, number - deep, -1))
     assert table["busy_ns"].to_list() == [10 * (number - row) + 3 for row in range(deep)]

@@ -142,14 +142,21 @@ def test_what_ranges_of_a_report_hold_is_what_nsys_says(real_trace, by_nsys, tmp
     _check(_projections_of(run, path.stem), by_nsys(export))
 
 
+def _with_texts(run: tk.Run, *columns: str) -> pl.DataFrame:
+    """Return columns of ranges, and the texts of their paths."""
+    texts = run.table("path_texts").collect()
+    ranges = run.table("ranges").select(*columns, "path").collect()
+    return ranges.join(texts, on="path").select(*columns, path="text")
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_the_table_adds_up_what_its_ranges_hold(real_run, name):
     run = real_run(name)
     table = run.breakdown("range", inclusive=True).drop_nulls("style")
-    paths = run.table("ranges").select("range", "start", "end", path=pl.col("path").cast(pl.String))
+    paths = _with_texts(run, "range", "start", "end")
     span = (pl.col("gpu_end") - pl.col("gpu_start")).sum()
     held = (
-        paths.collect().join(projected_ranges(run.trace), on="range").group_by("path")
+        paths.join(projected_ranges(run.trace), on="range").group_by("path")
         .agg(pl.len().cast(pl.Int64), pl.col("ops").sum(), span)
     )  # fmt: skip
     launching = table.filter(pl.col("launching") > 0)
@@ -163,8 +170,7 @@ def test_the_table_adds_up_what_its_ranges_hold(real_run, name):
 def test_busy_time_is_the_union_of_what_a_path_holds(real_run, name):
     """Ops get the paths of all the ranges around theirs, and unions are taken of these."""
     run = real_run(name)
-    ranges = run.table("ranges").select("range", "parent", path=pl.col("path").cast(pl.String))
-    around = ranges.collect()
+    around = _with_texts(run, "range", "parent")
     ops = run.table("ops").select("range", "device", "start", "end").collect()
     held = []
     while ops.height:

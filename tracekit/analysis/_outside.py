@@ -11,13 +11,19 @@ OUTSIDE = ("(no launching call)", "(backward thread)", "(outside push/pop ranges
 """Ops whose call was not recorded; of a thread that runs backward passes, which ranges of other
 threads do not hold; and all others."""
 _OF_BACKWARD = ("backward_thread", "autograd")
-"""Sources of stages by which a thread is known to run backward passes."""
+"""Sources of stages by which a thread is known to run backward passes; so is it by structure where
+that tells stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
     """Return which of `OUTSIDE` is the name of an op, by its ``launch_thread``."""
+    told = trace.read("verdicts").filter((pl.col("structure") == "threads") & pl.col("decides"))
+    by_structure = (
+        (pl.col("stage_source") == "structure") & (pl.col("stage") == "BP")
+        & pl.col("process").is_in(told["process"].implode())
+    )  # fmt: skip
     backward = (
-        trace["ops"].filter(pl.col("stage_source").is_in(_OF_BACKWARD))
+        trace["ops"].filter(pl.col("stage_source").is_in(_OF_BACKWARD) | by_structure)
         .select(pl.col("launch_thread").unique()).drop_nulls().collect().to_series()
     )  # fmt: skip
     thread = pl.col("launch_thread")
@@ -26,14 +32,22 @@ def outside_code(trace: Trace) -> pl.Expr:
 
 
 def named_ranges(trace: Trace) -> Named:
-    """Return the key `range` of ops: the path of the innermost range, or why there is none."""
+    """Return the key `range` of ops: the number of the path of the innermost range.
+
+    Where there is none it is negative, and `outside_text` says why.
+    """
     paths = trace["ranges"].select("range", "path").sort("range").collect()["path"]
     outside = outside_code(trace) + len(paths)
+    none = pl.Series([-1 - code for code in range(len(OUTSIDE))], dtype=paths.dtype)
     return Named(
-        ("range", "launch_thread"),
-        pl.coalesce("range", outside),
-        pl.concat([paths, pl.Series(OUTSIDE, dtype=paths.dtype)]),
+        ("range", "launch_thread"), pl.coalesce("range", outside), pl.concat([paths, none])
     )
+
+
+def outside_text(path: pl.Expr) -> pl.Expr:
+    """Return what a negative number of a path, as `named_ranges` gives it, stands for."""
+    numbers = [-1 - code for code in range(len(OUTSIDE))]
+    return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
 
 
 def outside_ranges(trace: Trace) -> Named:

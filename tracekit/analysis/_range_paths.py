@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis._outside import outside_text
 from tracekit.model import PATH_TEXTS, Trace, path_texts
 
 _TEXT = "range_text"
@@ -21,7 +22,9 @@ def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
     """Put the texts of paths beside their numbers, if a table has any; see `shown`."""
     if "range" not in table.columns:
         return table
-    return table.with_columns(path_texts(trace.read("paths"), table["range"]).alias(_TEXT))
+    known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
+    texts = path_texts(trace.read("paths"), known)
+    return table.with_columns(pl.coalesce(texts, outside_text(pl.col("range"))).alias(_TEXT))
 
 
 def sorting(columns: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import polars as pl
 
 _MUCH = 0.1
 """The part of the GPU time of a process from which on a disagreement is told."""
-_OFTEN_NAMED = 0.25
+_OFTEN_NAMED = 0.5
 """The same where one of the two goes by the names of kernels alone, which says less."""
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")

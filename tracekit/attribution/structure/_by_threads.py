@@ -25,6 +25,7 @@ from tracekit.attribution.structure._work import (
     FP,
     H2D,
     IO,
+    KERNELS,
     ME,
     MEMSET,
     NOTHING,
@@ -188,9 +189,10 @@ def _edges(turns: Turns, parts: Parts, bursts: Array) -> tuple[bool, bool]:
 
 
 def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Tell whether the first forward pass has all that the usual one begins with.
+    """Tell whether the first forward pass has all kernels that the usual one begins with.
 
-    The very first step of a program has no gradients to clear.
+    The very first step of a program has no gradients to clear, and its input may have been copied
+    before the recording began.
     """
     lane, place = turns.lane, turns.gap(parts.template)
     usual = slice(place.start + parts.cut.at, place.stop)
@@ -200,7 +202,8 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
         return False
     lead_of_usual = slice(usual.start, usual.start + lead)
     fills = [int(lane.fill[part].sum()) for part in (first, lead_of_usual)]
-    rest = [lane.symbol[part][~lane.fill[part]] for part in (first, lead_of_usual)]
+    counts = np.isin(lane.work.kind, KERNELS) & ~lane.fill
+    rest = [lane.symbol[part][counts[part]] for part in (first, lead_of_usual)]
     return (not fills[0] or fills[0] >= fills[1]) and common_suffix(*rest) == rest[1].size
 
 
