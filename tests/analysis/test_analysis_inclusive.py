@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, projected_ranges
+from tracekit.analysis import breakdown, breakdown_with_meta, projected_ranges, range_paths
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace
