@@ -87,6 +87,11 @@ class TestRefused:
         assert any("computed again" in text for text in structure.evidence)
         assert structure.period == 74
 
+    def test_several_passes_in_a_step(self) -> None:
+        passes = STEP.removesuffix(UPDATE) * 3 + UPDATE
+        structure = found(Program().run(passes, 6))
+        assert (structure.method, structure.training) == ("refused", None)
+
     def test_too_few_periods(self) -> None:
         long = STEP.removesuffix(UPDATE) * 3 + UPDATE
         assert found(Program().run(long, 2)).method == "refused"

@@ -94,14 +94,14 @@ def layers(count: int) -> tuple[str, str]:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> list[tuple[str, int]]:
+def programs(draw: st.DrawFn, passes: int = 3) -> list[tuple[str, int]]:
     """Training programs with input, accumulation, cleared gradients and evaluation."""
     forward, backward = layers(draw(st.integers(2, 5)))
     batch = draw(st.sampled_from(["m:h2d/I ", "m:d2d/I ", "m:h2d/I m:label/I "]))
     cleared = "m:FillFunctor/W " * draw(st.sampled_from([0, 3, 5]))
     update = "m:adam/W " * draw(st.integers(3, 6))
     micro = batch + cleared + forward + backward
-    step = micro + (batch + forward + backward) * draw(st.integers(0, 2)) + update
+    step = micro + (batch + forward + backward) * draw(st.integers(0, passes - 1)) + update
     evaluation = (batch + forward).replace("/F", "/M").replace("/I", "/M") + "m:d2h/M "
     parts = []
     for _ in range(draw(st.integers(1, 3))):
@@ -148,7 +148,7 @@ class TestGeneratedPrograms:
         check_same_in_cut(work, np.arange(place) if end else np.arange(place, len(work)))
 
     @settings(max_examples=60)
-    @given(programs(), st.floats(0, 1), st.booleans())
+    @given(programs(passes=1), st.floats(0, 1), st.booleans())
     def test_nor_does_it_by_order(
         self, parts: list[tuple[str, int]], where: float, end: bool
     ) -> None:

@@ -108,7 +108,9 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
         return example[0], []
-    plain = turns.lane.symbol[turns.gap(example[0])]
+    first = turns.gap(example[0])
+    lead = int(turns.lane.layer[first].argmax())  # what comes before the first layer varies
+    plain = turns.lane.symbol[first][lead:]
     known = [n for n in named if n in often or _ends_in(turns, n, plain, _BARELY)]
     if not known:
         return example[0], []

@@ -133,6 +133,10 @@ class Step:
         Where backward and where the update begin.
     mirror
         Share of the weight in the nest of equal sizes; None where sizes are not known.
+    recomputed
+        Share of backward's layers that stand as they do in forward.
+    fed_again
+        Whether a batch is copied from the host within backward.
     signs
         What speaks for training: optimizer kernels, kernels of gradients after the turn, an
         exchange of gradients, the mirror image.
@@ -145,6 +149,7 @@ class Step:
     update: int
     mirror: float | None
     recomputed: float
+    fed_again: bool
     signs: dict[str, bool]
     evidence: tuple[str, ...]
     contradictions: tuple[str, ...]
@@ -159,6 +164,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     update = last + 1 + int(late[0]) if late.size else last + 1
     turn, low, high, mirror = _turn(lane, update)
     named = int(lane.backward[:turn].sum()), int(lane.backward[turn:update].sum())
+    fed_again = bool((lane.batch & (lane.work.kind == H2D))[turn:update].any())
     signs = {
         "optimizer kernels": bool(lane.optimizer.any()),
         "kernels of gradients": named[1] >= _NAMED and named[1] > _NAMED * named[0],
@@ -184,7 +190,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     against = () if named[1] >= named[0] else ("more kernels of gradients in forward",)
     return Step(
         _stages(lane, turn, update), turn, update, mirror,
-        _recomputed(lane, turn, update), signs, evidence, against, doubts,
+        _recomputed(lane, turn, update), fed_again, signs, evidence, against, doubts,
     )  # fmt: skip
 
 
@@ -196,6 +202,8 @@ def refusal(step: Step) -> str:
         return f"a step shows no {missing}"
     if not _EARLIEST * step.update < step.turn < _LATEST * step.update:
         return "a step does not turn back between its beginning and its end"
+    if step.fed_again:
+        return "a step takes input again after it has turned back: it has several passes"
     if step.recomputed > _RECOMPUTED:
         return f"{step.recomputed:.0%} of its backward pass looks like forward computed again"
     return ""
