@@ -100,7 +100,7 @@ LISTINGS = {
     ],
     "topology-list": [["topology", "list"]],
     "topology-check": [["topology", "check", str(TOPOLOGY)]],
-    "info": [["info"], ["info", "ddp"]],
+    "info": [["info"], ["info", "ddp"], ["info", "ddp", "--stages"]],
     "record": [["record", "--study", "dgx1"], ["record", "--study", "dgx1", "--where", "gpus=2"]],
     "sql": [["sql", "@latest", QUERY], ["sql", "ddp", "SELECT * FROM ranges LIMIT 20"]],
     "runs": [["runs"], ["runs", "list"], ["runs", "--label", "gpus=4"], ["runs", "--label", "a=b"]],
