@@ -3,10 +3,11 @@
     p = Program()
     p.run("m:h2d/I m:gemm/F b:gemm_backward/B m:adam/W", times=4)
 
-A token is thread, op and stage. Threads are letters; `m` is the first thread of its process. Ops are
-copies (``h2d, d2h, d2d``, of a batch; ``label``, a small one from the host), ``memset``, ``graph``,
-collectives (``all_reduce, send_recv``), else a kernel of that name; ``name@stream`` launches on
-another stream than 7, ``name#size`` with so many threads. Stages are the first letters, ``-`` none.
+A token is thread, op and stage. Threads are letters; `m` is the first thread of its process. Ops
+are copies (``h2d, d2h, d2d``, of a batch; ``label``, a small one from the host), ``memset``,
+``graph``, collectives (``all_reduce, send_recv``), else a kernel of that name; ``name@stream``
+launches on another stream than 7, ``name#size`` with so many threads. Stages are the first letters,
+``-`` none.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Example:
             builder.thread(number, thread.strip("`") if thread.startswith("`") else None)
             for begin in self.times:
                 self._happens(builder, begin, time, event, number)
-        return builder.attributed()
+        given = re.search(r"as (training)", self.said)
+        return builder.attributed(Rules.load(verdict=given[1]) if given else None)
 
     @staticmethod
     def _happens(builder: TraceBuilder, begin: int, time: str, event: str, thread: int) -> None:
