@@ -52,6 +52,7 @@ LISTINGS = {
         ["breakdown", "ddp", "--by", "stage,device", "--skip", "1"],
         ["breakdown", "--by", "kernel", "--by", "stage,stream"],
         ["breakdown", str(SAMPLE)],
+        ["breakdown", "--as", "inference"],
         ["breakdown", "--by", "range", "--inclusive"],
         ["breakdown", "--by", "range", "--depth", "2", "--skip", "1"],
         ["breakdown", str(OTHER), "--by", "range", "--inclusive"],
