@@ -266,6 +266,7 @@ _ACTIVITIES = "torch.profiler.profile(activities=[ProfilerActivity.CPU, Profiler
 _WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES)
 _CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES)
 _NSYS_ALONE = "nsys instead, for it records none:"
+_STRUCTURE = "without ranges, the order of launches tells them where it can"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
@@ -297,10 +298,11 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
         "stages": Need(
             _stages,
             _by(
-                "nsys profile -t cuda,nvtx, or name your ranges: --rules FILE",
-                f"{_NVPROF}, with NVTX ranges of stages, or name your ranges: --rules FILE",
+                f"nsys profile -t cuda,nvtx, or name your ranges: --rules FILE; {_STRUCTURE}",
+                f"{_NVPROF}, with NVTX ranges of stages, or name your ranges: --rules FILE; "
+                f"{_STRUCTURE}",
                 'record_function("forward") and the like around stages, or name yours: '
-                "--rules FILE",
+                f"--rules FILE; {_STRUCTURE}",
             ),
         ),
         "iterations": Need(

@@ -66,13 +66,13 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ``ops``, ``calls``, ``ranges``, ``paths`` and ``iterations``, attributed.
+    """Write all that attribution adds to: ops, calls and ranges, and the tables about these.
 
     Returns
     -------
     A sentence for each self-check that failed: a correlation id names at most one call of its
-    process, and a launch starts no later than its op; and one of the entries of a user's rules file
-    that nothing matches.
+    process, and a launch starts no later than its op; for each of `findings`; and one of the
+    entries of a user's rules file that nothing matches.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules)

@@ -45,5 +45,5 @@ def info(
         meta["warnings"] = list(opened.warnings)
     if stages:
         title = f"{opened.name} · what sources of stages say, by GPU time"
-        return Listing("info stages", opened.name, opened.confusion(), meta, title, "no ops")
+        return Listing("info", opened.name, opened.confusion(), meta, title, "no ops")
     return Listing("info", opened.name, opened.info(), meta, f"{opened.name} · what it holds")
