@@ -12,7 +12,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.model import VERDICT, Stream
 
 _LAYER = (
-    r"(?i)gemm|gemv|conv|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
+    r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
     r"|bn_fw|layer_?norm|rms_?norm|pool"
 )
 """Kernels that the layers of a network run, in training as in inference."""

@@ -65,7 +65,9 @@ def cuts(iterations: pl.DataFrame) -> pl.DataFrame:
     iterations, else null.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
-    begin, end = ~whole.first(), ~whole.last()
+    # Of work in one iteration alone, those without any tell at which end it was cut.
+    is_torn = (held & ~whole) & (held.sum() > 1)
+    begin, end = ~held.first() | is_torn.first(), ~held.last() | is_torn.last()
     cut = (
         pl.when(begin & end).then(pl.lit("both"))
         .when(begin).then(pl.lit("begin"))
