@@ -202,7 +202,11 @@ def test_the_end_that_is_missing_is_named(pair: Pair, cut: Cut) -> None:
     missing = "end" if cut[1] == 0 else "begin"
     told, parts = pair.verdict()["cut"], pair.kept()["part"]
     assert told in {missing, None}
-    edge = parts.filter(parts > 0).last() if missing == "end" else parts.filter(parts > 0).first()
+    held = parts.filter(parts > 0)
+    if held.is_empty():
+        assert told is None  # which end it is, empty iterations alone do not say
+        return
+    edge = held[-1 if missing == "end" else 0]
     must_be_told = (parts == 0).any() or edge < 1 - LOST_MUCH
     assert told == missing or not must_be_told
 
@@ -211,12 +215,15 @@ def test_iterations_are_counted_as_they_are_left(pair: Pair) -> None:
     verdict, parts = pair.verdict(), pair.kept()["part"]
     assert verdict["iterations"] == parts.len()
     assert verdict["with_work"] == (parts > 0).sum()
-    assert (parts == 1).sum() <= verdict["whole"] <= (parts >= 1 - LOST_MUCH).sum()
+    # The one at the edge may have been whole by chance.
+    assert (parts == 1).sum() - 1 <= verdict["whole"] <= (parts >= 1 - LOST_MUCH).sum()
 
 
 def test_a_warning_says_so(pair: Pair) -> None:
     told = [text for text in pair.cut.warnings if "recording of GPU work is cut" in text]
     verdict = pair.verdict()
+    nothing = any(text.startswith("none of ") for text in pair.cut.warnings)
+    assert nothing == (verdict["with_work"] == 0)
     if verdict["cut"] is None:
         assert told == []
         return

@@ -21,7 +21,7 @@ _SIGNS = {"optimizer": pl.Int64, "backward": pl.Int64, "layers": pl.Int64, "exch
 _WORDS = {
     "FP": "forward range", "BP": "backward range", "WU": "weight update range",
     "autograd": "autograd thread", "optimizer": "optimizer kernel", "backward": "backward kernel",
-    "exchanges": "collective of gradients", "layers": "kernel of layers",
+    "exchanges": "collective of data parallelism", "layers": "kernel of layers",
 }  # fmt: skip
 """What the signs are called, one of each."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import polars as pl
 import pytest
@@ -51,10 +52,15 @@ def _whole(*counts: int) -> str:
         ([1, 10, 10, 1], "twwt"),
         ([9, 10, 10, 9], "wwww"),  # a tenth less may be
         ([8, 10, 10, 10], "twww"),
-        ([8, 10, 8, 10], "wwww"),  # the least of those between is what counts
+        ([8, 10, 8, 10], "wwww"),
+        ([8, 10, 10, 9, 10], "twwww"),  # the least of those between is what counts
+        ([5, 10, 8, 10], "wwww"),  # those between are not alike: nothing is usual
         ([10, 3, 10, 10], "wwww"),  # what lies between was recorded
         ([0, 0, 0], "---"),
+        ([5, 10, 8, 2, 0], "wwwt-"),
         # With iterations beyond that hold nothing, there was a cut: all of the usual is wanted.
+        ([10, 11, 9, 11, 10, 0], "wwwwt-"),
+        ([10, 11, 9, 11, 11, 0], "wwwww-"),
         ([10, 10, 10, 9, 0], "wwwt-"),
         ([10, 10, 10, 10, 0], "wwww-"),
         ([0, 9, 10, 10, 10], "-twww"),
@@ -129,7 +135,11 @@ def _naive(counts: Sequence[int]) -> list[bool]:
         if len(between) < 2:
             enough = not lacks
         else:
-            enough = counts[edge] >= min(between) * (1.0 if lacks else 0.9)
+            usual, least = median(between), min(between)
+            if lacks:
+                enough = counts[edge] >= usual
+            else:
+                enough = least < 0.9 * usual or counts[edge] >= 0.9 * least
         whole[edge] = whole[edge] and enough
     return whole
 

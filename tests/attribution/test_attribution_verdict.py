@@ -115,14 +115,14 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         ({"WU": 4}, "other", "4 weight update ranges"),
         # One kind of names alone says little: there are solvers called momentum, and halos.
         ({"optimizer": 7}, "other", "7 optimizer kernels"),
-        ({"exchanges": 7}, "other", "7 collectives of gradients"),
+        ({"exchanges": 7}, "other", "7 collectives of data parallelism"),
         ({"optimizer": 7, "exchanges": 7}, "other",
-         "7 optimizer kernels, 7 collectives of gradients"),
+         "7 optimizer kernels, 7 collectives of data parallelism"),
         ({"backward": 7}, "other", "7 backward kernels"),
         ({"backward": 7, "layers": 1}, "inference", "7 backward kernels, 1 kernel of layers"),
         ({"backward": 7, "optimizer": 1}, "training", "1 optimizer kernel, 7 backward kernels"),
         ({"backward": 1, "exchanges": 1}, "training",
-         "1 backward kernel, 1 collective of gradients"),
+         "1 backward kernel, 1 collective of data parallelism"),
     ],
     ids=str,
 )  # fmt: skip
@@ -166,7 +166,7 @@ def test_processes_are_judged_apart() -> None:
         (2, "autograd thread", "2 autograd threads"),
         (1_000, "kernel of layers", "1,000 kernels of layers"),
         (0, "backward range", "0 backward ranges"),
-        (1, "collective of gradients", "1 collective of gradients"),
+        (1, "collective of data parallelism", "1 collective of data parallelism"),
     ],
 )
 def test_numbers_with_nouns(number: int, noun: str, text: str) -> None:
