@@ -20,9 +20,10 @@ Row = tuple[int, int]
 def _iterations(rows: Sequence[Row]) -> pl.DataFrame:
     """Iterations one after the other, in the order in which attribution holds them."""
     return pl.DataFrame(
-        [(process, n, 10 * n, 10 * n + 9) for n, (process, _) in enumerate(rows)],
+        [(process, n, f"step {n}", 10 * n, 10 * n + 9) for n, (process, _) in enumerate(rows)],
         schema={
-            "process": pl.Int32, "iteration": pl.Int64, "start": pl.Int64, "end": pl.Int64,
+            "process": pl.Int32, "iteration": pl.Int64, "name": pl.String, "start": pl.Int64,
+            "end": pl.Int64,
         },
         orient="row",
     )  # fmt: skip
@@ -74,6 +75,14 @@ def _whole(*counts: int) -> str:
 )
 def test_which_are_whole(counts: list[int], expected: str) -> None:
     assert _whole(*counts) == expected
+
+
+def test_the_last_one_that_repetition_tells_is_not_compared() -> None:
+    table = _iterations([(0, 0)] * 5).with_columns(name=pl.lit(None, pl.String))
+    counts, recorded = pl.Series([2, 10, 10, 10, 2]), pl.Series([0], dtype=pl.Int32)
+    assert with_work(table, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
+    counts = pl.Series([10, 10, 10, 2, 0])
+    assert with_work(table, counts, recorded)["whole"].to_list() == [*[True] * 3, *[False] * 2]
 
 
 def test_processes_are_judged_apart() -> None:

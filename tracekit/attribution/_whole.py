@@ -16,7 +16,8 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     The first and the last iteration with work may have been cut. Where iterations beyond hold no
     work at all there was a cut, and most likely in that iteration: it counts as whole if it holds
     as many ops as the usual one between. Where nothing else says so it counts as cut if those
-    between are alike and it holds over a tenth less than any of them.
+    between are alike and it holds over a tenth less than any of them. The last one that repetition
+    tells ends before what follows its ranges, which the others hold, so its count says nothing.
 
     Parameters
     ----------
@@ -53,7 +54,8 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
     is_told = lacks_before | lacks_after
     alike = pl.col("least") >= _LIKE_OTHERS * pl.col("usual")
-    is_unlike = alike & (pl.col("ops") < _LIKE_OTHERS * pl.col("least"))
+    comparable = ~at_end | pl.col("name").is_not_null()
+    is_unlike = comparable & alike & (pl.col("ops") < _LIKE_OTHERS * pl.col("least"))
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
         .then(pl.when(is_told).then(pl.col("ops") >= pl.col("usual")).otherwise(~is_unlike))
