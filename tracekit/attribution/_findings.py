@@ -44,6 +44,11 @@ def findings(
 
 
 def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
+    if verdict["iterations"] and not verdict["with_work"]:
+        yield (
+            f"none of {verdict['iterations']:,} iterations holds GPU work: what was recorded of it "
+            "lies outside of them"
+        )
     if verdict["cut"] is None:
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]

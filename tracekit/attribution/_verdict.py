@@ -12,7 +12,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.model import VERDICT, Stream
 
 _LAYER = (
-    r"(?i)gemm|gemv|conv|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
+    r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
     r"|bn_fw|layer_?norm|rms_?norm|pool"
 )
 """Kernels that the layers of a network run, in training as in inference."""
@@ -21,7 +21,7 @@ _SIGNS = {"optimizer": pl.Int64, "backward": pl.Int64, "layers": pl.Int64, "exch
 _WORDS = {
     "FP": "forward range", "BP": "backward range", "WU": "weight update range",
     "autograd": "autograd thread", "optimizer": "optimizer kernel", "backward": "backward kernel",
-    "exchanges": "collective of gradients", "layers": "kernel of layers",
+    "exchanges": "collective of data parallelism", "layers": "kernel of layers",
 }  # fmt: skip
 """What the signs are called, one of each."""
 

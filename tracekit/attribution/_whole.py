@@ -6,16 +6,18 @@ import polars as pl
 
 _LIKE_OTHERS = 0.9
 """An iteration at an edge that holds fewer ops than this part of the least of those between was cut
-there."""
+there, if the least of these is as like the usual one."""
 _SEVERAL = 2
 
 
 def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) -> pl.DataFrame:
     """Add ``ops`` and ``whole``.
 
-    The first and the last iteration with work may have been cut. They count as whole if they hold
-    as many ops as the least of the iterations between; a tenth less will do where nothing else says
-    that there was a cut, such as iterations beyond that hold no work at all.
+    The first and the last iteration with work may have been cut. Where iterations beyond hold no
+    work at all there was a cut, and most likely in that iteration: it counts as whole if it holds
+    as many ops as the usual one between. Where nothing else says so it counts as cut if those
+    between are alike and it holds over a tenth less than any of them. The last one that repetition
+    tells ends before what follows its ranges, which the others hold, so its count says nothing.
 
     Parameters
     ----------
@@ -33,7 +35,9 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     inner = held.filter(
         pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
     )
-    least = inner.group_by("process").agg(least=pl.col("ops").min(), between=pl.len())
+    least = inner.group_by("process").agg(
+        least=pl.col("ops").min(), usual=pl.col("ops").median(), between=pl.len()
+    )
     first, last = pl.col("row").first(), pl.col("row").last()
     spans = held.group_by("process").agg(first=first, last=last)
     all_of = edges.group_by("process").agg(
@@ -49,9 +53,12 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
     is_told = lacks_before | lacks_after
+    alike = pl.col("least") >= _LIKE_OTHERS * pl.col("usual")
+    comparable = ~at_end | pl.col("name").is_not_null()
+    is_unlike = comparable & alike & (pl.col("ops") < _LIKE_OTHERS * pl.col("least"))
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
-        .then(pl.col("ops") >= pl.when(is_told).then(1.0).otherwise(_LIKE_OTHERS) * pl.col("least"))
+        .then(pl.when(is_told).then(pl.col("ops") >= pl.col("usual")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
@@ -65,7 +72,9 @@ def cuts(iterations: pl.DataFrame) -> pl.DataFrame:
     iterations, else null.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
-    begin, end = ~whole.first(), ~whole.last()
+    # Of work in one iteration alone, those without any tell at which end it was cut.
+    is_torn = (held & ~whole) & (held.sum() > 1)
+    begin, end = ~held.first() | is_torn.first(), ~held.last() | is_torn.last()
     cut = (
         pl.when(begin & end).then(pl.lit("both"))
         .when(begin).then(pl.lit("begin"))

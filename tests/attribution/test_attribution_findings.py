@@ -1,0 +1,143 @@
+"""What a user is told of how stages were found: literal sentences with their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.attribution._findings import findings
+from tracekit.model import TABLES
+
+Opinion = tuple[str, str, str, str, int]
+"""Stage and its source, another source and what that says, and for how long."""
+
+LOOK = "see `tracekit info --stages`"
+
+
+def _verdict(process: int = 0, **row: Any) -> dict[str, Any]:
+    told = {
+        "report": 0, "process": process, "verdict": "training", "given": False,
+        "evidence": "2 backward ranges", "decides": False,
+    }  # fmt: skip
+    return told | row
+
+
+def _told(
+    *verdicts: dict[str, Any], opinions: list[Opinion] | None = None, process: int = 0
+) -> tuple[str, ...]:
+    """Return the findings; each opinion of a source on itself is how much it decides."""
+    rows = [(process, *four, 1, length) for *four, length in opinions or []]
+    schema = {**TABLES["opinions"].schema}
+    processes = {"process": [0, 1], "pid": [500, 501]}
+    return findings(
+        TABLES["verdicts"].conform(pl.DataFrame(verdicts, infer_schema_length=None)),
+        pl.DataFrame(rows, schema=schema, orient="row"),
+        pl.DataFrame(processes, schema={"process": pl.Int32, "pid": pl.Int64}),
+    )
+
+
+def test_nothing_is_said_of_what_is_in_order() -> None:
+    decided: list[Opinion] = [("FP", "nvtx", "nvtx", "FP", 60), ("BP", "nvtx", "nvtx", "BP", 40)]
+    agreed: list[Opinion] = [("FP", "nvtx", "structure", "FP", 60)]
+    assert _told(_verdict(), opinions=decided + agreed) == ()
+    assert _told(_verdict(iterations=9, with_work=9, whole=9)) == ()
+
+
+@pytest.mark.parametrize(
+    ("cut", "where"),
+    [("begin", "beginning"), ("end", "end"), ("both", "beginning and end")],
+)
+def test_a_cut(cut: str, where: str) -> None:
+    found = _told(_verdict(cut=cut, iterations=1_200, with_work=1_013, whole=1_012))
+    assert found == (
+        f"the recording of GPU work is cut at its {where}: of 1,200 iterations 1,013 hold GPU "
+        "work, 1,012 of them whole",
+    )
+
+
+def test_iterations_without_any_work() -> None:
+    assert _told(_verdict(iterations=1_200, with_work=0, whole=0)) == (
+        "none of 1,200 iterations holds GPU work: what was recorded of it lies outside of them",
+    )
+    assert _told(_verdict(iterations=None, with_work=None, whole=None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("structure", "how"),
+    [("threads", "by threads"), ("order", "estimated from the order of launches")],
+)
+def test_stages_that_structure_tells(structure: str, how: str) -> None:
+    found = _told(
+        _verdict(structure=structure, decides=True, contradictions="exchanges on another stream")
+    )
+    assert found == (
+        f"no ranges tell all stages: what they leave is told {how}; {LOOK}",
+        "stages told by structure are contradicted: exchanges on another stream",
+    )
+
+
+def test_of_a_second_opinion_contradictions_are_not_told() -> None:
+    assert _told(_verdict(structure="threads", contradictions="exchanges elsewhere")) == ()
+
+
+def _disagreement(
+    length: int, source: str = "nvtx", other: str = "structure", **row: Any
+) -> tuple[str, ...]:
+    """Let a source decide 1,000 ns, of which another one says something else for `length`."""
+    opinions: list[Opinion] = [
+        ("FP", source, source, "FP", 600), ("BP", source, source, "BP", 400),
+        ("FP", source, other, "BP", length), ("BP", source, other, "BP", 400),
+    ]  # fmt: skip
+    return _told(_verdict(**row), opinions=opinions)
+
+
+@pytest.mark.parametrize(
+    ("length", "other", "told"),
+    [
+        (100, "structure", "10%"),
+        (99, "structure", None),
+        (456, "structure", "46%"),
+        (249, "kernel_name", None),  # names of kernels say less
+        (250, "kernel_name", "25%"),
+        (250, "copy_kind", "25%"),
+        (100, "backward_thread", "10%"),
+    ],
+)
+def test_a_disagreement(length: int, other: str, told: str | None) -> None:
+    sentence = (
+        f"two sources disagree about {told} of GPU time, of which nvtx tells the stages and "
+        f"{other} tells others; {LOOK}"
+    )
+    assert _disagreement(length, other=other) == (() if told is None else (sentence,))
+
+
+def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> None:
+    opinions: list[Opinion] = [
+        ("FP", "nvtx", "nvtx", "FP", 50), ("BP", "nvtx", "nvtx", "BP", 50),
+        ("FP", "nvtx", "structure", "BP", 6), ("BP", "nvtx", "structure", "WU", 6),
+        ("FP", "nvtx", "autograd", "BP", 30),
+    ]  # fmt: skip
+    assert [text.split(" of GPU")[0] for text in _told(_verdict(), opinions=opinions)] == [
+        "two sources disagree about 30%", "two sources disagree about 12%",
+    ]  # fmt: skip
+
+
+def test_an_exchange_contradicts_nothing() -> None:
+    """It is a weight update by definition, whatever range it was launched in."""
+    assert _disagreement(600, source="gradient_exchange", other="nvtx") == ()
+
+
+def test_where_nothing_trains_sources_do_not_disagree() -> None:
+    assert _disagreement(600, verdict="inference") == ()
+
+
+def test_of_several_processes_each_is_named() -> None:
+    cut = {"cut": "end", "iterations": 3, "with_work": 2, "whole": 1}
+    found = _told(_verdict(0), _verdict(1, **cut), _verdict(7, **cut))
+    assert [text.partition(": ")[0] for text in found] == ["process 501", "process 7"]
+    assert found[0] == (
+        "process 501: the recording of GPU work is cut at its end: of 3 iterations 2 hold GPU "
+        "work, 1 of them whole"
+    )

@@ -1,0 +1,173 @@
+"""What a process does, and how that is put into words: literal tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from chunk_helpers import recording_of
+from trace_builder import TraceBuilder, default_rules
+
+from tracekit.attribution import Rules
+from tracekit.attribution._verdict import counted, judge, kernel_signs
+from tracekit.errors import RuleError
+
+SIGNS = ("optimizer", "backward", "layers", "exchanges")
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
+
+
+def _signs(builder: TraceBuilder, chunk: int = 1_000_000) -> list[tuple[int, ...]]:
+    ops = recording_of(builder.trace(), [chunk]).streams["ops"]
+    found = kernel_signs(ops, default_rules()).sort("process")
+    return found.select("process", "ops", *SIGNS).rows()
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "signs"),
+    [
+        ("vectorAdd(float const*, float const*, float*, int)", {}, (0, 0, 0, 0)),
+        ("void jacobi_kernel<(int)32, (int)32>(float*, float const*)", {}, (0, 0, 0, 0)),
+        ("void check_convergence<double>(double const*, int)", {}, (0, 0, 0, 0)),
+        ("void convert_layout<double>(double const*, int)", {}, (0, 0, 0, 0)),
+        ("void implicit_convolve_sgemm<float, (int)128>", {}, (0, 0, 1, 0)),
+        ("void conv2d_grouped_direct_kernel<float>", {}, (0, 0, 1, 0)),
+        ("void DepthwiseConvFwdKernel<float>", {}, (0, 0, 1, 0)),
+        ("ampere_sgemm_128x64_tn", {}, (0, 0, 1, 0)),
+        ("flash_fwd_kernel<Flash_fwd_kernel_traits<128>>", {}, (0, 0, 1, 0)),
+        ("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", {}, (0, 0, 1, 0)),
+        ("void layer_norm_kernel<float>", {}, (0, 0, 1, 0)),
+        ("softmax_warp_backward<float>", {}, (0, 1, 1, 0)),
+        ("sm80_xmma_wgrad_implicit_gemm_tf32f32", {}, (0, 1, 1, 0)),
+        ("threshold_backward_kernel", {}, (0, 1, 0, 0)),
+        ("multi_tensor_apply_kernel<AdamFunctor>", {}, (1, 0, 0, 0)),
+        ("amp_update_scale_cuda_kernel", {}, (1, 0, 0, 0)),
+        (ALL_REDUCE, {}, (0, 0, 0, 1)),
+        (SEND_RECV, {}, (0, 0, 0, 0)),  # may carry activations, or halos
+        ("[CUDA memcpy PtoP]", {"kind": "p2p"}, (0, 0, 0, 0)),
+        ("gemm backward", {"kind": "h2d"}, (0, 0, 0, 0)),  # no kernel
+    ],
+)
+def test_what_the_name_of_a_kernel_is_a_sign_of(
+    name: str, row: Mapping[str, Any], signs: tuple[int, ...]
+) -> None:
+    builder = TraceBuilder()
+    builder.op(name, 10, **row)
+    assert _signs(builder) == [(0, 1, *signs)]
+
+
+def test_signs_are_added_up_by_process_over_chunks() -> None:
+    builder = TraceBuilder()
+    for n in range(5):
+        builder.op("sgemm", 10 * n)
+        builder.op("softmax_warp_backward", 10 * n + 1, thread=10)
+    builder.op("adam", 60, thread=10)
+    builder.op("copy", 70, thread=20, kind="h2d")
+    expected = [(0, 5, 0, 0, 5, 0), (1, 6, 1, 5, 5, 0), (2, 1, 0, 0, 0, 0)]
+    assert _signs(builder) == expected
+    assert _signs(builder, 2) == expected
+
+
+def test_a_trace_without_ops_has_no_signs() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 9, "forward")
+    assert _signs(builder) == []
+
+
+def _judged(rules: Rules | None = None, **known: Any) -> list[tuple[object, ...]]:
+    """Judge one process by what is known of it; `claimed` is what its structure says."""
+    passes = [(0, stage, known[stage]) for stage in ("FP", "BP", "WU") if stage in known]
+    autograd = [(0, known["autograd"])] if "autograd" in known else []
+    signs = [(0, 1_000, *(known.get(sign, 0) for sign in SIGNS))]
+    found = judge(
+        pl.Series([0], dtype=pl.Int32),
+        _frame(passes, stage=pl.String, count=pl.UInt32),
+        _frame(autograd, count=pl.UInt32),
+        _frame(signs, ops=pl.Int64, **dict.fromkeys(SIGNS, pl.Int64)),
+        {0: True} if known.get("claimed") else {},
+        rules or default_rules(),
+    )
+    assert found.columns == ["process", "verdict", "given", "evidence", "trains"]
+    return found.select(pl.col("verdict").cast(pl.String), "given", "evidence", "trains").rows()
+
+
+def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"process": pl.Int32, **columns}, orient="row")
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict", "evidence"),
+    [
+        ({}, "other", "no sign of a network"),
+        ({"FP": 1}, "inference", "1 forward range"),
+        ({"layers": 1}, "inference", "1 kernel of layers"),
+        ({"layers": 1_234}, "inference", "1,234 kernels of layers"),
+        ({"FP": 3, "layers": 2}, "inference", "3 forward ranges, 2 kernels of layers"),
+        ({"BP": 59}, "training", "59 backward ranges"),
+        ({"FP": 2, "WU": 1}, "training", "2 forward ranges, 1 weight update range"),
+        ({"FP": 2, "BP": 2, "layers": 9}, "training", "2 forward ranges, 2 backward ranges"),
+        ({"autograd": 1}, "training", "1 autograd thread"),
+        ({"claimed": True}, "training", "the structure of its GPU work"),
+        # An update alone says little: a range called `optimizer` may be that of a query.
+        ({"WU": 4}, "other", "4 weight update ranges"),
+        # One kind of names alone says little: there are solvers called momentum, and halos.
+        ({"optimizer": 7}, "other", "7 optimizer kernels"),
+        ({"exchanges": 7}, "other", "7 collectives of data parallelism"),
+        ({"optimizer": 7, "exchanges": 7}, "other",
+         "7 optimizer kernels, 7 collectives of data parallelism"),
+        ({"backward": 7}, "other", "7 backward kernels"),
+        ({"backward": 7, "layers": 1}, "inference", "7 backward kernels, 1 kernel of layers"),
+        ({"backward": 7, "optimizer": 1}, "training", "1 optimizer kernel, 7 backward kernels"),
+        ({"backward": 1, "exchanges": 1}, "training",
+         "1 backward kernel, 1 collective of data parallelism"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_process_does(known: dict[str, Any], verdict: str, evidence: str) -> None:
+    assert _judged(**known) == [(verdict, False, evidence, verdict == "training")]
+
+
+@pytest.mark.parametrize("verdict", ["training", "inference", "other"])
+def test_what_the_user_says_stands_beside_the_evidence_that_is_there(verdict: str) -> None:
+    given = replace(default_rules(), verdict=verdict)
+    assert _judged(given, layers=2, backward=0) == [
+        (verdict, True, "2 kernels of layers", verdict == "training")
+    ]
+
+
+def test_there_is_no_other_verdict() -> None:
+    with pytest.raises(RuleError, match="no verdict 'cut'"):
+        Rules.load(verdict="cut")
+
+
+def test_processes_are_judged_apart() -> None:
+    found = judge(
+        pl.Series([0, 1, 3], dtype=pl.Int32),
+        _frame([(1, "BP", 2), (3, "FP", 2)], stage=pl.String, count=pl.UInt32),
+        _frame([], count=pl.UInt32),
+        _frame([(0, 1, 0, 0, 0, 0)], ops=pl.Int64, **dict.fromkeys(SIGNS, pl.Int64)),
+        {},
+        default_rules(),
+    )
+    assert found.select("process", "verdict", "evidence").rows() == [
+        (0, "other", "no sign of a network"),
+        (1, "training", "2 backward ranges"),
+        (3, "inference", "2 forward ranges"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "autograd thread", "1 autograd thread"),
+        (2, "autograd thread", "2 autograd threads"),
+        (1_000, "kernel of layers", "1,000 kernels of layers"),
+        (0, "backward range", "0 backward ranges"),
+        (1, "collective of data parallelism", "1 collective of data parallelism"),
+    ],
+)
+def test_numbers_with_nouns(number: int, noun: str, text: str) -> None:
+    assert counted(number, noun) == text

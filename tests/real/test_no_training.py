@@ -1,0 +1,69 @@
+"""Real programs that train nothing: a solver on two GPUs, and an inference server's exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+from trace_builder import default_rules
+
+import tracekit as tk
+from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.attribution import Rules, attribute
+
+RunOf = Callable[[str], tk.Run]
+SOLVERS = ("jacobi_p2p_nvlink_8xv100", "jacobi_p2p_staged_8xv100")
+ALL = (*SOLVERS, "sendrecv_2xh100_two_processes")
+
+
+def _stages(run: tk.Run) -> set[tuple[str, str]]:
+    ops = run.table("ops").select("stage", "stage_source").unique().collect()
+    return set(ops.cast(pl.String).rows())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_is_training_by_names_or_copies(real_run: RunOf, name: str) -> None:
+    verdicts = real_run(name).table("verdicts").select("verdict", "given", "decides").collect()
+    assert "training" not in set(verdicts["verdict"])
+    assert not verdicts["given"].any()
+    assert not verdicts["decides"].any()
+    # What ranges say stays: the inference marks forward passes of its decoder.
+    assert _stages(real_run(name)) <= {("OTHER", "none"), ("FP", "nvtx")}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_there_is_no_residual_of_passes(real_run: RunOf, name: str) -> None:
+    meta = real_run(name).breakdown_meta()
+    assert meta["wu_residual_ns"] is None
+    assert meta["wu_residual_unknown"] == "no process trains, as far as its recording tells"
+    assert "training" not in meta["verdict"]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solver_is_no_network(real_run: RunOf, name: str) -> None:
+    run = real_run(name)
+    (verdict,) = run.table("verdicts").select("verdict", "evidence", "cut").collect().rows()
+    assert verdict == ("other", "no sign of a network", None)
+    assert _stages(run) == {("OTHER", "none")}
+    assert run.breakdown_meta()["verdict"] == {"other": 1}
+
+
+def test_halos_are_gradients_where_the_user_says_that_it_trains(real_run: RunOf) -> None:
+    run = real_run(SOLVERS[0])
+    trace = attribute(run.trace, Rules.load(verdict="training"))
+    copies = trace.read("ops").filter(pl.col("kind") == "p2p")
+    assert copies.height == 4_004
+    told = copies.select("stage", "stage_source").cast(pl.String).unique().rows()
+    assert told == [("WU", "gradient_exchange")]
+    meta = breakdown_meta(trace)
+    assert meta["verdict"] == {"training": 1}
+    assert meta["given"] is True
+    (row,) = breakdown(trace).filter(pl.col("stage") == "WU").to_dicts()
+    assert row["ops"] >= 4_004
+    # What is given is no evidence of passes.
+    assert meta["wu_residual_ns"] is None
+    assert "not known" in meta["wu_residual_unknown"]
+    # Taken back, nothing of it stays.
+    again = attribute(trace, default_rules()).read("ops")
+    assert again["stage"].cast(pl.String).unique().to_list() == ["OTHER"]
