@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from link_helpers import HERE, machine
+from link_helpers import HERE, machine, on_clocks
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import Traffic
@@ -83,3 +83,33 @@ def test_a_model_is_held_against_counters() -> None:
         "modelled traffic held against nvlink_tx of 2 GPUs: 1,600 bytes are attributed, 1,600 of"
         " them by a model, and 2,500 were counted (-36.0%)"
     ) in found.meta()["warnings"]
+
+
+def test_a_size_without_ranks_gives_a_hint() -> None:
+    """One rank of a job was recorded: without the number of ranks nothing is on a link."""
+    b = TraceBuilder()
+    b.op("ncclDevKernel_AllReduce_Sum", 10, start=100, end=200, kind="collective",
+         collective="all_reduce")  # fmt: skip
+    here = Placed(machine(), HERE, "number")
+    hint = (
+        "1 NCCL kernels of the size that was given are on no link, since it is not known how many"
+        " ranks take part: give --ranks too"
+    )
+    alone = Traffic(b.attributed(), here, sizes={"all_reduce": 800})
+    assert alone.meta()["warnings"] == [hint]
+    told = Traffic(b.attributed(), here, sizes={"all_reduce": 800}, ranks=4)
+    assert told.transfers.height
+    assert told.meta()["warnings"] == []
+
+
+def test_reports_on_other_clocks_are_not_on_the_timeline() -> None:
+    b = TraceBuilder()
+    for report in range(3):
+        b.op("copy", 10 + report, start=100, end=200, kind="p2p", bytes=8, src_device=0,
+             dst_device=1, report=report)  # fmt: skip
+    reports = on_clocks("host a", "host a", "report 2")
+    trace = b.attributed().with_tables({"reports": reports})
+    traffic = Traffic(trace, Placed(machine(), HERE, "number"))
+    assert traffic.timeline_note() == "1 of 3 reports are left out: their clocks are not aligned"
+    one = trace.with_tables({"reports": on_clocks("host a", "host a", "host a")})
+    assert Traffic(one, Placed(machine(), HERE, "number")).timeline_note() is None

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._collective_transfers import (
     Ranks,
     message_transfers,
@@ -106,6 +107,20 @@ class Traffic:
             processes=process_ranks(self.trace),
         )  # fmt: skip
 
+    def timeline_note(self) -> str | None:
+        """Say how many reports `timeline` leaves out, whose clocks are not that of the first."""
+        moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
+        clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
+        apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
+        if not apart:
+            return None
+        return f"{apart} of {len(clocks)} reports are left out: their clocks are not aligned"
+
+    @cached_property
+    def recorded(self) -> frozenset[int]:
+        """The devices that ran anything: of others it is not known what they sent."""
+        return frozenset(self.trace.read("devices").filter("active")["device"])
+
     def timeline(self, bins: int = 200) -> pl.DataFrame:
         """Return what links carry over time; see `tracekit.analysis.link_timeline`."""
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
@@ -156,6 +171,7 @@ class Traffic:
         if self.log is not None:
             found += self.log.warnings
         found += [*unmodelled(self.calls), *self._overfull(), *self._against_counters()]
+        found += self._of_unknown_ranks()
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
@@ -176,6 +192,21 @@ class Traffic:
             for metric, gpus, measured, modelled, counted in sums.sort("metric").iter_rows()
             if counted > 0
         ]
+
+    def _of_unknown_ranks(self) -> list[str]:
+        """Say which collectives of a size that the user gave are on no link for want of ranks."""
+        given = self.calls.filter(
+            pl.col("bytes_source") == "user", pl.col("ranks").is_null(), pl.col("library") == "nccl"
+        )
+        on_links = self.transfers.filter(method="nccl")["op"].drop_nulls().implode()
+        lost = given.filter(~pl.col("op").is_in(on_links) & pl.col("match").is_null()).height
+        if not lost or self.ranks is not None:
+            return []
+        text = (
+            f"{lost:,} NCCL kernels of the size that was given are on no link, since it is not"
+            " known how many ranks take part: give --ranks too"
+        )
+        return [text]
 
     def _overfull(self) -> list[str]:
         """Say which links would have carried more than they can."""

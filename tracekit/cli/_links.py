@@ -113,8 +113,10 @@ def _draw(
     subtitle = f"{run.name}, on {machine.name} ({machine.origin})"
     if matrix is not None:
         figure = present.matrix_figure(
-            traffic.links("pair,method"), title="Bytes between GPUs", subtitle=subtitle
-        )
+            traffic.links("pair,method"), title="Bytes between GPUs", subtitle=subtitle,
+            recorded=traffic.recorded,
+            unsized=traffic.meta()["collectives_of_unknown_size"],
+        )  # fmt: skip
         present.save_figure(figure, matrix)
     if drawing is not None:
         figure = present.machine_figure(
@@ -122,7 +124,9 @@ def _draw(
         )
         present.save_figure(figure, drawing)
     if timeline is not None:
+        note = traffic.timeline_note()
         figure = present.utilisation_figure(
-            traffic.timeline(), title="Utilisation of links over time", subtitle=subtitle
-        )
+            traffic.timeline(), title="Utilisation of links over time",
+            subtitle=f"{subtitle}; {note}" if note else subtitle,
+        )  # fmt: skip
         present.save_figure(figure, timeline)

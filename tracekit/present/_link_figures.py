@@ -23,7 +23,7 @@ from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present._text import printable, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import plotly.graph_objects as go
     import polars as pl
@@ -51,7 +51,13 @@ _MODELLED_NOTE = f"{_MARK} modelled, not measured"
 
 
 def matrix_figure(
-    pairs: pl.DataFrame, *, title: str, subtitle: str, root: int | None = None
+    pairs: pl.DataFrame,
+    *,
+    title: str,
+    subtitle: str,
+    root: int | None = None,
+    recorded: Collection[int] | None = None,
+    unsized: int = 0,
 ) -> go.Figure:
     """Return the bytes that each GPU sent to each other one as a heat map.
 
@@ -65,11 +71,16 @@ def matrix_figure(
         Plain texts; see `figure_layout`.
     root
         The GPU that most transfers begin or end at, which is marked.
+    recorded
+        The GPUs that were recorded; None for all. What others sent each other is not known.
+    unsized
+        How many collectives are of unknown size, and so in no cell.
     """
     import plotly.graph_objects as go
 
     if pairs.is_empty():
-        return empty_figure(title, subtitle, NO_TRANSFERS)
+        unknown = f"{unsized:,} collectives of unknown size"
+        return empty_figure(title, subtitle, unknown if unsized else NO_TRANSFERS)
     cells = _cells(pairs)
     devices = _devices(cells)
     side = min(max(len(devices) * 84, 240), 680)
@@ -82,10 +93,13 @@ def matrix_figure(
             width=max(side + margin["l"] + margin["r"], 560),
             height=side + margin["t"] + margin["b"],
             margin={**margin, "r": max(margin["r"], 560 - side - margin["l"])},
-            notes=_matrix_notes(cells, root, devices),
+            notes=[
+                *_matrix_notes(cells, root, devices),
+                *_missing_notes(devices, recorded, unsized),
+            ],
         )
     )
-    figure.add_traces([_blanks(devices), _heat(cells, devices, unit)])
+    figure.add_traces([_blanks(devices, recorded), _heat(cells, devices, unit)])
     _label_unknown(figure, cells, devices)
     _matrix_axes(figure, devices, root)
     _mark_root(figure, devices, root)
@@ -140,20 +154,34 @@ def _name(device: int) -> str:
     return "host" if device == _HOST else f"GPU {device}"
 
 
-def _blanks(devices: Sequence[int]) -> go.Heatmap:
-    """Return pale cells between all different devices, to be covered where there is traffic."""
+def _blanks(devices: Sequence[int], recorded: Collection[int] | None) -> go.Heatmap:
+    """Return pale cells between all different devices, to be covered where there is traffic.
+
+    There is none for what a GPU sent that was not recorded: that may be anything.
+    """
     import plotly.graph_objects as go
+
+    def is_known(src: int, dst: int) -> bool:
+        return recorded is None or (dst if src == _HOST else src) in recorded
 
     places = range(len(devices))
     return go.Heatmap(
         x=list(places),
         y=list(places),
-        z=[[None if row == column else 0 for column in places] for row in places],
+        z=[
+            [None if src == dst or not is_known(src, dst) else 0 for dst in devices]
+            for src in devices
+        ],
         colorscale=[(0, BLANK), (1, BLANK)],
         showscale=False,
         hoverinfo="text",
         hovertext=[
-            [f"{_name(src)} → {_name(dst)}<br>{NO_TRANSFERS}" for dst in devices] for src in devices
+            [
+                f"{_name(src)} → {_name(dst)}<br>"
+                f"{NO_TRANSFERS if is_known(src, dst) else 'not recorded'}"
+                for dst in devices
+            ]
+            for src in devices
         ],
         xgap=2,
         ygap=2,
@@ -266,6 +294,18 @@ def _matrix_notes(cells: Sequence[_Cell], root: int | None, devices: Sequence[in
         _MODELLED_NOTE: any(cell.modelled for cell in cells),
         "? bytes unknown; ≥ those of some transfers unknown": any(cell.unknown for cell in cells),
         f"framed: {_name(root or 0)}, the root of the pattern": root in devices,
+    }
+    return [note for note, applies in notes.items() if applies]
+
+
+def _missing_notes(
+    devices: Sequence[int], recorded: Collection[int] | None, unsized: int
+) -> list[str]:
+    """Say what may have been sent beside what is shown."""
+    lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
+    notes = {
+        f"{len(lost)} GPUs were not recorded: what they sent is not known": bool(lost),
+        f"{unsized:,} collectives of unknown size are in no cell": unsized > 0,
     }
     return [note for note, applies in notes.items() if applies]
 
