@@ -40,7 +40,7 @@ PUBLIC = {
         study_row study_stages summarise traffic_root verdict_evidence verdict_meta
         weakness with_routes
     """,
-    "tracekit.attribution": "Rules attribute attribute_recording base_name",
+    "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
     "tracekit.cli": "app main",
     "tracekit.machine": """

@@ -91,9 +91,11 @@ class Run:
 
         # By report, as ingest does: numbers follow time within a report and not throughout a run.
         trace = combine([attribute(report, self._rules) for report in self._reports])
-        # An attribution that is done again warns again of the same things.
-        warnings = dict.fromkeys(self.record.warnings + trace.warnings)
-        return replace(trace, warnings=tuple(warnings))
+        # An attribution that is done again warns again of what still holds.
+        stored = [replace(report, warnings=_found_in(report)) for report in self._reports]
+        earlier = set(combine(stored).warnings)
+        lasting = tuple(text for text in self.record.warnings if text not in earlier)
+        return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
     def table(self, name: str) -> pl.LazyFrame:
         """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.
@@ -271,6 +273,15 @@ class Run:
             "collectives": lambda: collective_calls(self.trace),
             "path_texts": lambda: range_paths(self.trace),
         }
+
+
+def _found_in(report: Trace) -> tuple[str, ...]:
+    """Return what was found when a report was attributed."""
+    from tracekit.attribution import stored_findings
+
+    return stored_findings(
+        {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
+    )
 
 
 def _log(paths: Sequence[StrPath]) -> NcclLog | None:

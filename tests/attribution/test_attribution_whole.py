@@ -31,7 +31,7 @@ def _iterations(rows: Sequence[Row]) -> pl.DataFrame:
 
 def _worked(rows: Sequence[Row], recorded: Sequence[int] = (0, 1)) -> pl.DataFrame:
     counts = pl.Series([ops for _, ops in rows], dtype=pl.Int64)
-    return with_work(_iterations(rows), counts, pl.Series(recorded, dtype=pl.Int32))
+    return with_work(_iterations(rows), counts, counts, pl.Series(recorded, dtype=pl.Int32))
 
 
 def _whole(*counts: int) -> str:
@@ -80,9 +80,9 @@ def test_which_are_whole(counts: list[int], expected: str) -> None:
 def test_the_last_one_that_repetition_tells_is_not_compared() -> None:
     table = _iterations([(0, 0)] * 5).with_columns(name=pl.lit(None, pl.String))
     counts, recorded = pl.Series([2, 10, 10, 10, 2]), pl.Series([0], dtype=pl.Int32)
-    assert with_work(table, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
+    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
     counts = pl.Series([10, 10, 10, 2, 0])
-    assert with_work(table, counts, recorded)["whole"].to_list() == [*[True] * 3, *[False] * 2]
+    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [*[True] * 3, *[False] * 2]
 
 
 def test_processes_are_judged_apart() -> None:

@@ -1,7 +1,8 @@
 """What turns raw rows into meaning: launches, open ranges, iterations and stages."""
 
 from tracekit.attribution._attribute import attribute, attribute_recording
+from tracekit.attribution._findings import stored_findings
 from tracekit.attribution._names import base_name
 from tracekit.attribution._rules import Rules
 
-__all__ = ["Rules", "attribute", "attribute_recording", "base_name"]
+__all__ = ["Rules", "attribute", "attribute_recording", "base_name", "stored_findings"]

@@ -14,7 +14,7 @@ from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
 from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
-from tracekit.attribution._findings import findings
+from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._judged import Judged, Known, judged
@@ -113,7 +113,7 @@ def attribute_recording(
     for table, frame in written.items():
         write(table, frame.clone)
     return (
-        *without_unmatched(recording.warnings),
+        *_lasting(recording),
         *_checks(launches, passed.early, ops.height),
         *findings(verdicts, passed.opinions, people.processes_of),
         *unmatched.warnings(),
@@ -271,11 +271,13 @@ class _Passed:
     """What was added up while the ops were written.
 
     `early` says of ops that start before the call that launched them by how much; `counts` how many
-    were launched in each row of the iterations that ranges tell.
+    were launched in each row of the iterations that ranges tell, and `steady` how many of these are
+    no input: a data loader runs ahead, and rests where there is no more to load.
     """
 
     early: Array
     counts: Array
+    steady: Array
     recorded: pl.Series
     opinions: pl.DataFrame
 
@@ -291,12 +293,14 @@ def _attribute_ops(
         return made
 
     early: list[Array] = [np.empty(0, np.int64)]
-    counts = np.zeros(found.iterations.height + 1, np.int64)
+    counts, steady = (np.zeros(found.iterations.height + 1, np.int64) for _ in range(2))
     for chunk, leads, steps in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", chunk.clone)
         early.append(leads)
         counts += np.bincount(steps + 1, minlength=counts.size)
-    return _Passed(np.concatenate(early), counts[1:], says.with_work, stages.opinions())
+        no_input = (chunk["stage"] != "IO").to_numpy()
+        steady += np.bincount(steps[no_input] + 1, minlength=counts.size)
+    return _Passed(np.concatenate(early), counts[1:], steady[1:], says.with_work, stages.opinions())
 
 
 def _attributed(
@@ -330,6 +334,7 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
     by_ranges = with_work(
         found.iterations.with_columns(source=pl.lit("ranges")),
         pl.Series(passed.counts),
+        pl.Series(passed.steady),
         passed.recorded,
     )
     by_structure = says.structures.iterations(says.counts_steps, people.reports)
@@ -358,6 +363,13 @@ def _nullable(name: str, values: Array) -> pl.Series:
     column = pl.Series(name, values)
     none = values == (_NEVER if name in {"launch_start", "launch_end"} else -1)
     return column.set(pl.Series(none), None) if none.any() else column
+
+
+def _lasting(recording: Recording) -> tuple[str, ...]:
+    """Return the warnings of a recording but for what an earlier attribution found."""
+    earlier = set(stored_findings(recording.tables))
+    lasting = tuple(warning for warning in recording.warnings if warning not in earlier)
+    return without_unmatched(lasting)
 
 
 def _early(leads: Array) -> str:

@@ -43,6 +43,13 @@ def findings(
     return tuple(found)
 
 
+def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
+    """Return what was found when some tables were attributed; nothing, if they were not."""
+    if not tables.keys() >= {"verdicts", "opinions", "processes"}:
+        return ()
+    return findings(tables["verdicts"], tables["opinions"], tables["processes"])
+
+
 def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (

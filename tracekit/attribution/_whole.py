@@ -10,7 +10,9 @@ there, if the least of these is as like the usual one."""
 _SEVERAL = 2
 
 
-def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) -> pl.DataFrame:
+def with_work(
+    iterations: pl.DataFrame, counts: pl.Series, steady: pl.Series, recorded: pl.Series
+) -> pl.DataFrame:
     """Add ``ops`` and ``whole``.
 
     The first and the last iteration with work may have been cut. Where iterations beyond hold no
@@ -25,18 +27,20 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
         The canonical table.
     counts
         How many ops were launched in each.
+    steady
+        How many of these count in a comparison of iterations: all but input, which runs ahead.
     recorded
         Processes with recorded GPU work.
     """
     edges = iterations.with_columns(
-        ops=pl.when(pl.col("process").is_in(recorded.implode())).then(counts)
+        ops=pl.when(pl.col("process").is_in(recorded.implode())).then(counts), steady=steady
     ).with_row_index("row")
     held = edges.filter(pl.col("ops") > 0)
     inner = held.filter(
         pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
     )
     least = inner.group_by("process").agg(
-        least=pl.col("ops").min(), usual=pl.col("ops").median(), between=pl.len()
+        least=pl.col("steady").min(), usual=pl.col("steady").median(), between=pl.len()
     )
     first, last = pl.col("row").first(), pl.col("row").last()
     spans = held.group_by("process").agg(first=first, last=last)
@@ -55,10 +59,10 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     is_told = lacks_before | lacks_after
     alike = pl.col("least") >= _LIKE_OTHERS * pl.col("usual")
     comparable = ~at_end | pl.col("name").is_not_null()
-    is_unlike = comparable & alike & (pl.col("ops") < _LIKE_OTHERS * pl.col("least"))
+    is_unlike = comparable & alike & (pl.col("steady") < _LIKE_OTHERS * pl.col("least"))
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
-        .then(pl.when(is_told).then(pl.col("ops") >= pl.col("usual")).otherwise(~is_unlike))
+        .then(pl.when(is_told).then(pl.col("steady") >= pl.col("usual")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
