@@ -222,16 +222,17 @@ class Run:
 
         return identify(self.trace)
 
-    def verdict_meta(self) -> dict[str, Any]:
-        """Return what the run's processes do, and on what evidence, in words.
+    def verdict_meta(self, *, in_words: bool = True) -> dict[str, Any]:
+        """Return what the run's processes do.
 
         Returns
         -------
-        What `tracekit.analysis.verdict_meta` returns, and ``evidence``, sentences.
+        What `tracekit.analysis.verdict_meta` returns, and, if that is wanted in words, sentences of
+        ``evidence``.
         """
         from tracekit.analysis import verdict_evidence, verdict_meta
 
-        evidence = verdict_evidence(self.trace)
+        evidence = verdict_evidence(self.trace) if in_words else []
         return {**verdict_meta(self.trace), **({"evidence": evidence} if evidence else {})}
 
     def confusion(self) -> pl.DataFrame:

@@ -44,6 +44,7 @@ def collectives(
     rows, meta = opened.collectives_with_meta(
         split_keys(by), nccl_log=nccl_log or (), sizes=parse_sizes(sizes or [])
     )
+    meta |= opened.verdict_meta(in_words=False)
     meta["warnings"] = [*opened.warnings, *meta.get("warnings", [])]
     title = f"{opened.name} · collectives"
     return Listing("collectives", opened.name, rows, meta, title, "no collectives were recorded")

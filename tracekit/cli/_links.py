@@ -84,6 +84,7 @@ def links(
     meta = traffic.meta()
     if parameters is not None:
         meta["expected"] = traffic.expected(parse_count(parameters))
+    meta |= opened.verdict_meta(in_words=False)
     meta["warnings"] = [*opened.warnings, *meta["warnings"]]
     _draw(opened, traffic, matrix, drawing, timeline)
     empty = (
