@@ -106,7 +106,8 @@ def _all_pairs(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[list[Pairs], 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
     """Match calls that carry their number in a communicator; participants of one report are one."""
     once = [
-        each.drop_nulls("call_sequence").filter(pl.col("library") == "nccl")
+        each.drop_nulls("call_sequence")
+        .filter(pl.col("library") == "nccl", pl.col("operation") != "send_recv")
         .group_by(_NUMBER)
         .agg(pl.col("start").max(), pl.col("end").min(), size=pl.col("size").max())
         for each in (calls, others)
