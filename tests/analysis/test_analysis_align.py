@@ -73,6 +73,19 @@ def mixed(groups: dict[str, list[int]]) -> Trace:
     return builder.trace().with_tables({"reports": reports})
 
 
+def numbered(ends: list[int], first: int, count: int) -> Trace:
+    """A report of all_reduces that advanced tracing numbers in their communicator."""
+    builder = TraceBuilder()
+    for number, end in enumerate(ends, first):
+        told = {"commHash": "0x1a", "seqNumber": number, "count": count, "datatype": "float32"}
+        at = end - 1_500
+        builder.range(at, at + 100, "AllReduce", domain="NCCL", payload=json.dumps(told))
+        builder.op("ncclDevKernel_AllReduce_Sum", at + 5, start=end - 1_000, end=end,
+                   kind="collective", collective="all_reduce")  # fmt: skip
+    reports = pl.DataFrame([{"report": 0, "file": "f", "format": "x", "size": 1}])
+    return builder.trace().with_tables({"reports": reports})
+
+
 def together(*reports: Trace) -> Trace:
     return combine(aligned(reports))
 
@@ -179,6 +192,18 @@ class TestCollectives:
         kinds = ["all_gather"] * 20
         both = together(report(ENDS), report(ENDS, host="b", start=9, kinds=kinds))
         assert both.read("reports")["clock_reason"][1] == "their calls are not the same ones"
+
+    @pytest.mark.parametrize(("first", "size", "calls"), [(0, 8, 30), (5, 8, 25), (5, 9, None)])
+    def test_numbers_tell_what_order_does_not(
+        self, first: int, size: int, calls: int | None
+    ) -> None:
+        """Of collectives as regular as a clock, each says its number in the communicator."""
+        ticks = [10_000 * n for n in range(1, 31)]
+        later = [end - 777 for end in ticks[first:]]
+        both = [numbered(ticks, 0, 8), numbered(later, first, size)]
+        row = clock_evidence(both).row(1, named=True)
+        assert row["calls"] == calls
+        assert (row["known_by"], row["offset_ns"]) == (("collectives", 777) if calls else (None, 0))
 
     def test_an_order_that_fits_in_several_ways_is_refused(self) -> None:
         """Collectives that come as a clock ticks match shifted by one just as well."""

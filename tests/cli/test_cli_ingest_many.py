@@ -164,6 +164,6 @@ def test_reports_of_two_jobs_are_forced_to_be_one(tmp_path: Path) -> None:
     database.close()
     refused = tracekit("ingest", SAMPLE, copy, "--run", "job")
     assert refused.exit_code == 2
-    assert "force it to be one" in " ".join(refused.stderr.split())
+    assert "--force takes it anyway" in " ".join(refused.stderr.split())
     [row] = rows("ingest", SAMPLE, copy, "--run", "job", "--force")
     assert any("forced to be one run" in text for text in row["warnings"])

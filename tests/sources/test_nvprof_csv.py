@@ -22,7 +22,7 @@ from tracekit.errors import (
 )
 from tracekit.model import Trace
 from tracekit.sources import read
-from tracekit.sources.nvprof._csv import _times
+from tracekit.sources.nvprof._numbers import printed_times
 
 NAMES = (
     "Start", "Duration", "Size", "SrcMemType", "DstMemType", "Device", "Context", "Stream",
@@ -135,7 +135,7 @@ def test_exponents_are_as_decimals_are(number: float, unit: str) -> None:
     text = f"{number:.6e}"
     exact = (Decimal(text) * 10**digits).quantize(Decimal(1), ROUND_HALF_UP)
     frame = pl.DataFrame({"x": [text]})
-    assert frame.select(_times(frame["x"], digits)).item() == int(exact)
+    assert frame.select(printed_times(frame["x"], digits)).item() == int(exact)
 
 
 def test_the_first_op_may_start_at_zero(path):

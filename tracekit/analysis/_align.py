@@ -16,14 +16,12 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._clock_calls import best_fit, grouped
-from tracekit.analysis._clock_fit import Fit, Pairs, held_to
-from tracekit.analysis._collective_calls import joint_calls
+from tracekit.analysis._clock_calls import best_fit, grouped, joint_calls
+from tracekit.analysis._clock_fit import MOST_VIOLATIONS, Fit, Pairs, held_to
 from tracekit.model import Clock, Trace, same_machine
 
 _MOST_TRIES = 4
 """With so many other reports is one compared that has no clock yet."""
-_MOST_VIOLATIONS = 0.05
 
 _Match = tuple[Fit, Pairs] | str
 
@@ -173,7 +171,7 @@ class _Aligning:
         return (
             not isinstance(matched, str)
             and matched[0].refused is None
-            and check.violations > _MOST_VIOLATIONS * check.calls
+            and check.violations > MOST_VIOLATIONS * check.calls
         )
 
     def _calls_of(self, index: int, known: Sequence[int]) -> Alignment | None:

@@ -6,12 +6,39 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis._clock_fit import Fit, Ints, Pairs, fit, in_order
+from tracekit.analysis._collective_calls import participants
+from tracekit.model import Trace
 
+_JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives in which every participant waits for something of every other one."""
 _MOST = 4096
 """So many calls of a group tell what there is to tell."""
 _LANE = ("process", "device", "context", "stream")
 _NUMBER = ("group", "operation", "call_sequence")
 _TIMES = ("start", "end")
+
+
+def joint_calls(trace: Trace) -> pl.DataFrame:
+    """Return the calls that no participant leaves before all have entered, unmatched.
+
+    These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
+    that both send and receive.
+
+    Returns
+    -------
+    ``library, operation, communicator, ranks, call_sequence, message_bytes, process, device,
+    context, stream, start, end``, in order of time.
+    """
+    rows = participants(trace)
+    both = (pl.col("sends") > 0) & (pl.col("sends") < pl.col("api_calls"))
+    is_joint = pl.col("collective").is_in(_JOINT) | (both & (pl.col("kind") == "send_recv"))
+    return (
+        rows.filter(is_joint.fill_null(value=False))
+        .rename({"collective": "operation"})
+        .select("library", "operation", "communicator", "ranks", "call_sequence", "message_bytes",
+                "process", "device", "context", "stream", "start", "end")
+        .sort("start", "end")
+    )  # fmt: skip
 
 
 def grouped(calls: pl.DataFrame) -> pl.DataFrame:
@@ -79,7 +106,8 @@ def _all_pairs(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[list[Pairs], 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
     """Match calls that carry their number in a communicator; participants of one report are one."""
     once = [
-        each.drop_nulls("call_sequence").filter(pl.col("library") == "nccl")
+        each.drop_nulls("call_sequence")
+        .filter(pl.col("library") == "nccl", pl.col("operation") != "send_recv")
         .group_by(_NUMBER)
         .agg(pl.col("start").max(), pl.col("end").min(), size=pl.col("size").max())
         for each in (calls, others)

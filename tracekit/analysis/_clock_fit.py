@@ -17,7 +17,8 @@ _ENOUGH_FOR_DRIFT = 20
 _LONG_ENOUGH_FOR_DRIFT = 10_000_000_000
 _WELL_UNDER = 3
 """How many times what is left over has to go into the median call."""
-_MOST_VIOLATIONS = 0.05
+MOST_VIOLATIONS = 0.05
+"""What share of calls may end before they begin elsewhere, as matches go wrong now and then."""
 _SLACK = 2_000
 """By how much recorded times may be off, ns: two steps of traces that count in microseconds."""
 _FARTHEST = 512
@@ -156,7 +157,7 @@ def _judged(pairs: Pairs, offset: int, drift: float, since: int) -> Fit:
             f"ends of {len(pairs):,} matched calls differ by {low:+,} to {high:+,} ns, which is"
             f" too much beside a median call of {typical:,} ns"
         )
-    elif violations > _MOST_VIOLATIONS * len(pairs):
+    elif violations > MOST_VIOLATIONS * len(pairs):
         refused = f"{violations:,} of {len(pairs):,} matched calls end before they begin elsewhere"
     return Fit(offset, drift, since, len(pairs), typical, (low, high), violations, refused)
 

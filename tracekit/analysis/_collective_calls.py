@@ -47,8 +47,6 @@ _MPI = {
 
 ASSUMED = "mpi, not in place"
 """Source of sizes of MPI that hold unless the call was in place."""
-_JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Collectives in which every participant waits for something of every other one."""
 _OF_ALL = ("all_reduce", "all_gather")
 """Collectives of MPI of which a trace does not tell for certain whether they are in place."""
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -114,7 +112,7 @@ def find_collectives(
         else _Logged.of(log, processes.select("process", "pid", "host").collect())
     )  # fmt: skip
     notes: list[str] = []
-    rows = _participants(trace, logged, notes)
+    rows = participants(trace, logged, notes)
     rows = _with_user_sizes(rows, sizes or {})
     order = ("start", "end", "report", "process", "op")
     rows = rows.sort(order, nulls_last=True).with_columns(
@@ -131,30 +129,11 @@ def find_collectives(
     return Found(COLLECTIVE_CALLS.conform(rows), tuple(notes))
 
 
-def joint_calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls that no participant leaves before all have entered, unmatched.
-
-    These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
-    that both send and receive.
-
-    Returns
-    -------
-    ``library, operation, communicator, ranks, call_sequence, message_bytes, process, device,
-    context, stream, start, end``, in order of time.
-    """
-    rows = _participants(trace, None, [])
-    both = (pl.col("sends") > 0) & (pl.col("sends") < pl.col("api_calls"))
-    is_joint = pl.col("collective").is_in(_JOINT) | (both & (pl.col("kind") == "send_recv"))
-    return (
-        rows.filter(is_joint.fill_null(value=False))
-        .rename({"collective": "operation"})
-        .select("library", "operation", "communicator", "ranks", "call_sequence", "message_bytes",
-                "process", "device", "context", "stream", "start", "end")
-        .sort("start", "end")
-    )  # fmt: skip
-
-
-def _participants(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataFrame:
+def participants(
+    trace: Trace, logged: _Logged | None = None, notes: list[str] | None = None
+) -> pl.DataFrame:
+    """Return the kernels of NCCL and calls of MPI, each a participant, not matched yet."""
+    notes = [] if notes is None else notes
     kernels = _kernels(trace, logged, notes)
     return pl.concat([kernels, _mpi_calls(trace, notes)], how="diagonal_relaxed")
 

@@ -19,7 +19,7 @@ from tracekit.store._staging import file_errors
 _PATIENCE = 5.0
 """Seconds until what a worker has written must be seen here; network disks take their time."""
 _ONE_JOB = (
-    "a run is one execution of one job, so leave out the report of another, or force it to be one"
+    "a run is one execution of one job, so leave out the report of another; --force takes it anyway"
 )
 
 Foreign = Callable[[Sequence[Path], Sequence[str]], Mapping[int, str]]

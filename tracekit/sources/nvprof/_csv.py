@@ -23,6 +23,7 @@ from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
 from tracekit.sources.nvprof._names import readable, short_name
+from tracekit.sources.nvprof._numbers import printed_bytes, printed_times
 from tracekit.sources.nvprof._places import Places, processes, threads
 
 Progress = Callable[[str, int, int], None]
@@ -37,12 +38,6 @@ _NO_PROCESS = 0
 
 _TIME_DIGITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
 _SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_DECIMAL = r"^\d{1,15}(\.\d*)?$"
-_EXPONENT = r"^(\d)(?:\.(\d{0,15}))?[eE]([+-]?\d{1,2})$"
-"""How nvprof prints numbers below 0.01, and large ones."""
-_MOST = 1 << 61
-_MOST_DIGITS = 18
-_ZEROS = 100
 # Directions and kinds of memory by the numbers that CUPTI gives them.
 _DIRECTIONS = {direction: code for code, (direction, _) in COPY_KINDS.items()}
 _MEMORY = {
@@ -322,9 +317,9 @@ class _Work:
     def _ops(self, rows: pl.DataFrame) -> pl.DataFrame:
         units = self._units or {}
         ops = rows.select(
-            start=_times(rows["Start"], _TIME_DIGITS[units["Start"]]),
-            duration=_times(rows["Duration"], _TIME_DIGITS[units["Duration"]]),
-            bytes=_bytes(_SIZES.get(units.get("Size", ""))),
+            start=printed_times(rows["Start"], _TIME_DIGITS[units["Start"]]),
+            duration=printed_times(rows["Duration"], _TIME_DIGITS[units["Duration"]]),
+            bytes=printed_bytes(_SIZES.get(units.get("Size", ""))),
             pid=pl.lit(self._section_pid, pl.Int64),
             device=_gpu("Device"),
             src_device=_gpu("Src Dev"),
@@ -458,54 +453,6 @@ def _whole(column: str) -> pl.Expr:
 
 def _by_word(column: str, words: dict[str, int]) -> pl.Expr:
     return pl.col(column).replace_strict(words, default=0, return_dtype=pl.Int64)
-
-
-def _times(texts: pl.Series, digits: int) -> pl.Expr:
-    """Return times in ns, whichever way nvprof printed them."""
-    plain = _nanoseconds(texts.name, digits)
-    if not texts.str.contains("[eE]").any():
-        return plain
-    return pl.coalesce(plain, _of_exponent(pl.col(texts.name), digits))
-
-
-def _nanoseconds(column: str, digits: int) -> pl.Expr:
-    """Return decimals, of which ``10**digits`` ns are one, in ns; null where they are none.
-
-    They are taken from the digits of the text, since floating point numbers would round them.
-    """
-    text = pl.col(column)
-    parts = pl.when(text.str.contains(_DECIMAL)).then(text).str.splitn(".", 2).struct
-    whole = parts.field("field_0").cast(pl.Int64)
-    shown = parts.field("field_1").fill_null("").str.pad_end(digits + 1, "0")
-    part = (shown.str.slice(0, digits + 1).cast(pl.Int64) + 5) // 10
-    scale = int(10**digits)
-    return pl.when(whole <= _MOST // scale).then(whole) * scale + part
-
-
-def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
-    """Return the same of numbers with an exponent, such as ``2.048000e-03``.
-
-    The point is moved among digits that zeros surround, and the next digit rounds.
-    """
-    parts = text.str.extract_groups(_EXPONENT).struct
-    places = parts.field("3").str.strip_prefix("+").cast(pl.Int64) + 1 + digits
-    zeros = pl.lit("0" * _ZEROS)
-    fraction = parts.field("2").fill_null("")
-    shown = pl.concat_str([zeros, parts.field("1"), fraction, zeros])
-    fits = places.is_between(1 - _ZEROS, _MOST_DIGITS)
-    whole = pl.when(fits).then(shown.str.slice(0, places + _ZEROS)).cast(pl.Int64, strict=False)
-    following = shown.str.slice(places + _ZEROS, 1).cast(pl.Int64, strict=False)
-    return whole + (following >= 5).cast(pl.Int64)  # noqa: PLR2004
-
-
-def _bytes(unit: int | None) -> pl.Expr:
-    """Return sizes in bytes, rounded: nvprof printed them so."""
-    text = pl.col("Size")
-    if unit is None:
-        return pl.lit(None, pl.Int64)
-    is_number = text.str.contains(_DECIMAL) | text.str.contains(_EXPONENT)
-    size = pl.when(is_number).then(text).cast(pl.Float64) * unit
-    return pl.when(size < _MOST).then(size).round().cast(pl.Int64)
 
 
 def _devices(known: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
