@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import closure
 import data_parallel
 import peer_copies
 
@@ -20,6 +21,7 @@ def generate(folder: Path) -> None:
     data_parallel.write(data_parallel.MARKED, folder, "ddp_4gpu")
     data_parallel.write(data_parallel.UNMARKED, folder, "ddp_4gpu_no_backward_range")
     peer_copies.write(folder, "p2p_2gpu_start_end")
+    closure.write(folder, "closure_1gpu")
 
 
 if __name__ == "__main__":

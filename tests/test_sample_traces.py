@@ -18,7 +18,7 @@ from tracekit.model import Trace
 from tracekit.sources import read
 
 FOLDER = Path(__file__).resolve().parents[1] / "sample_traces"
-NAMES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")
+NAMES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end", "closure_1gpu")
 
 
 @cache
@@ -113,6 +113,7 @@ def test_nothing_but_the_truths_other_is_unexplained(name: str) -> None:
         ("ddp_4gpu", {"nvtx", "gradient_exchange", "backward_thread", "none"}),
         ("ddp_4gpu_no_backward_range", {"nvtx", "gradient_exchange", "backward_thread", "none"}),
         ("p2p_2gpu_start_end", {"process_range", "gradient_exchange", "none"}),
+        ("closure_1gpu", {"nvtx", "backward_thread", "none"}),
     ],
 )
 def test_how_the_stages_were_found(name: str, sources: set[str]) -> None:

@@ -15,7 +15,7 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
 
     The first and the last iteration with work may have been cut. Where iterations beyond hold no
     work at all there was a cut, and most likely in that iteration: it counts as whole if it holds
-    as many ops as the usual one between. Where nothing else says so it counts as cut if those
+    as many ops as the largest one between. Where nothing else says so it counts as cut if those
     between are alike and it holds over a tenth less than any of them. The last one that repetition
     tells ends before what follows its ranges, which the others hold, so its count says nothing.
 
@@ -36,7 +36,10 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
         pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
     )
     least = inner.group_by("process").agg(
-        least=pl.col("ops").min(), usual=pl.col("ops").median(), between=pl.len()
+        least=pl.col("ops").min(),
+        usual=pl.col("ops").median(),
+        most=pl.col("ops").max(),
+        between=pl.len(),
     )
     first, last = pl.col("row").first(), pl.col("row").last()
     spans = held.group_by("process").agg(first=first, last=last)
@@ -58,7 +61,7 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     is_unlike = comparable & alike & (pl.col("ops") < _LIKE_OTHERS * pl.col("least"))
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
-        .then(pl.when(is_told).then(pl.col("ops") >= pl.col("usual")).otherwise(~is_unlike))
+        .then(pl.when(is_told).then(pl.col("ops") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
