@@ -28,30 +28,10 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
     recorded
         Processes with recorded GPU work.
     """
-    edges = iterations.with_columns(
+    counted = iterations.with_columns(
         ops=pl.when(pl.col("process").is_in(recorded.implode())).then(counts)
     ).with_row_index("row")
-    held = edges.filter(pl.col("ops") > 0)
-    inner = held.filter(
-        pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
-    )
-    least = inner.group_by("process").agg(
-        least=pl.col("ops").min(),
-        usual=pl.col("ops").median(),
-        most=pl.col("ops").max(),
-        between=pl.len(),
-    )
-    first, last = pl.col("row").first(), pl.col("row").last()
-    spans = held.group_by("process").agg(first=first, last=last)
-    all_of = edges.group_by("process").agg(
-        first_of_all=pl.col("row").first(), last_of_all=pl.col("row").last()
-    )
-    known = (
-        edges.join(spans, on="process", how="left")
-        .join(all_of, on="process", how="left")
-        .join(least, on="process", how="left")
-        .sort("row")
-    )
+    known = _beside_others(counted)
     at_begin, at_end = pl.col("row") == pl.col("first"), pl.col("row") == pl.col("last")
     lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
@@ -65,7 +45,30 @@ def with_work(iterations: pl.DataFrame, counts: pl.Series, recorded: pl.Series) 
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
-    return known.with_columns(whole=whole).select(*iterations.columns, "ops", "whole")
+    return known.select(*iterations.columns, "ops", whole=whole)
+
+
+def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
+    """Add to each iteration what is known of all of its process.
+
+    Those are ``first_of_all, last_of_all``; of those with work ``first, last``; and how many there
+    are ``between`` these, with the ``least, usual, most`` ops that one of them holds.
+    """
+    row, ops = pl.col("row"), pl.col("ops")
+    held = counted.filter(ops > 0)
+    inner = held.filter(
+        pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
+    )
+    of_processes = (
+        counted.group_by("process").agg(first_of_all=row.first(), last_of_all=row.last()),
+        held.group_by("process").agg(first=row.first(), last=row.last()),
+        inner.group_by("process").agg(
+            least=ops.min(), usual=ops.median(), most=ops.max(), between=pl.len()
+        ),
+    )
+    for table in of_processes:
+        counted = counted.join(table, on="process", how="left", maintain_order="left")
+    return counted
 
 
 def cuts(iterations: pl.DataFrame) -> pl.DataFrame:
