@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import closure
 import data_parallel
 import peer_copies
 import star_update
@@ -22,6 +23,7 @@ def generate(folder: Path) -> None:
     data_parallel.write(data_parallel.UNMARKED, folder, "ddp_4gpu_no_backward_range")
     peer_copies.write(folder, "p2p_2gpu_start_end")
     star_update.write(folder, "p2p_4gpu_star")
+    closure.write(folder, "closure_1gpu")
 
 
 if __name__ == "__main__":

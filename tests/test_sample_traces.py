@@ -18,7 +18,13 @@ from tracekit.model import Trace
 from tracekit.sources import read
 
 FOLDER = Path(__file__).resolve().parents[1] / "sample_traces"
-NAMES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end", "p2p_4gpu_star")
+NAMES = (
+    "ddp_4gpu",
+    "ddp_4gpu_no_backward_range",
+    "p2p_2gpu_start_end",
+    "p2p_4gpu_star",
+    "closure_1gpu",
+)
 
 
 @cache
@@ -114,6 +120,7 @@ def test_nothing_but_the_truths_other_is_unexplained(name: str) -> None:
         ("ddp_4gpu_no_backward_range", {"nvtx", "gradient_exchange", "backward_thread", "none"}),
         ("p2p_2gpu_start_end", {"process_range", "gradient_exchange", "none"}),
         ("p2p_4gpu_star", {"nvtx", "gradient_exchange"}),
+        ("closure_1gpu", {"nvtx", "backward_thread", "none"}),
     ],
 )
 def test_how_the_stages_were_found(name: str, sources: set[str]) -> None:

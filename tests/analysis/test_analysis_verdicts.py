@@ -235,6 +235,4 @@ def test_evidence_in_words() -> None:
         "process 500: contradicted: one all-reduce",
         "process 501: other (as given): no sign of a network",
     ]
-    assert verdict_evidence(_trace(verdicts[1:], [])) == [
-        "other (as given): no sign of a network"
-    ]
+    assert verdict_evidence(_trace(verdicts[1:], [])) == ["other (as given): no sign of a network"]

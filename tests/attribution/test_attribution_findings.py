@@ -51,10 +51,8 @@ def test_nothing_is_said_of_what_is_in_order() -> None:
 )
 def test_a_cut(cut: str, where: str) -> None:
     found = _told(_verdict(cut=cut, iterations=1_200, with_work=1_013, whole=1_012))
-    assert found == (
-        f"the recording of GPU work is cut at its {where}: of 1,200 iterations 1,013 hold GPU "
-        "work, 1,012 of them whole",
-    )
+    text = f"the recording of GPU work is cut at its {where}"
+    assert found == (f"{text}: of 1,200 iterations 1,013 hold GPU work, 1,012 of them whole",)
 
 
 def test_iterations_without_any_work() -> None:

@@ -174,3 +174,13 @@ def test_of_a_file(export: Path, tmp_path: Path) -> None:
     assert meta["verdict"] == {"inference": 1}
     assert meta["evidence"][0] == "inference: 20 kernels of layers"
     assert "given" not in meta
+
+
+def test_of_a_file_that_is_said_to_train(export: Path, tmp_path: Path) -> None:
+    run, _ = tk.ingest(export, store=tmp_path / "store", verdict="training")
+    assert set(run.breakdown()["stage"].cast(pl.String)) == {"FP", "OTHER"}
+    meta = run.verdict_meta()
+    assert meta["verdict"] == {"training": 1}
+    assert meta["given"] is True
+    assert meta["weak"] == [{"stage": "FP", "source": "kernel_name", "share": 5 / 8}]
+    assert meta["evidence"][0] == "training (as given): 20 kernels of layers"

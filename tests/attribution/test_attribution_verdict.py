@@ -11,7 +11,7 @@ import pytest
 from chunk_helpers import recording_of
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit.attribution import Rules
+from tracekit.attribution import Rules, attribute
 from tracekit.attribution._verdict import counted, judge, kernel_signs
 from tracekit.errors import RuleError
 
@@ -171,3 +171,16 @@ def test_processes_are_judged_apart() -> None:
 )
 def test_numbers_with_nouns(number: int, noun: str, text: str) -> None:
     assert counted(number, noun) == text
+
+
+@pytest.mark.xfail(raises=KeyError, reason="iterations by structure want the process to be listed")
+def test_a_process_that_no_table_lists_may_have_a_period() -> None:
+    builder = TraceBuilder()
+    for n in range(40):
+        for place, name in enumerate(("gemm", "relu", "softmax")):
+            builder.op(name, 100 * n + 10 * place)
+    trace = builder.trace()
+    found = attribute(
+        trace.with_tables({"processes": trace.read("processes").head(0)}), default_rules()
+    )
+    assert found.read("iterations").height == 40

@@ -113,9 +113,7 @@ class Pair:
 
     def kept(self) -> pl.DataFrame:
         """Return of each iteration how many ops it had, and what part of these is left."""
-        counts = [
-            _ops(trace).drop_nulls("iteration").group_by(STEP).len() for trace in self.pair()
-        ]
+        counts = [_ops(trace).drop_nulls("iteration").group_by(STEP).len() for trace in self.pair()]
         known = self.whole.read("iterations").filter(pl.col("ops") > 0).select(*STEP, "start")
         joined = known.join(counts[0], on=STEP).join(counts[1], on=STEP, how="left", suffix="_left")
         part = pl.col("len_left").fill_null(0) / pl.col("len")
@@ -228,7 +226,6 @@ def test_a_warning_says_so(pair: Pair) -> None:
         assert told == []
         return
     where = {"begin": "beginning", "end": "end"}[verdict["cut"]]
-    assert told == [
-        f"the recording of GPU work is cut at its {where}: of {verdict['iterations']:,} iterations "
-        f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
-    ]
+    counts = f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
+    cut = f"the recording of GPU work is cut at its {where}"
+    assert told == [f"{cut}: of {verdict['iterations']:,} iterations {counts}"]

@@ -19,6 +19,7 @@ SAMPLES = {
     "ddp_4gpu": "3.11.1",
     "ddp_4gpu_no_backward_range": "3.0.0",
     "p2p_2gpu_start_end": "none-2020.4",
+    "closure_1gpu": "3.17.2",
 }
 VERSIONS = sorted(schema_versions())
 COLUMN = re.compile(r"\w+ (INTEGER|TEXT|REAL)( NOT NULL)?( PRIMARY KEY)?")

@@ -17,7 +17,7 @@ def with_work(
 
     The first and the last iteration with work may have been cut. Where iterations beyond hold no
     work at all there was a cut, and most likely in that iteration: it counts as whole if it holds
-    as many ops as the usual one between. Where nothing else says so it counts as cut if those
+    as many ops as the largest one between. Where nothing else says so it counts as cut if those
     between are alike and it holds over a tenth less than any of them. The last one that repetition
     tells ends before what follows its ranges, which the others hold, so its count says nothing.
 
@@ -32,27 +32,10 @@ def with_work(
     recorded
         Processes with recorded GPU work.
     """
-    edges = iterations.with_columns(
+    counted = iterations.with_columns(
         ops=pl.when(pl.col("process").is_in(recorded.implode())).then(counts), steady=steady
     ).with_row_index("row")
-    held = edges.filter(pl.col("ops") > 0)
-    inner = held.filter(
-        pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
-    )
-    least = inner.group_by("process").agg(
-        least=pl.col("steady").min(), usual=pl.col("steady").median(), between=pl.len()
-    )
-    first, last = pl.col("row").first(), pl.col("row").last()
-    spans = held.group_by("process").agg(first=first, last=last)
-    all_of = edges.group_by("process").agg(
-        first_of_all=pl.col("row").first(), last_of_all=pl.col("row").last()
-    )
-    known = (
-        edges.join(spans, on="process", how="left")
-        .join(all_of, on="process", how="left")
-        .join(least, on="process", how="left")
-        .sort("row")
-    )
+    known = _beside_others(counted)
     at_begin, at_end = pl.col("row") == pl.col("first"), pl.col("row") == pl.col("last")
     lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
@@ -62,11 +45,34 @@ def with_work(
     is_unlike = comparable & alike & (pl.col("steady") < _LIKE_OTHERS * pl.col("least"))
     enough = (
         pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
-        .then(pl.when(is_told).then(pl.col("steady") >= pl.col("usual")).otherwise(~is_unlike))
+        .then(pl.when(is_told).then(pl.col("steady") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
     whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
-    return known.with_columns(whole=whole).select(*iterations.columns, "ops", "whole")
+    return known.select(*iterations.columns, "ops", whole=whole)
+
+
+def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
+    """Add to each iteration what is known of all of its process.
+
+    Those are ``first_of_all, last_of_all``; of those with work ``first, last``; and how many there
+    are ``between`` these, with the ``least, usual, most`` ops that one of them holds.
+    """
+    row, steady = pl.col("row"), pl.col("steady")
+    held = counted.filter(pl.col("ops") > 0)
+    inner = held.filter(
+        pl.int_range(pl.len()).over("process").is_between(1, pl.len().over("process") - 2)
+    )
+    of_processes = (
+        counted.group_by("process").agg(first_of_all=row.first(), last_of_all=row.last()),
+        held.group_by("process").agg(first=row.first(), last=row.last()),
+        inner.group_by("process").agg(
+            least=steady.min(), usual=steady.median(), most=steady.max(), between=pl.len()
+        ),
+    )
+    for table in of_processes:
+        counted = counted.join(table, on="process", how="left", maintain_order="left")
+    return counted
 
 
 def cuts(iterations: pl.DataFrame) -> pl.DataFrame:
