@@ -78,14 +78,10 @@ class TestAStepThatIsCalledAnUpdate:
         assert len(steps(builder.attributed(step_is_update))) == STEPS
         assert builder.attributed(step_is_update).warnings == ()
 
-    @pytest.mark.xfail(
-        reason="a range that a rule gives a stage names no step; repetition tells where it begins"
-    )
     def test_leaves_the_iterations_where_they_are(self, step_is_update: Rules) -> None:
         builder = _steps(backward=True, thread=1)
         assert steps(builder.attributed(step_is_update)) == steps(builder.attributed())
 
-    @pytest.mark.xfail(reason="of start/end ranges only the one that is open alone says its stage")
     @pytest.mark.parametrize("backward", [True, False])
     def test_of_start_end_ranges(self, step_is_update: Rules, *, backward: bool) -> None:
         builder = _steps(backward=backward, thread=1, start_end=True)
@@ -191,7 +187,6 @@ def test_of_one_thread_without_backward_ranges_the_optimizer_holds_what_is_left(
     assert said["gradient"] == said["direction"] == {UPDATE}
 
 
-@pytest.mark.xfail(reason="of start/end ranges only the one that is open alone says its stage")
 @pytest.mark.parametrize("backward", [True, False])
 def test_a_closure_in_start_end_ranges(*, backward: bool) -> None:
     said = _said(_closures(LBFGS, backward=backward, start_end=True).attributed())

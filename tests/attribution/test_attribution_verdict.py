@@ -173,7 +173,6 @@ def test_numbers_with_nouns(number: int, noun: str, text: str) -> None:
     assert counted(number, noun) == text
 
 
-@pytest.mark.xfail(raises=KeyError, reason="iterations by structure want the process to be listed")
 def test_a_process_that_no_table_lists_may_have_a_period() -> None:
     builder = TraceBuilder()
     for n in range(40):

@@ -81,9 +81,9 @@ def test_which_are_whole(counts: list[int], expected: str) -> None:
 def test_the_last_one_that_repetition_tells_is_not_compared() -> None:
     table = _iterations([(0, 0)] * 5).with_columns(name=pl.lit(None, pl.String))
     counts, recorded = pl.Series([2, 10, 10, 10, 2]), pl.Series([0], dtype=pl.Int32)
-    assert with_work(table, counts, counts, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
+    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
     counts = pl.Series([10, 10, 10, 2, 0])
-    assert with_work(table, counts, counts, counts, recorded)["whole"].to_list() == [
+    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [
         *[True] * 3,
         *[False] * 2,
     ]

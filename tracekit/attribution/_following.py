@@ -73,7 +73,7 @@ class Follower:
         threads = may_serve.size
         self._open, self._staged = Stacks(threads, values=2), Stacks(threads, values=1)
         self._flagged = tuple(np.full(threads, _NEVER) for _ in range(2))
-        self._shared = np.full((trainers.size, len(STAGES)), _NEVER)
+        self._shared = np.full((trainers.size, len(STAGES), 2), _NEVER)
         self._paths = PathTree()
         counts = (np.zeros(threads, np.int64) for _ in range(3))
         self.threads = (*counts, np.full(threads, -1), may_serve)

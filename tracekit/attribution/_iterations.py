@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._passes import outermost, passes_of
+from tracekit.attribution._passes import outermost, passes_of, ranges_around_passes
 from tracekit.attribution._rules import Rules
 from tracekit.errors import MissingDataError
 
@@ -55,8 +55,8 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
         If the user names the ranges that are steps, and there is none.
     """
     outside = ranges.filter(~pl.col("apart"))
-    named = _named(outside, training)
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
+    named = _named(outside if chosen else _without_updates(outside, training), training)
     if chosen:
         if named.is_empty():
             raise MissingDataError(
@@ -69,6 +69,13 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
     )
+
+
+def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Drop updates from what may be steps, unless they are around passes."""
+    around = pl.col("range").is_in(ranges_around_passes(ranges, training).implode())
+    is_update = (pl.col("stage") == "WU").fill_null(value=False)
+    return ranges.filter(~is_update | around)
 
 
 def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:

@@ -25,8 +25,8 @@ Opened: TypeAlias = tuple[Arrays, Arrays, Arrays, Array]
 
 PASSES = 3
 """The first places in the list of stages are of passes: FP, BP and WU."""
-METRIC_EVALUATION = 4
-"""The place of ME in the list of stages."""
+UPDATE, METRIC_EVALUATION = 2, 4
+"""The places of WU and ME in the list of stages."""
 
 EVALUATES, DIFFERENTIATES, COVERED, BEGINS, APART = 1, 2, 4, 8, 16
 """Flags of a range: it lies in a range of metric evaluation; in an autograd marker; in a range of
@@ -324,15 +324,29 @@ def open_on(thread: int, now: int, opened: Opened) -> tuple[int, int, int]:
 
 
 @inner
-def open_in(process: int, now: int, until: Array) -> int:
-    """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open."""
-    if until[process, METRIC_EVALUATION] > now:
+def open_in(process: int, now: int, shared: Array) -> int:
+    """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open.
+
+    An update that is open around a pass does not count.
+    """
+    spans = shared[process]
+    if spans[METRIC_EVALUATION, 1] > now:
         return METRIC_EVALUATION + 1
-    only, count = 0, 0
-    for stage in range(until.shape[1]):
-        if until[process, stage] > now:
+    only, count, around = 0, 0, spans[UPDATE]
+    for stage in range(spans.shape[0]):
+        begin, until = spans[stage]
+        if until > now:
             only, count = stage + 1, count + 1
+            if stage < UPDATE and around[0] <= begin and now < around[1] and until <= around[1]:
+                return only
     return only if count == 1 else 0
+
+
+@inner
+def share(process: int, stage: int, now: int, until: int, shared: Array) -> None:
+    """Open a start/end range in its process, if it means a stage."""
+    if stage >= 0 and until > shared[process, stage, 1]:
+        shared[process, stage, 0], shared[process, stage, 1] = now, until
 
 
 @inner
@@ -346,9 +360,7 @@ def pass_range(
     if 2 * (paths[4][0] + 1) > paths[0].size:
         return FULL_PATHS
     if not pushes[row]:
-        if stage[row] >= 0:
-            of_process = shared[process[row]]
-            of_process[stage[row]] = max(of_process[stage[row]], until)
+        share(process[row], stage[row], now, until, shared)
         out[row] = path_number(-1, label, paths)
         return MORE_ROWS
     top = close(on, now, until, pushed)
@@ -429,7 +441,7 @@ def follow(
         ``ranges, staged, flagged, shared``. On each thread, the stacks of what is open with the
         values ``number, path``, and of what has a stage with the value ``stage``; until when a
         range of metric evaluation is open, and an autograd marker. For each process and stage,
-        until when a start/end range of that stage is open.
+        the begin and the end of the start/end range of that stage that ends last.
     steps
         ``first, start, end, number, at`` as for `note_steps`: training steps.
     windows

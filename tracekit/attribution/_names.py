@@ -95,14 +95,17 @@ _NAME = {"domain": pl.String, "base": pl.String}
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Add ``rule``, the first of the list ``iteration`` that a base name matches, and ``number``.
 
-    A name that means a stage is none of a training step, unless the rule says that it may be.
+    A name that means a stage is none of a training step, unless the rule says that it may be, or
+    it is called an update, which may be around all that a step does.
     """
     entries = rules["iteration"]
     rule: list[pl.Expr] = [pl.lit(None, pl.Int32)]
     number: list[pl.Expr] = [pl.lit(None, pl.Int64)]
     for i in reversed(range(len(entries))):
         pattern = entries[i]["name"]
-        may = pl.lit(value=bool(entries[i].get("any_stage"))) | pl.col("stage").is_null()
+        may = pl.lit(value=bool(entries[i].get("any_stage"))) | (
+            pl.col("stage").fill_null("WU") == "WU"
+        )
         matches = pl.col("base").str.contains(pattern).fill_null(value=False) & may
         rule.insert(0, pl.when(matches).then(pl.lit(i, pl.Int32)))
         if pl.Series([""]).str.extract_groups(pattern).struct.fields:

@@ -21,9 +21,7 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     training
         The training threads.
     """
-    passes = ranges.filter(pl.col("stage").is_in(PASSES)).join(
-        training, on=["process", "thread"], how="semi"
-    )
+    passes = _passes_on(ranges, training)
     containers = _containers(passes)
     if containers.is_empty():
         return passes.filter(~pl.col("covered"))
@@ -32,6 +30,28 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     said = passes.filter(~is_container & (~pl.col("covered") | in_container))
     ended = passes.filter(is_container & (pl.col("stage") == "WU") & ~pl.col("covered"))
     return pl.concat([_without_clearing(said, in_container), ended.with_columns(start="end")])
+
+
+def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Series:
+    """Return the ranges whose name means a pass and that are around passes; see `passes_of`."""
+    return _containers(_passes_on(ranges, training))
+
+
+def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Return what means a pass on training threads, with the start/end update around it if any."""
+    passes = ranges.filter(pl.col("stage").is_in(PASSES)).join(
+        training, on=["process", "thread"], how="semi"
+    )
+    shared = passes.filter(~pl.col("pushes") & (pl.col("stage") == "WU"))
+    if shared.is_empty():
+        return passes
+    updates = outermost(shared).select("process", update="range", begin="start", until="end")
+    found = passes.sort("start").join_asof(
+        updates, left_on="start", right_on="begin", by="process", check_sortedness=False
+    )
+    holds = (pl.col("until") >= pl.col("end")) & (pl.col("update") != pl.col("range"))
+    around = pl.coalesce("around", pl.when(holds).then("update"))
+    return found.with_columns(around=around).select(passes.columns)
 
 
 def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFrame:

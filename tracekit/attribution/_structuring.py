@@ -51,7 +51,7 @@ class Structures:
         """Return the steps of processes as rows of the canonical table of iterations."""
         tables = [
             self.of[process].steps.select(
-                report=pl.lit(reports[process], pl.Int32),
+                report=pl.lit(reports.get(process, 0), pl.Int32),
                 process=pl.lit(process, pl.Int32),
                 thread=pl.lit(None, pl.Int32),
                 iteration=pl.col("step").cast(pl.Int64),
