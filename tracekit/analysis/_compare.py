@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis._headline import headline
-from tracekit.analysis._kernel_names import with_normalised_names
+from tracekit.analysis._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._per_iteration import (
     PARTS,
@@ -175,6 +175,8 @@ def compare(
     reasons = comparability(a, b, labels, names=names, by=keys)
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
+    elif "kernel" in keys:
+        a, b = with_names_alike(a, b)
     measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
