@@ -29,9 +29,9 @@ PUBLIC = {
         breakdown_meta breakdown_with_meta capabilities check_limit collective_calls collectives
         collectives_meta collectives_with_meta communicators comparability compare
         copy_transfers crossings epoch_bytes epoch_time expected_traffic features identify
-        images_per_step iterations_per_epoch largest_batch latency latency_meta latency_speedup
-        link_counters link_timeline links memory_at memory_extra memory_growth memory_use
-        memory_use_with_meta message_histogram nccl_calls normalised_name overhead
+        idle_ranges images_per_step iterations_per_epoch largest_batch latency latency_meta
+        latency_speedup link_counters link_timeline links memory_at memory_extra memory_growth
+        memory_use memory_use_with_meta message_histogram nccl_calls normalised_name overhead
         overhead_matrix overhead_meta parse_keys parse_link_keys pointer_queries
         pointer_queries_meta profiler_overhead query read_memory_table read_times scaling
         scaling_meta share_meaning speedup_by_class staging staging_calls study study_row

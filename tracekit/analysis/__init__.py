@@ -29,6 +29,7 @@ from tracekit.analysis._epochs import (
     iterations_per_epoch,
 )
 from tracekit.analysis._features import capabilities, features
+from tracekit.analysis._idle import idle_ranges
 from tracekit.analysis._kernel_names import normalised_name
 from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
 from tracekit.analysis._labels import batch_label
@@ -103,6 +104,7 @@ __all__ = [
     "expected_traffic",
     "features",
     "identify",
+    "idle_ranges",
     "images_per_step",
     "iterations_per_epoch",
     "largest_batch",
