@@ -30,10 +30,10 @@ PUBLIC = {
         clock_evidence collective_calls collectives collectives_meta
         collectives_with_meta communicators comparability compare confusion
         copy_transfers crossings epoch_bytes epoch_time expected_traffic features
-        identify images_per_step iterations_per_epoch largest_batch latency latency_meta
-        latency_speedup link_counters link_timeline links memory_at memory_extra
-        memory_growth memory_use memory_use_with_meta message_histogram nccl_calls
-        normalised_name overhead overhead_matrix overhead_meta parse_keys
+        identify idle_ranges images_per_step iterations_per_epoch largest_batch latency
+        latency_meta latency_speedup link_counters link_timeline links memory_at
+        memory_extra memory_growth memory_use memory_use_with_meta message_histogram
+        nccl_calls normalised_name overhead overhead_matrix overhead_meta parse_keys
         parse_link_keys pointer_queries pointer_queries_meta profiler_overhead
         projected_ranges query range_paths read_memory_table read_times scaling
         scaling_meta share_meaning speedup_by_class staging staging_calls study
@@ -46,10 +46,9 @@ PUBLIC = {
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
         bus_factor find_machine find_rings is_topology link_table load_preset machine_of
-        machine_toml nvlink_of place preset_names problems read_machine_toml read_nccl_log
-        read_topology recognise relay_table ring_bytes route_table shares star_bytes
-        unknown_bandwidths
-        with_bandwidths
+        machine_toml nvlink_of place preset_names problems read_machine_toml
+        read_nccl_log read_topology recognise relay_table ring_bytes route_table shares
+        star_bytes unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
         CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES EVIDENCE
@@ -62,11 +61,12 @@ PUBLIC = {
         path_texts replace_table same_machine union_length with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure colour_of
-        comparison_figure figure_layout figure_text heat_figure histogram_figure html
-        latency_figure machine_figure matrix_figure memory_figure memory_fit_figure
-        overhead_figure printable records save_figure scaling_figure stage_bars_figure terminal
-        to_csv to_json to_markdown to_parquet utilisation_figure
+        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
+        colour_of comparison_figure figure_layout figure_text heat_figure
+        histogram_figure html latency_figure machine_figure matrix_figure memory_figure
+        memory_fit_figure overhead_figure printable records save_figure scaling_figure
+        stage_bars_figure terminal to_csv to_json to_markdown to_parquet
+        utilisation_figure
     """,
     "tracekit.recording": """
         Configuration LAUNCHERS Launch Nsys Plan Study Wanted file_name find_nsys gpu_count

@@ -638,6 +638,21 @@ def test_stages_that_are_guessed_in_one_run_alone_are_not_compared() -> None:
     assert compare(known, guessed, "kernel").meta["not_comparable"] == []
 
 
+def test_kernels_whose_names_differ_in_blanks_are_one() -> None:
+    runs = [
+        run.with_tables({"ops": run.read("ops").with_columns(
+            name=pl.col("name").cast(pl.String).replace({"fw": name}).cast(pl.Categorical())
+        )})
+        for run, name in (
+            (_run(A), "void f<2>(double *, int&)"), (_run(B), "void f<2>(double*,int &)")
+        )
+    ]  # fmt: skip
+    table = compare(runs[0], runs[1], "kernel").table
+    assert sorted(table.select("name", "a_ns", "b_ns", "only_in").rows()) == [
+        ("sgd", 20, 20, None), ("void f<2>(double *, int&)", 500, 450, None),
+    ]  # fmt: skip
+
+
 def test_annotated_steps_without_work_are_not_compared() -> None:
     run = _run(A)
     cut = run.with_tables({"ops": run.read("ops").filter(pl.col("launch_start") < 4 * STEP)})

@@ -56,10 +56,10 @@ def test_stages_add_up_to_the_window(steps: Trace) -> None:
 
 def test_iterations_are_the_time_of_their_ranges(steps: Trace) -> None:
     table = breakdown(steps, "iteration")
-    assert table.select("iteration", "window_ns", "idle_ns").rows() == [
-        (0, 900, 50),
-        (1, 900, 50),
-        (None, 100, 20),
+    # The first step goes on until the second one begins, 100 ns later, of which 80 are in a stage.
+    assert table.select("iteration", "window_ns", "idle_ns", "between_ns").rows() == [
+        (0, 1000, 50, 20),
+        (1, 900, 50, 0),
     ]
     by_stage = breakdown(steps, "stage,iteration").filter(pl.col("stage") == "IO")
     assert by_stage.select("iteration", "ranges", "busy_ns", "exposed_ns").rows() == [

@@ -20,7 +20,7 @@ from tracekit.analysis._memory import (
     memory_use_with_meta,
 )
 from tracekit.errors import UsageError
-from tracekit.model import Trace
+from tracekit.model import ITERATIONS, Trace
 
 GB = 10**9
 START = 1_700_000_000 * GB
@@ -316,6 +316,17 @@ class TestAllocator:
         assert table["extra_percent"].to_list() == [400.0, -80.0]
         assert table["share"].to_list() == [200 / (16 * GB), 40 / (16 * GB)]
         assert "context" in table["note"][0]
+
+    def test_what_the_first_iteration_allocates_ahead_of_its_first_kernel_is_of_training(
+        self,
+    ) -> None:
+        trace = run([event(10, 100, 100), event(80, 50, 150), event(90, -40, 110)])
+        step = {"report": 0, "process": 0, "thread": 0, "iteration": 0, "name": "step 0",
+                "start": 70, "end": 400}  # fmt: skip
+        stepped = trace.with_tables({"iterations": ITERATIONS.conform(pl.DataFrame([step]))})
+        uses = [memory_use(each).row(0, named=True) for each in (trace, stepped)]
+        assert [row["pre_bytes"] for row in uses] == [150, 100]
+        assert uses[1]["training_bytes"] == 150
 
     def test_what_was_in_use_as_training_began_counts_for_both(self) -> None:
         row = memory_use(run([event(10, 100, 100), event(150, -40, 60)])).row(0, named=True)

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta, overhead, scaling, scaling_meta
+from tracekit.analysis import (
+    breakdown,
+    breakdown_meta,
+    overhead,
+    overhead_meta,
+    scaling,
+    scaling_meta,
+)
 from tracekit.analysis._study import STUDY, study, study_row, study_stages
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
@@ -519,3 +526,34 @@ def test_stages_of_a_study() -> None:
     assert found.filter(stage="FP+BP", gpus=2).select("exposed_ns", "runs").rows() == [(15.0, 2)]
     assert found["network"].unique().to_list() == ["lenet"]
     assert four["exposed_ns"].sum() == 100.0
+
+
+def test_runs_that_no_label_tells_apart_are_not_pooled() -> None:
+    """Two programs without labels are two bars, and stand on no curve of scaling."""
+    named = {"network": "lenet", "batch": "16", "gpus": "1", "method": "p2p"}
+    bare = {"gpus": "1", "method": "p2p"}
+    lengths = {"one": (bare, 100), "two": (bare, 500),
+               "first": (named, 100), "again": (named, 300)}  # fmt: skip
+    rows = []
+    for name, (labels, length) in lengths.items():
+        builder = TraceBuilder()
+        builder.iteration(0, 0, 10)
+        _op(builder, "FP", 0, length)
+        rows.append(study_row(_numbered(builder), labels, name))
+    table = study(rows)
+    passes = study_stages(table).filter(stage="FP+BP")
+    columns = ("run", "runs", "low_ns", "high_ns", "exposed_ns")
+    assert sorted(passes.select(columns).rows(), key=str) == [
+        ("one", 1, 100, 100, 100), ("two", 1, 500, 500, 500), (None, 2, 100, 300, 200),
+    ]  # fmt: skip
+    apart = study_stages(table, apart=True).filter(stage="FP+BP")
+    assert sorted(apart["run"]) == ["again", "first", "one", "two"]
+    for found, meta in (
+        (scaling(table), scaling_meta(table)), (overhead(table), overhead_meta(table))
+    ):  # fmt: skip
+        assert found["network"].to_list() == ["lenet"]
+        assert meta["warnings"][0].startswith("left out: one, two; they lack labels")
+    scaled = scaling(table).row(0, named=True)
+    assert [scaled[name] for name in ("runs", "time_ns", "time_low_ns", "time_high_ns")] == [
+        2, 200, 100, 300,
+    ]  # fmt: skip

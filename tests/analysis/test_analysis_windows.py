@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta, compare, study_row
+from tracekit.analysis import breakdown, breakdown_meta, compare, idle_ranges, study_row
 from tracekit.analysis._per_iteration import PARTS
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
@@ -393,3 +393,47 @@ def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
     every = breakdown(trace, "stage")
     inside_and_out = found.table.filter(found.table["stage"].is_in(list(STAGES)))
     assert set(inside_and_out["stage"]) == set(every["stage"])
+
+
+def test_idle_time_by_the_range_that_the_host_is_in() -> None:
+    """Nothing runs from 20 to 60 and from 70 to 100, in step 0, and from 110 to 115 in step 1."""
+    builder = TraceBuilder()
+    for number in range(2):
+        at = 100 * number
+        builder.iteration(number, at, at + 90)
+        builder.range(at, at + 90, f"step {number}")
+        builder.range(at + 30, at + 50, "loss.item, seq = 3")
+        builder.range(at + 65, at + 80, "optimizer")
+        builder.op("fw", at=at + 1, start=at, end=at + 20, stage="FP")
+    builder.range(25, 75, "other thread", thread=1)
+    builder.op("bw", at=40, start=60, end=70, stage="BP")
+    builder.op("bw", at=140, start=125, end=130, stage="BP")
+    trace = builder.trace()
+    found = idle_ranges(trace)
+    # 20 to 30, 50 to 60 and 80 to 90 in the step itself; 70 to 80 in the optimizer; 120 to 125.
+    assert found.rows() == [("step N", 35), ("loss.item", 20), ("optimizer", 10)]
+    parts = compare(trace, trace)
+    assert parts.contributions.filter(part="idle")["a_total_ns"].item() == 65
+    assert parts.contributions.filter(part="between")["a_total_ns"].item() == 10
+    assert parts.meta["notes"][0] == (
+        "idle in A, by where the host was: step N 18 ns, loss.item 10 ns, optimizer 5 ns"
+    )
+    assert idle_ranges(trace, skip=1).rows() == [("step N", 5)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(ops=OPS, steps=STEPS, spans=st.lists(st.tuples(st.integers(-3, 45), st.integers(1, 9))))
+def test_idle_ranges_add_up_to_idle_time(
+    ops: list[Op], steps: Steps, spans: list[tuple[int, int]]
+) -> None:
+    trace = _trace(ops, steps)
+    builder = TraceBuilder()
+    for number, (start, length) in enumerate(sorted(spans)):
+        # One after the other on the training thread of process 0.
+        at = start + 50 * number
+        builder.range(at, at + length, "a range")
+    trace = trace.with_tables({"ranges": builder.trace().read("ranges")})
+    found = compare(trace, trace)
+    if found.meta["a_iterations"]:
+        idle = found.contributions.filter(part="idle")["a_total_ns"].item()
+        assert idle_ranges(trace)["idle_ns"].sum() == idle

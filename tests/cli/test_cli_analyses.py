@@ -109,6 +109,9 @@ def test_the_title_says_which_run_and_what(stored: Path) -> None:
     assert tracekit("breakdown", "--by", "stage,device").stdout.startswith(
         " ddp · time by stage, device\n"
     )
+    assert tracekit("breakdown").stdout.startswith(" ddp · time by stage · sum over 4 GPUs\n")
+    by_step = tracekit("breakdown", "--by", "iteration").stdout
+    assert by_step.startswith(" ddp · time by iteration · ms/step/GPU\n")
 
 
 def test_info(stored: Path) -> None:

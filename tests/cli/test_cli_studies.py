@@ -206,6 +206,8 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         "overhead": ["overhead", "--table", TIMES, "--figure"],
         "heat": ["overhead", "--table", TIMES, "--heat-map"],
         "memory": ["memory", "--table", MEMORY, "--figure"],
+        "extra": ["memory", "--table", MEMORY, "--what", "extra", "--figure"],
+        "growth": ["memory", "--table", MEMORY, "--what", "growth", "--figure"],
         "fit": ["memory", "--table", MEMORY, "--what", "largest-batch", "--capacity", "16GB",
                 "--figure"],
         "latency": ["latency", "--bytes", "all_reduce=8MB", "--figure"],
@@ -215,6 +217,8 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         done = tracekit(*words, tmp_path / f"{name}.html")
         assert done.exit_code == 0, (name, done.stderr)
         assert "plotly" in (tmp_path / f"{name}.html").read_text().lower()
+    assert "extra memory (%)" in (tmp_path / "extra.html").read_text()
+    assert "growth (%)" in (tmp_path / "growth.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -96,23 +96,24 @@ def test_the_line_ends_at_the_largest_batch_with_its_interval() -> None:
         [("A", 0.125 * GB, 2.0 * GB, 12 * GB, 80, 12 * GB, 11 * GB, 13 * GB)],
         capacity_bytes=16 * GB,
     )
-    points, line, whisker = figure.data
-    assert points.name == "measured: largest batch 80"
+    points, line, beyond, whisker = figure.data
+    assert points.name == "measured; largest batch 80, extrapolated"
     assert (points.x, points.y) == ((16, 32), (4.0, 6.0))
-    assert (line.x, line.y) == ((0, 80), (2.0, 12.0))
+    assert (line.x, line.y, line.line.dash) == ((0, 32), (2.0, 6.0), "solid")
+    assert (beyond.x, beyond.y, beyond.line.dash) == ((32, 80), (6.0, 12.0), "dash")
     assert (whisker.x, whisker.y) == ((80, 80), (11.0, 13.0))
     assert {"capacity<br>16.00 GB", "usable<br>12.00 GB"} <= set(texts(figure))
     assert [shape.y0 for shape in figure.layout.shapes] == [12.0, 16.0]
 
 
-def test_a_line_that_reaches_far_is_cut_and_has_its_number() -> None:
+def test_a_line_that_reaches_far_ends_where_it_crosses_and_has_its_number() -> None:
     figure = fitted(
         [("A", 16, 4 * GB), ("B", 16, 4 * GB)],
         [("A", 1.0, 4.0 * GB, 12 * GB, 9000, 12 * GB, 1, 999 * GB)],
     )
-    assert figure.data[0].name == "A: largest batch 9,000"
-    assert figure.data[1].x == (0, 64)
-    assert [trace.name for trace in figure.data] == ["A: largest batch 9,000", None, "B"]
+    first = "A; largest batch 9,000, extrapolated"
+    assert figure.data[2].x == (16, 9000)
+    assert [trace.name for trace in figure.data] == [first, None, None, None, "B"]
 
 
 def test_the_interval_along_a_line() -> None:
@@ -121,7 +122,7 @@ def test_the_interval_along_a_line() -> None:
     line = pl.DataFrame(fit, FIT, orient="row").drop("network")
     points = pl.DataFrame({"batch": [16], "training_bytes": [4]})
     figure = memory_fit_figure(points, line, title="", subtitle="", curve=curve)
-    band = figure.data[2]
+    band = figure.data[3]
     assert (band.x, band.y) == ((0, 32, 32, 0), (3.0, 7.0, 5.0, 1.0))
     assert "band: 95 % prediction interval" in texts(figure)
 

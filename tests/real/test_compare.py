@@ -166,8 +166,8 @@ def test_swapping_flips_every_sign(compared: Callable[..., Comparison], by: str)
         assert turned == both["verdict_of_mirror"].to_list()
 
 
-# Step, idle time inside of step ranges and between them, by SQL alone: the first op and the last one
-# that calls inside of the ranges launched, and the gaps of all ops between these two.
+# Step, idle time inside of step ranges and between them, by SQL alone: the first op and the last
+# one that calls inside of the ranges launched, and the gaps of all ops between these two.
 _BY_SQL = """
     WITH steps AS (
         SELECT n.start, n.end FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId
@@ -180,7 +180,8 @@ _BY_SQL = """
         SELECT o.start, o.end, r.start AS at
         FROM ops o JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId)),
     edges AS (
-        SELECT (SELECT MIN(start) FROM launched WHERE at >= (SELECT MIN(start) FROM steps)) AS first,
+        SELECT
+            (SELECT MIN(start) FROM launched WHERE at >= (SELECT MIN(start) FROM steps)) AS first,
             (SELECT MAX(end) FROM launched WHERE at BETWEEN
                 (SELECT MAX(start) FROM steps) AND (SELECT MAX(end) FROM steps)) AS last),
     inside AS (
@@ -200,18 +201,18 @@ _BY_SQL = """
 FIRST_LINES = {
     ("mnist_1xa100_phases", "mnist_1xa100_first_optimization"): (
         "Batch [0-9]*",
-        r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown, .*; "
-        r"carried by time between steps.* \(-35.85 ms\)",
+        (r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown, .*; "
+         r"carried by time between steps.* \(-35.85 ms\)"),
     ),
     ("unet_1xa100_4workers", "unet_1xa100_dali"): (
         "step [0-9]*",
-        r"step: 1.24 s in A, 1.20 s in B: faster by 41.02 ms \(-3.3 %\); shown, .*; "
-        r"carried by IO \(-21.51 ms\); not comparable \(.*40GB in A, .*80GB in B\)",
+        (r"step: 1.24 s in A, 1.20 s in B: faster by 41.02 ms \(-3.3 %\); shown, .*; "
+         r"carried by IO \(-21.51 ms\); not comparable \(.*40GB in A, .*80GB in B\)"),
     ),
     ("unet_1xgpu_dali", "unet_1xgpu_dali_amp"): (
         "step [0-9]*",
-        r"step: 166.58 ms in A, 149.93 ms in B: faster by 16.65 ms \(-10.0 %\); not shown, .*; "
-        r"carried by BP \(-38.31 ms\)",
+        (r"step: 166.58 ms in A, 149.93 ms in B: faster by 16.65 ms \(-10.0 %\); not shown, .*; "
+         r"carried by BP \(-38.31 ms\)"),
     ),
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ from tracekit.analysis._epochs import (
     iterations_per_epoch,
 )
 from tracekit.analysis._features import capabilities, features
+from tracekit.analysis._idle import idle_ranges
 from tracekit.analysis._inclusive import projected_ranges
 from tracekit.analysis._kernel_names import normalised_name
 from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
@@ -111,6 +112,7 @@ __all__ = [
     "expected_traffic",
     "features",
     "identify",
+    "idle_ranges",
     "images_per_step",
     "iterations_per_epoch",
     "largest_batch",

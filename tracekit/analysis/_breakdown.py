@@ -159,7 +159,9 @@ def breakdown_with_meta(
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
     meta = _meta(work, found, skip)
-    return table, {**meta, **_denominator(meta, is_of_steps=False), **outliers}
+    # By device no row is a sum over several.
+    over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
+    return table, {**meta, **over, **outliers}
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:

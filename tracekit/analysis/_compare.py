@@ -11,8 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._comparability import comparability, empty_steps, has_iterations
-from tracekit.analysis._headline import headline
-from tracekit.analysis._kernel_names import with_normalised_names
+from tracekit.analysis._headline import headline, length_text
+from tracekit.analysis._idle import idle_ranges
+from tracekit.analysis._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._per_iteration import (
     PARTS,
@@ -36,6 +37,8 @@ TOTALS = ("a_total_ns", "b_total_ns")
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
+_FEW = 4
+"""So many ranges are named in which the host was."""
 Counts = NDArray[np.int64]
 """Over how many devices each row is added."""
 
@@ -176,6 +179,8 @@ def compare(
     reasons = comparability(a, b, labels, names=names, by=keys)
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
+    elif "kernel" in keys:
+        a, b = with_names_alike(a, b)
     if "range" in keys:
         a, b = with_one_tree([a, b])
     measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
@@ -202,7 +207,11 @@ def compare(
         "per": _per(keys, is_host=not has_ops(a)),
         "step": step,
         "not_comparable": reasons,
-        "notes": [*_notes(a, b, measured, names), *_outside(table)],
+        "notes": [
+            *_notes(a, b, measured, names),
+            *_idle_notes((a, b), measured, keys, skip),
+            *_outside(table),
+        ],
         "method": METHOD,
         **({} if has_ops(a) else {"basis": HOST}),
     }
@@ -249,6 +258,26 @@ def _measured(
     if not (whole or all(run.iterations for run in found)):
         found = measure(as_one=True)
     return found, reasons
+
+
+def _idle_notes(
+    runs: tuple[Trace, Trace], measured: Sequence[Measured], keys: tuple[str, ...], skip: int
+) -> list[str]:
+    """Say in which ranges the hosts were while nothing ran inside steps."""
+    if keys not in (("stage",), ("step",)):
+        return []
+    found = []
+    for side, run, numbers in zip("AB", runs, measured, strict=True):
+        if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
+            continue
+        ranges = idle_ranges(run, skip=skip).head(_FEW)
+        over = len(numbers.iterations) * numbers.devices
+        parts = [
+            f"{name or 'no range'} {length_text(idle / over)}" for name, idle in ranges.iter_rows()
+        ]
+        if parts:
+            found.append(f"idle in {side}, by where the host was: {', '.join(parts)}")
+    return found
 
 
 def _outside(table: pl.DataFrame) -> list[str]:

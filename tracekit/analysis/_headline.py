@@ -43,7 +43,7 @@ def _change(step: Mapping[str, Any]) -> str:
         return f"step: {times}: no change"
     how = "faster" if delta < 0 else "slower"
     share = f" ({100 * delta / a:+.1f} %)" if a else ""
-    return f"step: {times}: {how} by {_length(abs(delta))}{share}"
+    return f"step: {times}: {how} by {length_text(abs(delta))}{share}"
 
 
 def _standing(step: Mapping[str, Any]) -> str:
@@ -70,10 +70,11 @@ def _carried(contributions: pl.DataFrame, change: float) -> str | None:
 
 
 def _signed(value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{_length(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{length_text(abs(value))}"
 
 
-def _length(value: float) -> str:
+def length_text(value: float) -> str:
+    """Return a time in a unit that suits it."""
     divisor, unit = _unit(value)
     return f"{value / divisor:,.{0 if divisor == 1 else 2}f} {unit}"
 

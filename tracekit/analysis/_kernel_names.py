@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import polars as pl
 
@@ -43,6 +44,7 @@ _OPERATION = re.compile(
     r"\w*functor\w*|\w+ops|\w+_kernel\w*|\w*(?:fprop|dgrad|wgrad)\w*|cutlass\w*_\w+", re.IGNORECASE
 )
 _NOISE = re.compile(r"cuda|functor|kernel|impl")
+_BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
 _GAP = re.compile(r"__+")
 
 
@@ -115,12 +117,31 @@ def _operations(arguments: str) -> list[str]:
     return list(dict.fromkeys(word for word in found if word))
 
 
-def with_normalised_names(trace: Trace) -> Trace:
-    """Return a run in which kernels have their normalised names."""
+def with_names_alike(a: Trace, b: Trace) -> tuple[Trace, Trace]:
+    """Return two runs in which kernels are spelled alike that differ in nothing but blanks.
+
+    One compiler writes ``double *``, another one ``double*``; the first spelling stands.
+    """
+    known = sorted({name for run in (a, b) for name in _kernels(run)})
+    spelled: dict[str, str] = {}
+    alike = {name: spelled.setdefault(_BLANKS.sub(r"\1", name), name) for name in known}
+    changed = {name: first for name, first in alike.items() if name != first}
+    return (_renamed(a, changed), _renamed(b, changed)) if changed else (a, b)
+
+
+def _kernels(trace: Trace) -> list[str]:
     is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
     names = trace["ops"].filter(is_kernel).select(pl.col("name").unique()).collect()["name"]
-    before = names.cast(pl.String).drop_nulls().to_list()
-    after = dict(zip(before, map(normalised_name, before), strict=True))
-    new = pl.col("name").cast(pl.String).replace(after).cast(pl.Categorical())
+    return names.cast(pl.String).drop_nulls().to_list()
+
+
+def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
+    is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
+    new = pl.col("name").cast(pl.String).replace(names).cast(pl.Categorical())
     ops = trace["ops"].with_columns(pl.when(is_kernel).then(new).otherwise("name").alias("name"))
     return Trace({**trace.tables, "ops": ops}, trace.warnings)
+
+
+def with_normalised_names(trace: Trace) -> Trace:
+    """Return a run in which kernels have their normalised names."""
+    return _renamed(trace, {name: normalised_name(name) for name in _kernels(trace)})

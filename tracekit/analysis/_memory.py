@@ -37,8 +37,10 @@ _COLUMNS = (
 def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> pl.DataFrame:
     """Return how much memory each GPU holds before training and in it.
 
-    Training begins on a GPU with the first kernel of stage FP, BP or WU that runs there, other than
-    collectives (these send the first weights around); without any, with its first kernel.
+    Training begins with the first iteration on the host, and on a GPU no later than with the first
+    kernel of stage FP, BP or WU that runs there, other than collectives (these send the first
+    weights around); without any, with its first kernel. What the first iteration allocates ahead of
+    its first kernel is of training.
 
     Parameters
     ----------
@@ -120,7 +122,10 @@ def memory_use_with_meta(
 
 
 def _training_begins(trace: Trace) -> pl.DataFrame:
-    """Return ``device, report, begins``: the first kernel of training, by the report's time."""
+    """Return ``device, report, clock, begins``: when training begins, by the report's time.
+
+    That is with the first kernel of training, or the first iteration on the host before it.
+    """
     kind, stage = pl.col("kind"), pl.col("stage").cast(pl.String)
     works = kind.is_in(["compute", "graph"])
     # The lowest rank that a GPU has any kernel of decides.
@@ -131,6 +136,12 @@ def _training_begins(trace: Trace) -> pl.DataFrame:
         .group_by("device", "report", rank=ranks)
         .agg(begins=pl.col("start").min())
         .collect()
+    )
+    on_host = trace.read("iterations").group_by("report").agg(entered=pl.col("start").min())
+    first = first.join(on_host, on="report", how="left").with_columns(
+        begins=pl.when(pl.col("rank") == 0)
+        .then(pl.min_horizontal("begins", "entered"))
+        .otherwise("begins")
     )
     return (
         with_clocks(first, trace.read("reports"))

@@ -6,14 +6,16 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._study import basis_of
+from tracekit.analysis._study import basis_of, is_told_apart, pooling_warnings
 from tracekit.errors import UsageError
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
+_ENDS = tuple(f"{end}_{name}" for name in _TIMES for end in ("low", "high"))
 _COLUMNS = (
     *_CONFIGURATION[:3], "method", "scaling", "runs", "baseline_runs", "time", "time_ns",
-    "baseline_ns", "overhead_percent", "throughput_ratio",
+    "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
+    "overhead_percent", "throughput_ratio",
 )  # fmt: skip
 
 
@@ -21,7 +23,9 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     """Return how much longer training takes with each method than with a baseline.
 
     Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
-    by the medians of their times; with T of a method m and of the baseline b
+    by the medians of their times. Of runs that lack a label ``network`` or ``batch`` and are alike
+    otherwise none counts, since they may be of two programs. With T of a method m and of the
+    baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second over the baseline's
@@ -45,7 +49,8 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     ``runs, baseline_runs``  number of runs of either; null where there is none
     ``time``                 ``step`` or ``epoch``: what was measured of both
     ``time_ns``              time with the method
-    ``baseline_ns``          time with the baseline
+    ``time_low_ns`` etc.     shortest and longest of the runs' times; null of one run
+    ``baseline_ns``          time with the baseline, and ``baseline_low_ns, baseline_high_ns``
     ``overhead_percent``     as above; null where either time is missing
     ``throughput_ratio``     as above
     =======================  ======================================================================
@@ -60,10 +65,10 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     if baseline not in methods:
         known = ", ".join(methods) or "none"
         raise UsageError(f"no run of the method {baseline!r}", f"the methods are {known}")
-    medians = _medians(study)
+    medians = _medians(study.filter(is_told_apart()))
     base = medians.filter(pl.col("method") == baseline).select(
         *_CONFIGURATION,
-        pl.col("runs", *_TIMES).name.prefix("baseline_"),
+        pl.col("runs", *_TIMES, *_ENDS).name.prefix("baseline_"),
     )
     others = medians.filter(pl.col("method") != baseline)
     table = _timed(
@@ -87,7 +92,8 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
     ``baseline``; the number of rows that were ``compared`` and the least and greatest overhead of
     these, ``min_percent`` and ``max_percent`` (null without any); ``without_partner``, rows of one
     side only; ``untimed``, rows whose sides have no time of one kind; ``without_method``, runs of
-    which the method is not known; ``basis``, what the times are of, if that is known.
+    which the method is not known; ``basis``, what the times are of, if that is known;
+    ``warnings``, if runs are left out that nothing tells apart.
     """
     table = overhead(study, baseline=baseline)
     found = table["overhead_percent"]
@@ -101,6 +107,7 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
         "untimed": table.height - alone - found.count(),
         "without_method": study["method"].null_count(),
         **basis_of(study),
+        **({"warnings": told} if (told := pooling_warnings(study)) else {}),
     }
 
 
@@ -128,8 +135,16 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
 
 def _medians(study: pl.DataFrame) -> pl.DataFrame:
     return study.group_by(*_CONFIGURATION, "method").agg(
-        pl.col(_TIMES).median(), runs=pl.len().cast(pl.Int64)
+        pl.col(_TIMES).median(),
+        *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
+        runs=pl.len().cast(pl.Int64),
     )
+
+
+def _ends(name: str, end: str) -> pl.Expr:
+    """Return the least or greatest of several times."""
+    value = pl.col(name).min() if end == "low" else pl.col(name).max()
+    return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -143,8 +158,9 @@ def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
     kind = pl.when(known("step_ns")).then(pl.lit("step"))
     pairs = pairs.with_columns(time=kind.when(known("epoch_ns")).then(pl.lit("epoch")))
     return pairs.with_columns(
-        pl.when(pl.col("time") == "step").then(f"{side}step_ns")
-        .when(pl.col("time") == "epoch").then(f"{side}epoch_ns")
-        .alias(name)
-        for name, side in {"time_ns": "", "baseline_ns": "baseline_"}.items()
+        pl.when(pl.col("time") == "step").then(f"{side}{end}step_ns")
+        .when(pl.col("time") == "epoch").then(f"{side}{end}epoch_ns")
+        .alias(f"{name}_{end}ns")
+        for name, side in {"time": "", "baseline": "baseline_"}.items()
+        for end in ("", "low_", "high_")
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tracekit.analysis._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis._study import SCALING_MODES, basis_of
+from tracekit.analysis._study import SCALING_MODES, basis_of, is_told_apart, pooling_warnings
 from tracekit.errors import UsageError
 
 ScalingMode = Literal["strong", "weak"]
@@ -24,7 +24,8 @@ SCALING_TIMES = ("step", "epoch")
 _GROUP = ["network", "batch", "method"]
 _STAGES = ("fp_bp", "wu")
 _COLUMNS = (
-    "mode", *_GROUP, "gpus", "runs", "iterations_per_epoch", "time_ns", "images_per_s",
+    "mode", *_GROUP, "gpus", "runs", "iterations_per_epoch", "time_ns", "time_low_ns",
+    "time_high_ns", "images_per_s",
     "bytes_per_epoch", "baseline_gpus", "speedup", "efficiency", "karp_flatt",
     "reduction_percent", *(f"speedup_{stage}" for stage in _STAGES),
 )  # fmt: skip
@@ -54,8 +55,9 @@ def scaling(
     `images` x n images where scaling is weak. Of steps alone, with no number of images, T is the
     time of a step over the images that it handles; then speedup is throughput over that of n0.
 
-    Of several runs of one configuration the median is taken. Runs without a label ``scaling``
-    count in both modes, and those of one GPU in both whatever they say.
+    Of several runs of one configuration the median is taken; runs that lack a label ``network`` or
+    ``batch`` and are otherwise alike are left out, since they may be of two programs. Runs without
+    a label ``scaling`` count in both modes, and those of one GPU in both whatever they say.
 
     Parameters
     ----------
@@ -80,6 +82,8 @@ def scaling(
     ``runs``                  number of its runs
     ``iterations_per_epoch``  null without `images`
     ``time_ns``               time of a step or an epoch (`scaling_meta` says which)
+    ``time_low_ns``           shortest of its runs' times; null of one run
+    ``time_high_ns``          longest of them
     ``images_per_s``          images handled per second; null without batch or number of images
     ``bytes_per_epoch``       bytes between GPUs in a step x iterations_per_epoch
     ``baseline_gpus``         n0
@@ -123,7 +127,7 @@ def scaling_meta(
     """
     _check(mode, images, batch_scope, time)
     compared = _compared(study, images, time)
-    own = study.filter(_is_of(mode))
+    own = study.filter(is_told_apart()).filter(_is_of(mode))
     timed = _costs(own, mode, images, batch_scope, compared)
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
@@ -139,10 +143,13 @@ def scaling_meta(
         "images": images,
         "batch_scope": batch_scope,
         "runs": timed.height,
-        "other_mode": study.height - own.height,
+        "other_mode": study.filter(~_is_of(mode)).height,
         "untimed": own.height - timed.height,
         **basis_of(study),
-        "warnings": [text for text, holds in warnings.items() if holds],
+        "warnings": [
+            *pooling_warnings(study),
+            *(text for text, holds in warnings.items() if holds),
+        ],
     }
 
 
@@ -176,6 +183,7 @@ def _scaled(
 ) -> pl.DataFrame:
     _check(mode, images, batch_scope, time)
     basis_of(study)
+    study = study.filter(is_told_apart())
     compared = _compared(study, images, time)
     table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
     table = _with_speedups(table, mode)
@@ -233,6 +241,8 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("runs"),
         pl.col("iterations_per_epoch").first(),
         pl.col(measures).median(),
+        time_low_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").min()),
+        time_high_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").max()),
         weak=(pl.col("scaling") == "weak").any(),
     )
 

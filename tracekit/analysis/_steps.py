@@ -21,40 +21,49 @@ def by_host(cutter: Cutter) -> Cutter:
     """Return what cuts time into iterations, and these where the host enters or leaves its own."""
 
     def cut(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-        return _split(cutter(ops, iterations), iterations)
+        marks = host_marks(iterations).select("process", "time", on_host=_NUMBER.is_not_null())
+        cut_too = split(cutter(ops, iterations), marks, "on_host")
+        return cut_too.with_columns(pl.col("on_host").fill_null(value=False))
 
     return cut
 
 
-def _split(windows: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Cut windows where their process's host enters or leaves an iteration.
+def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFrame:
+    """Cut windows where the state of their process's host changes.
+
+    Parameters
+    ----------
+    windows
+        ``process, device, start, end``.
+    marks
+        ``process, time``, and the column `state`: what the state is from then on; by time.
+    state
+        Name of the column.
 
     Returns
     -------
-    The columns of `windows`, and ``on_host``: whether the host is inside an iteration meanwhile.
+    The columns of `windows`, and `state`: what it is meanwhile, null before the first mark.
     """
-    marks = host_marks(iterations).select("process", "time", on_host=_NUMBER.is_not_null())
     numbered = windows.with_row_index("turn")
     spans = numbered.select(*_OWNER, "turn", begin="start", until="end").sort("begin", "until")
     begun = spans.join_asof(
         marks, left_on="begin", right_on="time", by="process", check_sortedness=False
-    ).select("turn", "on_host", start="begin")
+    ).select("turn", state, start="begin")
     owners = windows.select(_OWNER).unique(maintain_order=True)
     within = (
         owners.join(marks, on="process").sort("time")
         .join_asof(spans, left_on="time", right_on="begin", by=_OWNER, check_sortedness=False)
         .filter((pl.col("time") > pl.col("begin")) & (pl.col("time") < pl.col("until")))
-        .select("turn", "on_host", start="time")
+        .select("turn", state, start="time")
     )  # fmt: skip
     return (
         pl.concat([begun, within])
         .sort("turn", "start")
         .join(numbered.drop("start"), on="turn", maintain_order="left")
         .with_columns(
-            pl.col("on_host").fill_null(value=False),
             end=pl.coalesce(pl.col("start").shift(-1).over("turn"), "end"),
         )
-        .select(*windows.columns, "on_host")
+        .select(*windows.columns, state)
     )
 
 

@@ -189,20 +189,48 @@ def basis_of(study: pl.DataFrame) -> dict[str, str]:
     return {"basis": _BASES[bases[0]]} if bases else {}
 
 
-def study_stages(study: pl.DataFrame) -> pl.DataFrame:
+def is_unlabelled() -> pl.Expr:
+    """Tell which runs lack a label that says what they trained: nothing shows any two to be alike.
+
+    Times that were measured elsewhere are alike as far as their table says.
+    """
+    lacking = pl.any_horizontal(pl.col("network", "batch").is_null())
+    return lacking & pl.col("basis").is_not_null()
+
+
+def is_told_apart() -> pl.Expr:
+    """Tell which runs are not to be taken for another one, or have the labels that say so.
+
+    Two programs without labels are not two runs of one.
+    """
+    alike = pl.len().over("network", "batch", "gpus", "method", "scaling") > 1
+    return ~(is_unlabelled() & alike)
+
+
+def pooling_warnings(study: pl.DataFrame) -> list[str]:
+    """Say which runs are left out because nothing tells them apart."""
+    runs = study.filter(~is_told_apart())["run"].to_list()
+    why = "they lack labels network or batch that would show whether they are of one program"
+    return [f"left out: {', '.join(runs)}; {why}"] if runs else []
+
+
+def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
     """Return what the time of a step is made of, by configuration.
 
     Parameters
     ----------
     study
         The table of a study.
+    apart
+        Whether every run stands by itself; those without a label ``network`` or ``batch`` do.
 
     Returns
     -------
-    ``network, batch, gpus, method, runs, stage, exposed_ns, busy_ns``: medians over the runs of a
-    configuration. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``, ``idle`` and
-    ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``. ``busy_ns`` is null
-    but for ``FP+BP`` and ``WU``. What is not known has no row.
+    ``network, batch, gpus, method, run, runs, low_ns, high_ns, stage, exposed_ns, busy_ns``:
+    medians over the runs of a configuration, and the shortest and longest of their steps; ``run``
+    is null where several are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``,
+    ``idle`` and ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``.
+    ``busy_ns`` is null but for ``FP+BP`` and ``WU``. What is not known has no row.
     """
     keys = ["network", "batch", "gpus", "method"]
     exposed = {
@@ -211,13 +239,22 @@ def study_stages(study: pl.DataFrame) -> pl.DataFrame:
         "idle": "idle_ns",
         "between": "between_ns",
     }
-    medians = study.group_by(keys, maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("runs"), pl.col("wu_ns", *exposed.values()).median()
+    alone = pl.lit(apart) | is_unlabelled() | (pl.len().over(keys) == 1)
+    keys.append("run")
+    medians = (
+        study.with_columns(run=pl.when(alone).then("run"))
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("runs"),
+            pl.col("wu_ns", *exposed.values()).median(),
+            low_ns=pl.col("step_ns").min(),
+            high_ns=pl.col("step_ns").max(),
+        )
     )
     busy = {"FP+BP": "fp_bp_ns", "WU": "wu_ns"}
     each = [
         medians.select(
-            *keys, "runs", stage=pl.lit(stage), exposed_ns=name,
+            *keys, "runs", "low_ns", "high_ns", stage=pl.lit(stage), exposed_ns=name,
             busy_ns=pl.col(busy[stage]) if stage in busy else pl.lit(None, pl.Float64),
             turn=pl.int_range(pl.len()),
         )

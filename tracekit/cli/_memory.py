@@ -19,6 +19,7 @@ from tracekit.cli._output import Listing
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
     import polars as pl
 
 
@@ -96,21 +97,35 @@ def memory(
     bytes_of = None if capacity is None else parse_size(capacity)
     rows = _rows(what, points, root, bytes_of, margin)
     if figure is not None:
-        subtitle = "most in use before training and in it"
-        if what is What.LARGEST_BATCH:
-            of_root = points.filter(gpu=root)
-            subtitle = f"GPU {root}, and the line that gives the largest batch"
-            drawn = present.memory_fit_figure(
-                of_root,
-                rows,
-                title="Memory in training by batch",
-                subtitle=subtitle,
-                capacity_bytes=bytes_of,
-            )
-        else:
-            drawn = present.memory_figure(points, title="Memory by GPU", subtitle=subtitle)
-        present.save_figure(drawn, figure)
+        present.save_figure(_drawn(what, points, rows, root, bytes_of), figure)
     return Listing("memory", None, rows, meta, f"memory · {what}", "no memory was recorded")
+
+
+def _drawn(
+    what: What, points: "pl.DataFrame", rows: "pl.DataFrame", root: int, capacity: int | None
+) -> "go.Figure":
+    """Draw what is listed."""
+    import polars as pl
+
+    from tracekit import present
+
+    if what is What.LARGEST_BATCH:
+        return present.memory_fit_figure(
+            points.filter(gpu=root), rows, title="Memory in training by batch",
+            subtitle=f"GPU {root}, and the line that gives the largest batch",
+            capacity_bytes=capacity,
+        )  # fmt: skip
+    if what is What.USE:
+        subtitle = "most in use before training and in it"
+        return present.memory_figure(points, title="Memory by GPU", subtitle=subtitle)
+    extra = what is What.EXTRA
+    percent = pl.col("extra_percent" if extra else "increase_percent")
+    return present.overhead_figure(
+        rows.with_columns(percent.alias("overhead_percent")),
+        title="Memory of the root beyond that of the others" if extra else "Memory by batch",
+        subtitle=f"GPU {root}, in training{'' if extra else ', over that of the smallest batch'}",
+        axis="extra memory" if extra else "growth",
+    )  # fmt: skip
 
 
 def _points(

@@ -53,6 +53,9 @@ class Value(StrEnum):
     EFFICIENCY = "efficiency"
 
 
+_FEW = 4
+"""So many runs are called by their names."""
+
 TableOption = Annotated[
     Path | None,
     typer.Option(
@@ -108,7 +111,9 @@ def study(
     rows = _study(runs, where, table, skip, scope, store)
     if figure is not None:
         drawn = present.stage_bars_figure(
-            study_stages(rows), title="What a step is made of", subtitle=_of_runs(rows)
+            study_stages(rows, apart=bool(runs)),
+            title="What a step is made of",
+            subtitle=_of_runs(rows),
         )
         present.save_figure(drawn, figure)
     meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value, **_per(rows)}
@@ -271,5 +276,9 @@ def _cells(overheads: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _of_runs(study: "pl.DataFrame") -> str:
-    on_host = ", measured on the host" if "host" in study["basis"] else ""
-    return f"{study.height:,} runs{on_host}"
+    """Say which runs a figure is of, by name where they are few, and what was measured."""
+    names = study["run"].drop_nulls().to_list()
+    told = ", ".join(names) if names and len(names) <= _FEW else f"{study.height:,} runs"
+    known = set(study["basis"].drop_nulls())
+    measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
+    return told + "".join(measured[basis] for basis in sorted(known))

@@ -31,6 +31,8 @@ _GAP = 0.3
 
 def described(key: str, value: object) -> str:
     """Return what a label of a run says, such as ``4 GPUs``, as plain text that is not too long."""
+    if key == "run" and value is None:
+        return "median of several"
     if value is None:
         return f"{_NAMES.get(key, key)} unknown"
     if key == "gpus":

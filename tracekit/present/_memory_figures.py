@@ -46,7 +46,6 @@ _LONG = 100
 _LINE = {"color": INK, "width": 1.5, "dash": "5px,4px"}
 _LINE_KEYS = ("network", "method", "source")
 _MOST_LINES = 8
-_STRETCH = 4
 _SIDES = {"l": 76, "r": 112}
 _WIDTH = 960
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
@@ -191,9 +190,14 @@ class _Line(NamedTuple):
 
     @property
     def last(self) -> float:
-        """The batch at which the line ends."""
-        measured: float = max(self.points["batch"].to_list())
-        return min(max(self.fit.get("largest_batch") or 0, measured), _STRETCH * measured)
+        """The batch at which the line ends: the largest one that fits, or that was measured."""
+        return max(self.fit.get("largest_batch") or 0, self.measured)
+
+    @property
+    def measured(self) -> float:
+        """The largest batch that was measured."""
+        largest: float = max(self.points["batch"].to_list())
+        return largest
 
     def at(self, batch: float) -> float | None:
         """Return what the line says of a batch, in bytes, if there is a line."""
@@ -213,8 +217,9 @@ def memory_fit_figure(
 ) -> go.Figure:
     """Return the memory in training over the batch size, the lines fitted to it, and the limit.
 
-    One colour per line, at most 8; each ends at the largest batch that is estimated to fit, or at
-    four times the largest that was measured. A whisker there, or a band along the line if `curve`
+    One colour per line, at most 8; each ends at the largest batch that is estimated to fit, or the
+    largest that was measured, and is dashed beyond that. A whisker at its end, or a band along the
+    line if `curve`
     is given, is its interval.
 
     Parameters
@@ -288,7 +293,9 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame, curve: pl.DataFrame | None) 
         row = fits.get(own, {})
         largest = row.get("largest_batch")
         name = label_of(first, named) or "measured"
-        name += "" if largest is None else f": largest batch {largest:,}"
+        if largest is not None:
+            beyond = ", extrapolated" if largest > max(group["batch"]) else ""
+            name += f"; largest batch {largest:,}{beyond}"
         lines.append(_Line(name, group, row, None if curve is None else _of(curve, keys, own)))
     return lines
 
@@ -343,11 +350,12 @@ def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scat
             ],
         )
     ]
-    ends = [line.at(0), line.at(line.last)]
-    if None not in ends:
-        heights = [end / unit[0] for end in ends if end is not None]
-        look = {"color": colour, "width": 2}
-        traces.append(go.Scatter(x=[0, line.last], y=heights, mode="lines", line=look, **quiet))
+    for begin, end, dash in ((0, line.measured, "solid"), (line.measured, line.last, "dash")):
+        ends = [line.at(begin), line.at(end)]
+        if None not in ends and begin < end:
+            heights = [height / unit[0] for height in ends if height is not None]
+            look = {"color": colour, "width": 2, "dash": dash}
+            traces.append(go.Scatter(x=[begin, end], y=heights, mode="lines", line=look, **quiet))
     if line.curve is not None and _has_band(line):
         traces.append(_interval_band(line.curve, colour, unit, quiet))
     elif _ends_inside(line):

@@ -35,7 +35,9 @@ _WIDEST_BAR = 90
 _LEAST_LABELLED = 26
 
 
-def overhead_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def overhead_figure(
+    table: pl.DataFrame, *, title: str, subtitle: str, axis: str = "overhead"
+) -> go.Figure:
     """Return the overhead of a method over its baseline, by network and batch size.
 
     One panel per method, number of GPUs and kind of scaling, at most 6; one group of bars per
@@ -48,11 +50,13 @@ def overhead_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
         ``scaling``, and ``overhead_percent``, null where unknown.
     title, subtitle
         Plain texts; see `figure_layout`. The subtitle says what the baseline is.
+    axis
+        What the percentages are.
     """
     known = known_rows(table, "overhead_percent")
     if known.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
-    by = [key for key in ("method", "gpus", "scaling") if key in known.columns]
+    by = [key for key in ("method", "source", "gpus", "scaling") if key in known.columns]
     panels = known.partition_by(by, maintain_order=True)
     shown, keys = panels[:_MOST_PANELS], varying(known, by)
     networks, batches = distinct(known, "network"), distinct(known, "batch")
@@ -81,7 +85,7 @@ def overhead_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
     figure.update_layout(barmode="group", bargap=gap, bargroupgap=0.06)
     figure.update_xaxes(ticks)
     figure.update_yaxes(
-        title_text="overhead (%)", range=_overhead_range(known),
+        title_text=f"{figure_text(axis)} (%)", range=_overhead_range(known),
         zeroline=True, zerolinecolor=INK, zerolinewidth=1.5, zerolinelayer="above traces",
     )  # fmt: skip
     return figure

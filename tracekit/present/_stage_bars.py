@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit.present._compare_figures import stage_colour, stage_order, step_unit
 from tracekit.present._configurations import (
@@ -24,12 +24,12 @@ from tracekit.present._figures import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import plotly.graph_objects as go
     import polars as pl
 
-_STUDY = ("network", "batch", "gpus", "method")
+_STUDY = ("network", "batch", "gpus", "method", "run")
 
 
 def stage_bars_figure(
@@ -46,7 +46,9 @@ def stage_bars_figure(
         One row per configuration and stage: ``network``, ``batch``, ``gpus``, ``method``,
         ``stage`` (one of the stages, ``FP+BP`` or ``idle``) and ``exposed_ns``, null where
         unknown, in which case the sum is said to be more than what is known. Of the columns that
-        name the configuration some may be missing.
+        name the configuration some may be missing. Optionally ``run``, the name of what is no
+        median; and ``runs``, ``low_ns`` and ``high_ns``: over how many runs it is one, and the
+        ends of their steps, which then stand behind the sum.
     title, subtitle
         Plain texts; see `figure_layout`.
     per
@@ -58,7 +60,7 @@ def stage_bars_figure(
     if not runs.height:
         return empty_figure(title, subtitle, NO_RUNS)
     shown = runs.head(MOST_ROWS)
-    rows = rows_of(shown, ("network",), ("batch", "gpus", "method"))
+    rows = rows_of(shown, ("network",), ("batch", "gpus", "method", "run"))
     stages = stage_order(times["stage"].to_list())
     left = text_width(row.label for row in rows.rows) + 28
     layout = figure_layout(
@@ -83,14 +85,21 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     import polars as pl
 
     keys = [key for key in _STUDY if key in study.columns]
-    runs = study.select(keys or pl.lit(0).alias("run")).unique(maintain_order=True)
+    runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
     parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]
     runs = pl.concat(parts) if parts else runs
-    times = study.with_columns(pl.lit(0).alias("run")).join(
+    pooled = [
+        (pl.col(name) if name in study.columns else pl.lit(None, pl.Float64)).alias(name)
+        for name in ("runs", "low_ns", "high_ns")
+    ]
+    times = study.with_columns(pl.lit(0).alias("bar"), *pooled).join(
         runs.with_row_index("row").head(MOST_ROWS), on=runs.columns, nulls_equal=True
     )
     return runs, times.select(
         "row",
+        "runs",
+        "low_ns",
+        "high_ns",
         pl.col("stage").cast(pl.String).fill_null("?"),
         pl.col("exposed_ns").cast(pl.Float64).fill_nan(None),
     )
@@ -104,7 +113,11 @@ def _add_stages(
     import polars as pl
 
     time = pl.col("exposed_ns")
-    sums = times.group_by("row").agg(time.sum(), unknown=time.is_null().any()).sort("row")
+    sums = (
+        times.group_by("row")
+        .agg(time.sum(), pl.col("runs", "low_ns", "high_ns").first(), unknown=time.is_null().any())
+        .sort("row")
+    )
     divisor, unit = step_unit(max(sums["exposed_ns"].to_list()))
     for stage in stages:
         own = times.filter(time.is_not_null(), stage=stage)
@@ -131,8 +144,9 @@ def _add_stages(
             x=ends,
             y=[rows.rows[row].place for row in sums["row"]],
             text=[
-                f" {'≥ ' if unknown else ''}{end:,.{decimals}f}"
-                for end, unknown in zip(ends, sums["unknown"], strict=True)
+                f" {'≥ ' if row['unknown'] else ''}{end:,.{decimals}f}"
+                + _spread(row, divisor, decimals)
+                for end, row in zip(ends, sums.iter_rows(named=True), strict=True)
             ],
             mode="text",
             textposition="middle right",
@@ -145,3 +159,11 @@ def _add_stages(
     figure.update_xaxes(
         title_text=f"exposed time per {figure_text(per)} ({unit})", range=[0, max(ends) or 1]
     )
+
+
+def _spread(row: Mapping[str, Any], divisor: float, decimals: int) -> str:
+    """Return over how many runs a bar is the median, and the ends of their steps."""
+    if row["runs"] is None or row["runs"] < 2 or row["low_ns"] is None:  # noqa: PLR2004
+        return ""
+    low, high = (f"{row[name] / divisor:,.{decimals}f}" for name in ("low_ns", "high_ns"))
+    return f" (n = {row['runs']:,}, {low} to {high})"
