@@ -98,11 +98,10 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     assert {row["devices"] for row in steps} == {4}
     parts = ("busy_ns", "idle_ns", "between_ns")
     assert all(sum(row[part] for part in parts) == row["window_ns"] for row in steps)
-    printed = tracekit("compare", "star", "star").stdout.splitlines()
-    last = next(line.split() for line in printed if line.split()[:1] == ["step"])
-    assert last[1:3] == ["100.01", "100.01"]
-    rows = [line.split() for line in printed[4:] if line.split()[:1] != ["step"]]
-    parts_of_a = [float(row[1]) for row in rows if row[:1] in [[p] for p in PARTS]]
+    printed = [line.split() for line in tracekit("compare", "star", "star").stdout.splitlines()]
+    closing = next(place for place, words in enumerate(printed) if words[:2] == ["step", "100.01"])
+    assert printed[closing][2] == "100.01"
+    parts_of_a = [float(words[1]) for words in printed[4:closing] if words[0] in PARTS]
     assert sum(parts_of_a) == pytest.approx(100.01, abs=1e-9)
 
 
