@@ -38,7 +38,7 @@ PUBLIC = {
         projected_ranges query range_paths read_memory_table read_times scaling
         scaling_meta share_meaning speedup_by_class staging staging_calls study
         study_row study_stages summarise traffic_root verdict_evidence verdict_meta
-        weakness with_routes
+        with_routes
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",

@@ -137,7 +137,11 @@ class TraceBuilder:
 
         Its processes are said to train: few rows hold no sign of it.
         """
-        return attribute(self.trace(), training(rules or default_rules()))
+        return self.judged(training(rules or default_rules()))
+
+    def judged(self, rules: Rules | None = None) -> Trace:
+        """Make the trace and attribute it, and let what its processes do be found."""
+        return attribute(self.trace(), rules or default_rules())
 
 
 @cache

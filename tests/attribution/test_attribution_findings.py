@@ -97,9 +97,9 @@ def _disagreement(
         (100, "structure", "10%"),
         (99, "structure", None),
         (456, "structure", "46%"),
-        (249, "kernel_name", None),  # names of kernels say less
-        (250, "kernel_name", "25%"),
-        (250, "copy_kind", "25%"),
+        (499, "kernel_name", None),  # names of kernels say less
+        (500, "kernel_name", "50%"),
+        (500, "copy_kind", "50%"),
         (100, "backward_thread", "10%"),
     ],
 )

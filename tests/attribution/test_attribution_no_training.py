@@ -66,7 +66,7 @@ def _halos() -> TraceBuilder:
     ids=["vector addition", "inference", "halos"],
 )
 def test_nothing_has_a_stage_of_training(builder: TraceBuilder, verdict: str) -> None:
-    trace = builder.attributed()
+    trace = builder.judged()
     assert set(stages(trace).values()) == {UNKNOWN}
     assert trace.read("verdicts")["verdict"].cast(pl.String).to_list() == [verdict]
     assert breakdown(trace)["stage"].cast(pl.String).to_list() == ["OTHER"]
@@ -79,7 +79,7 @@ def test_nothing_has_a_stage_of_training(builder: TraceBuilder, verdict: str) ->
 def test_a_forward_range_makes_no_training_of_inference() -> None:
     builder = _inference()
     builder.range(0, 5, "forward")
-    trace = builder.attributed()
+    trace = builder.judged()
     found = stages(trace)
     assert found.pop("offloaded weights 0 0") == ("FP", "nvtx")
     assert set(found.values()) == {UNKNOWN}
@@ -98,7 +98,7 @@ def test_one_process_that_trains_makes_no_other_one_train() -> None:
     builder.range(0, 1_000, "backward", thread=10)
     builder.op("trained", 5, thread=10)
     builder.op("adam_kernel", 2_000, thread=10)
-    found = stages(builder.attributed())
+    found = stages(builder.judged())
     assert (found.pop("trained"), found.pop("adam_kernel")) == (
         ("BP", "nvtx"), ("WU", "kernel_name"),
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_one_process_that_trains_makes_no_other_one_train() -> None:
 def test_the_user_may_say_that_it_trains(
     builder: TraceBuilder, said: dict[str, tuple[str, str]]
 ) -> None:
-    trace = builder.attributed(AS_TRAINING)
+    trace = builder.judged(AS_TRAINING)
     found = stages(trace)
     assert {name: found[name] for name in said} == said
     verdict = trace.read("verdicts").select(pl.col("verdict").cast(pl.String), "given")
@@ -146,7 +146,7 @@ def test_the_user_may_say_that_it_does_not_train() -> None:
         builder.op(f"forward {n}", 100 * n + 10)
         builder.op(f"backward {n}", 100 * n + 50)
         builder.op(f"adam {n}", 100 * n + 90)
-    trained, told = builder.attributed(), builder.attributed(Rules.load(verdict="other"))
+    trained, told = builder.judged(), builder.judged(Rules.load(verdict="other"))
     assert stages(trained)["adam 1"] == ("WU", "kernel_name")
     assert breakdown_meta(trained)["wu_residual_ns"] is not None
     found = stages(told)

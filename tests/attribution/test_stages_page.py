@@ -47,7 +47,7 @@ class Example:
             for begin in self.times:
                 self._happens(builder, begin, time, event, number)
         given = re.search(r"as (training)", self.said)
-        return builder.attributed(Rules.load(verdict=given[1]) if given else None)
+        return builder.judged(Rules.load(verdict=given[1]) if given else None)
 
     @staticmethod
     def _happens(builder: TraceBuilder, begin: int, time: str, event: str, thread: int) -> None:

@@ -326,7 +326,7 @@ def test_missing_parts_are_noticed(tmp_path) -> None:
     (folder / "calls" / "00000.parquet").unlink()
     assert missing_files(folder) == ["calls/00000.parquet"]
     (folder / "parts.json").write_text('{"ops": [2]}')
-    expected = set(TABLES) - {"ops", "host", "metrics", "memory", "machine"}
+    expected = set(TABLES) - {"ops", "host", "metrics", "memory", "machine", "verdicts", "opinions"}
     assert set(missing_files(folder)) == {f"table {name}" for name in expected}
     (folder / "parts.json").write_text('{"ops": [')
     assert missing_files(folder) == ["parts.json"]

@@ -32,7 +32,7 @@ ENUMS = {
 def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
-        "paths", "iterations", "host", "metrics", "memory", "machine",
+        "paths", "iterations", "verdicts", "opinions", "host", "metrics", "memory", "machine",
     ]  # fmt: skip
     assert list(DERIVED) == ["transfers", "collectives", "path_texts"]
 
@@ -90,6 +90,9 @@ def test_conform_orders_casts_and_fills() -> None:
             "name": [None],
             "start": [4],
             "end": [9],
+            "source": [None],
+            "ops": [None],
+            "whole": [None],
         },
         schema=TABLES["iterations"].schema,
     )

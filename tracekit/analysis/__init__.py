@@ -72,7 +72,7 @@ from tracekit.analysis._summary import identify, summarise
 from tracekit.analysis._times import read_times
 from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._transfers import copy_transfers, traffic_root
-from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta, weakness
+from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
 
 __all__ = [
     "API_KEYS",
@@ -156,6 +156,5 @@ __all__ = [
     "traffic_root",
     "verdict_evidence",
     "verdict_meta",
-    "weakness",
     "with_routes",
 ]

@@ -11,11 +11,6 @@ from tracekit.model import Trace
 
 STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
 """Sources that tell a pass by more than names of kernels and kinds of copies."""
-_WEAK = {
-    "kernel_name": "names of kernels alone",
-    "copy_kind": "kinds of copies alone",
-    "structure": "the order of launches, an estimate",
-}
 _METHODS = {
     "threads": "stages by threads",
     "order": "stages estimated from order",
@@ -108,11 +103,6 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
         {"stage": stage, "source": of, "share": length / total}
         for stage, of, length in sums.iter_rows()
     ]
-
-
-def weakness(weak: Mapping[str, Any]) -> str:
-    """Return in words on what a stage rests."""
-    return f"{weak['stage']} rests on {_WEAK[weak['source']]} for {weak['share']:.0%} of GPU time"
 
 
 def _decided(trace: Trace) -> pl.DataFrame:

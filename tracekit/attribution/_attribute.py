@@ -109,13 +109,16 @@ def attribute_recording(
     )
     iterations = _iterations(found, says, passed, people)
     verdicts = says.table(iterations, people.reports)
-    written = {"iterations": iterations, "verdicts": verdicts, "opinions": passed.opinions}
+    opinions = passed.opinions.join(
+        verdicts.select("process", "report"), on="process", how="left", maintain_order="left"
+    )
+    written = {"iterations": iterations, "verdicts": verdicts, "opinions": opinions}
     for table, frame in written.items():
         write(table, frame.clone)
     return (
         *_lasting(recording),
         *_checks(launches, passed.early, ops.height),
-        *findings(verdicts, passed.opinions, people.processes_of),
+        *findings(verdicts, opinions, people.processes_of),
         *unmatched.warnings(),
     )
 

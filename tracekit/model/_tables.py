@@ -355,6 +355,7 @@ OPINIONS = Table(
     "opinions",
     "What each source of stages says of ops, the one that decides among them, added up.",
     (
+        _REPORT,
         _key("process", "process of the ops"),
         Column("stage", STAGE, "stage of the ops", nullable=False),
         Column("stage_source", STAGE_SOURCE, "source that decided", nullable=False),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracekit.analysis import weakness
 from tracekit.present._columns import duration, percent, text_of
 
 _TRAFFIC_KEYS = {
@@ -18,6 +17,11 @@ _COMPARISON_KEYS = {
     "method", "a_devices", "b_devices",
 }  # fmt: skip
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+_WEAK = {
+    "kernel_name": "names of kernels alone",
+    "copy_kind": "kinds of copies alone",
+    "structure": "the order of launches, an estimate",
+}
 _RESIDUAL = "WU as a residual (window minus FP and BP)"
 _ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "skip")
@@ -63,6 +67,12 @@ def _verdict(verdicts: Mapping[str, int]) -> list[str]:
         for verdict, number in verdicts.items()
     ]
     return [f"verdict: {', '.join(told)}"] if told else []
+
+
+def _weakness(weak: Mapping[str, Any]) -> str:
+    on = _WEAK.get(weak["source"], text_of(weak["source"]))
+    share = percent(weak["share"])
+    return f"weak evidence: {text_of(weak['stage'])} rests on {on} for {share} of GPU time"
 
 
 def _outliers(found: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -208,13 +218,13 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
 
 
 _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
-    "wu_residual_ns": lambda value: [] if value is None else [f"{_RESIDUAL}: {_time(value)}"],
-    "wu_residual_unknown": lambda value: [f"{_RESIDUAL}: unknown, for {text_of(value)}"],
+    "wu_residual_ns": lambda value: [f"{_RESIDUAL}: {_time(value)}"],
+    "wu_residual_unknown": lambda value: [f"why that is unknown: {text_of(value)}"],
     "verdict": _verdict,
     "evidence": lambda value: [text_of(line) for line in value],
     "given": lambda value: ["that verdict was given, not found"] if value else [],
     "cut": lambda value: [f"the recording of GPU work is cut: {_ENDS[value]} is missing"],
-    "weak": lambda value: [f"weak evidence: {text_of(weakness(each))}" for each in value],
+    "weak": lambda value: [_weakness(each) for each in value],
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
