@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown_meta, confusion, verdict_evidence, verdict_meta, weakness
+from tracekit.analysis import breakdown_meta, confusion, verdict_evidence, verdict_meta
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.model import TABLES, Trace
+from tracekit.present._notes import notes
 
 Opinion = tuple[int, str, str, str, str, int, int]
 """Process; stage and its source; another source and what that says; ops and their time."""
@@ -34,7 +35,9 @@ def _trace(verdicts: list[dict[str, Any]], opinions: list[Opinion]) -> Trace:
             "verdicts": TABLES["verdicts"].conform(
                 pl.DataFrame(verdicts, infer_schema_length=None)
             ),
-            "opinions": pl.DataFrame(opinions, schema=TABLES["opinions"].schema, orient="row"),
+            "opinions": pl.DataFrame(
+                [(0, *each) for each in opinions], schema=TABLES["opinions"].schema, orient="row"
+            ),
             "processes": pl.DataFrame(
                 [(0, 0, 500, 0), (0, 1, 501, 1)],
                 schema=["report", "process", "pid", "global_id"],
@@ -78,7 +81,7 @@ class TestMeta:
     def test_an_attributed_trace_without_work(self) -> None:
         builder = TraceBuilder()
         builder.range(0, 9, "something")
-        assert verdict_meta(builder.attributed()) == {"verdict": {"other": 1}}
+        assert verdict_meta(builder.judged()) == {"verdict": {"other": 1}}
 
 
 class TestWeakEvidence:
@@ -92,9 +95,9 @@ class TestWeakEvidence:
             {"stage": "WU", "source": "kernel_name", "share": 0.2},
             {"stage": "IO", "source": "copy_kind", "share": 0.11},
         ]
-        assert [weakness(each) for each in weak] == [
-            "WU rests on names of kernels alone for 20% of GPU time",
-            "IO rests on kinds of copies alone for 11% of GPU time",
+        assert notes({"weak": weak}) == [
+            "weak evidence: WU rests on names of kernels alone for 20.0 % of GPU time",
+            "weak evidence: IO rests on kinds of copies alone for 11.0 % of GPU time",
         ]
 
     def test_a_tenth_is_not_more_than_a_tenth(self) -> None:

@@ -28,7 +28,7 @@ def _told(
     *verdicts: dict[str, Any], opinions: list[Opinion] | None = None, process: int = 0
 ) -> tuple[str, ...]:
     """Return the findings; each opinion of a source on itself is how much it decides."""
-    rows = [(process, *four, 1, length) for *four, length in opinions or []]
+    rows = [(0, process, *four, 1, length) for *four, length in opinions or []]
     schema = {**TABLES["opinions"].schema}
     processes = {"process": [0, 1], "pid": [500, 501]}
     return findings(

@@ -343,8 +343,25 @@ def _by_evidence(facts: _Facts, call: dict[str, int]) -> dict[str, object]:
     }
 
 
+def _is_input_by_stream(
+    facts: _Facts, op: dict[str, object], launched: list[tuple[dict[str, object], dict[str, int]]]
+) -> bool:
+    """Tell whether all that is known to be launched on an op's stream is a data loader's."""
+    drives = set(facts.training["thread"])
+    loads = {row["thread"] for row in facts.ranges if row["stage"] == "IO"}
+    loads |= {thread for thread, stage in facts.thread_stages.items() if stage == "IO"}
+    place = ("process", "context", "stream")
+    on_stream = [
+        call["thread"] for other, call in launched if all(other[name] == op[name] for name in place)
+    ]
+    return bool(on_stream) and set(on_stream) <= loads - drives
+
+
 def _expected(
-    facts: _Facts, op: dict[str, object], call: dict[str, int] | None
+    facts: _Facts,
+    op: dict[str, object],
+    call: dict[str, int] | None,
+    launched: list[tuple[dict[str, object], dict[str, int]]],
 ) -> tuple[object, ...]:
     """Return ``range, iteration, stage, stage_source`` of an op."""
     known = {"range": None, "iteration": None, "before": [], "after": []}
@@ -357,6 +374,7 @@ def _expected(
         *known["after"],
         ("kernel_name", "BP" if "dgrad" in name else None),
         ("copy_kind", "IO" if name == "copy" and op["bytes"] >= 1 << 16 else None),
+        ("copy_kind", "IO" if call is None and _is_input_by_stream(facts, op, launched) else None),
         ("none", "OTHER"),
     ]
     source, stage = next((source, stage) for source, stage in decided if stage is not None)
@@ -387,7 +405,9 @@ def test_launches_are_judged_by_all_ranges_around_them(plan: Plan) -> None:
     expected = facts.iterations.sort("process", "start").select("process", "iteration", "start")
     assert told_by_ranges.select(expected.columns).rows() == expected.rows()
     told = [tuple(op[k] for k in ("range", "iteration", "stage", "stage_source")) for op in ops]
-    assert told == [_expected(facts, op, call) for op, call in zip(ops, of_ops, strict=True)]
+    pairs = list(zip(ops, of_ops, strict=True))
+    launched = [(op, call) for op, call in pairs if call is not None]
+    assert told == [_expected(facts, op, call, launched) for op, call in pairs]
 
 
 def test_the_marker_is_one() -> None:
