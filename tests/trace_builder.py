@@ -86,7 +86,8 @@ class TraceBuilder:
             {
                 "report": 0, "process": thread // 10, "device": 0, "stream": 7, "start": begin,
                 "end": begin + 5 if end is None else end, "name": name, "kind": "compute",
-                "correlation": correlation, "stage": "OTHER", "stage_source": "none",
+                "correlation": correlation, "stage": "OTHER",
+                "stage_source": "nvtx" if row.get("stage", "OTHER") != "OTHER" else "none",
             } | made | row
         )  # fmt: skip
 

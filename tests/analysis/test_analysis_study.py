@@ -276,7 +276,8 @@ def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: 
     totals = [f"{name.removesuffix('_ns')}_total_ns" for name in (*PARTS, "idle_ns", "between_ns")]
     assert sum(row[name] for name in totals) == row["step_total_ns"]
     assert row["step_ns"] == row["step_total_ns"] / (row["iterations"] * row["devices"])
-    assert row["fp_bp_ns"] + row["wu_residual_ns"] == pytest.approx(row["step_ns"])
+    if any(stage == "BP" for stage, *_ in spans):  # else it is not known
+        assert row["fp_bp_ns"] + row["wu_residual_ns"] == pytest.approx(row["step_ns"])
     assert row["wu_ns"] >= row["wu_exposed_ns"] - 1e-9
     assert row["idle_ns"] >= -1e-9
 

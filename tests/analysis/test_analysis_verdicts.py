@@ -137,7 +137,7 @@ NO_ONE_TRAINS = "no process trains, as far as its recording tells"
     ("verdicts", "opinions", "why"),
     [
         ([_verdict()], PASSES, None),
-        ([_verdict()], [], "nothing is stored of how stages were told"),
+        ([_verdict()], [], "the forward pass is not known by ranges, threads or structure"),
         ([_verdict(verdict="inference")], PASSES, NO_ONE_TRAINS),
         ([_verdict()], PASSES[:1], BACKWARD_UNKNOWN),
         ([_verdict()], PASSES[1:], FORWARD_UNKNOWN),

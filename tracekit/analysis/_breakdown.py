@@ -20,7 +20,7 @@ from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks
-from tracekit.analysis._steps import by_host, counted_steps, with_steps
+from tracekit.analysis._steps import by_host, counted_steps, torn, with_steps
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
@@ -30,6 +30,7 @@ from tracekit.model import KERNEL_KINDS, KIND, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _PASSES = ("FP", "BP")
+_SEVERAL = 2
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _DURATION = pl.col("duration_ns")
 _LENGTH = pl.col("end") - pl.col("start")
@@ -383,13 +384,21 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles over iterations; a group that an iteration lacks has length 0 in it."""
+    """Add percentiles over iterations; a group that an iteration lacks has length 0 in it.
+
+    Iterations that an edge of the recording cut do not count; of fewer than two that are left of
+    such a run the percentiles are null.
+    """
     if "iteration" in keys:
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
     columns = columns_of(keys)
     found = _found(work, [*keys, "iteration"], skip=skip)
     each = _lengths(keys, found).drop_nulls("iteration")
-    steps = found.windows.select("iteration").drop_nulls().unique()
+    cut = torn(work.trace.read("iterations")).select("iteration").unique()
+    steps = found.windows.select("iteration").drop_nulls().unique().join(
+        cut, on="iteration", how="anti"
+    )  # fmt: skip
+    enough = pl.len() >= (_SEVERAL if cut.height else 1)
     filled = (
         table.select(columns)
         .join(steps, how="cross")
@@ -399,7 +408,9 @@ def _with_statistics(
     statistics = filled.group_by(columns).agg(
         pl.len().cast(pl.Int64).alias("iterations"),
         *(
-            pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64).alias(name)
+            pl.when(enough)
+            .then(pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64))
+            .alias(name)
             for name, q in _PERCENTILES.items()
         ),
     )

@@ -25,6 +25,7 @@ from tracekit.analysis._per_iteration import (
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
 from tracekit.analysis._traffic import Traffic
+from tracekit.analysis._verdicts import verdict_meta
 from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace, with_one_tree
@@ -208,6 +209,7 @@ def compare(
         "step": step,
         "not_comparable": reasons,
         "notes": [
+            *_verdicts((a, b), names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys, skip),
             *_outside(table),
@@ -299,6 +301,19 @@ def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, s
         if missing:
             notes.append(f"{names[other]} holds no {', '.join(missing)}, but {names[this]} does")
     return notes
+
+
+def _verdicts(runs: tuple[Trace, Trace], names: Sequence[str]) -> list[str]:
+    """Say what the processes of either run do, where they do not all train or a run is cut."""
+    told = [verdict_meta(run) for run in runs]
+    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
+        return []
+    worded = [
+        f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
+        + (f", cut ({each['cut']})" if "cut" in each else "")
+        for name, each in zip(names, told, strict=True)
+    ]
+    return [f"verdict: {'; '.join(worded)}"]
 
 
 def _recorded(trace: Trace) -> set[str]:

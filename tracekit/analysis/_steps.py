@@ -97,8 +97,8 @@ class Counted:
     left_out
         How many steps are left out that not all processes have.
     annotated, empty
-        How many iterations there are but skipped ones, of processes that have steps; and in how
-        many of these their process ran nothing.
+        How many iterations there are but skipped and cut ones, of processes that have steps; and in
+        how many of these their process ran nothing.
     """
 
     windows: pl.DataFrame
@@ -110,7 +110,8 @@ class Counted:
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
     """Give windows the numbers of the steps that count, which are those of all processes.
 
-    Left out are the first `skip` iterations of each process, and steps that not all processes have.
+    Left out are the first `skip` iterations of each process, those that an edge of the recording
+    cut, and steps that not all processes have.
 
     Parameters
     ----------
@@ -122,7 +123,11 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
         How many iterations to leave out at the beginning.
     """
     key = ["process", "iteration"]
-    skipped = first_iterations(iterations, skip).select(*key, is_skipped=True)
+    skipped = (
+        pl.concat([first_iterations(iterations, skip), torn(iterations)])
+        .select(*key, is_skipped=True)
+        .unique(key)
+    )
     windows = windows.join(skipped, on=key, how="left", maintain_order="left").with_columns(
         iteration=pl.when(pl.col("is_skipped").is_null()).then(_NUMBER)
     )
@@ -137,6 +142,11 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
         annotated.height,
         annotated.join(known, on=key, how="anti").height,
     )
+
+
+def torn(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return the iterations of which only a part of the GPU work was recorded."""
+    return iterations.filter((pl.col("ops") > 0) & ~pl.col("whole"))
 
 
 def numbered_alike(trace: Trace) -> Trace:

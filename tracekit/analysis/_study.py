@@ -11,7 +11,9 @@ from tracekit.analysis._collective_calls import collective_calls
 from tracekit.analysis._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis._labels import batch_label, label_number
 from tracekit.analysis._per_iteration import Measured, per_iteration
+from tracekit.analysis._steps import torn
 from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
+from tracekit.analysis._verdicts import unknown_passes
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import TracekitError, UsageError
 from tracekit.model import Trace
@@ -267,6 +269,10 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 # -- labels ------------------------------------------------------------------------------------
 
 
+_SEVERAL = 2
+"""Of how many steps of a run that was cut a mean is of some use."""
+
+
 def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:
     texts = {key: labels.get(key, "").strip() or None for key in ("network", "method", "scaling")}
     if texts["scaling"] not in (None, *SCALING_MODES):
@@ -302,9 +308,13 @@ def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
             "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
         )
     found = per_iteration(trace, ("stage",), skip=skip)
-    if not found.iterations:  # no launch of what the devices did is known
+    cut = not torn(trace.read("iterations")).is_empty()
+    # Either no launch of what the devices did is known, or one step is left of a run that was cut.
+    if len(found.iterations) < (_SEVERAL if cut else 1):
         return _without_steps(work.trace)
-    return _means(found) | _percentiles(found)
+    known = work.is_host or unknown_passes(trace) is None
+    residual = {} if known else {"wu_residual_ns": None}
+    return _means(found) | _percentiles(found) | residual
 
 
 def _without_steps(trace: Trace) -> dict[str, Any]:

@@ -51,9 +51,9 @@ def _counts(trace: Trace) -> dict[str, int]:
 def _verdict(trace: Trace) -> str | None:
     """Return the verdicts, each with the evidence where all agree, and what is missing."""
     told = verdict_meta(trace)
-    verdicts = ", ".join(told["verdict"])
-    if not verdicts:
+    if "verdict" not in told:
         return None
+    verdicts = ", ".join(told["verdict"])
     evidence = trace.read("verdicts")["evidence"].unique(maintain_order=True)
     why = f" ({evidence[0]})" if len(evidence) == 1 else ""
     cut = f", cut: {told['cut']}" if "cut" in told else ""

@@ -27,7 +27,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
     Returns
     -------
-    ``verdict``: the verdicts and of how many processes each is, those that run no op aside; empty
+    ``verdict``: the verdicts and of how many processes each is, those that run no op aside; absent
     where none are stored. ``given``, if the user said so; ``cut``, if an end of the GPU work is
     missing: `begin`, `end` or `both`; ``weak``, stages that rest on one weak source for more than
     a tenth of GPU time: ``stage, source, share``.
@@ -37,7 +37,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
     cut = set(verdicts["cut"].drop_nulls())
     weak = _weak(trace, verdicts)
     return {
-        "verdict": dict(counts.iter_rows()),
+        **({"verdict": dict(counts.iter_rows())} if counts.height else {}),
         **({"given": True} if verdicts["given"].any() else {}),
         **({"cut": cut.pop() if len(cut) == 1 else "both"} if cut else {}),
         **({"weak": weak} if weak else {}),
@@ -106,9 +106,17 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _decided(trace: Trace) -> pl.DataFrame:
-    """Return what the deciding source says of ops: each op once."""
+    """Return what the deciding source says of ops: each op once.
+
+    An earlier version stored no opinions, and what decided stands with the ops.
+    """
+    opinions = trace.read("opinions")
+    if opinions.is_empty():
+        length = (pl.col("end") - pl.col("start")).sum().alias("total_ns")
+        told = trace["ops"].group_by("process", "stage", "stage_source").agg(length)
+        return told.collect()
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
-    return trace.read("opinions").filter(source == other)
+    return opinions.filter(source == other)
 
 
 def unknown_passes(trace: Trace) -> str | None:
@@ -117,10 +125,10 @@ def unknown_passes(trace: Trace) -> str | None:
     Both have to be told by ranges, threads or structure, in each process that trains.
     """
     decided = _decided(trace)
-    if decided.is_empty():
-        return "nothing is stored of how stages were told"
     verdicts = _working(trace)
     trains = verdicts.filter(pl.col("verdict") == "training")["process"]
+    if verdicts.is_empty():
+        trains = decided["process"].unique()
     if trains.is_empty():
         return "no process trains, as far as its recording tells"
     told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(STRONG))
