@@ -16,7 +16,9 @@ from pathlib import Path
 
 _GPU = "start end deviceId contextId streamId correlationId globalPid "
 COLUMNS = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": _GPU + "demangledName shortName graphNodeId",
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        _GPU + "demangledName shortName graphNodeId gridX gridY gridZ blockX blockY blockZ"
+    ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
         _GPU + "bytes copyKind srcKind dstKind srcDeviceId dstDeviceId srcContextId dstContextId "
         "graphNodeId"

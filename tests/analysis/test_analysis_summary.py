@@ -41,6 +41,7 @@ def test_numbers() -> None:
         "ops": 4,
         "kernels": 2,
         "ranges": 1,
+        "verdict": None,
         "iterations": 2,
         "launched": 0.5,
         "coverage": 40 / 70,
@@ -50,5 +51,5 @@ def test_numbers() -> None:
 def test_numbers_of_nothing() -> None:
     assert summarise(Trace.of({})) == {
         "devices": 0, "gpus": None, "processes": 0, "ops": 0, "kernels": 0, "ranges": 0,
-        "iterations": 0, "launched": None, "coverage": None,
+        "verdict": None, "iterations": 0, "launched": None, "coverage": None,
     }  # fmt: skip

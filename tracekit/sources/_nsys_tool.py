@@ -35,7 +35,7 @@ TABLES = (
     "StringIds", "ThreadNames", "PROCESSES", "ANALYSIS_DETAILS", "GENERIC_EVENT.*",
     "CUPTI_ACTIVITY_.*", "CUDA_GPU_.*", "CUDA_GRAPH.*", "NVTX_.*", "MPI_.*", "GPU_METRICS.*",
     "NET_.*", "NIC_.*", "OSRT_API", "PROFILER_OVERHEAD", "TARGET_INFO_.*", "META_DATA_.*",
-    "EXPORT_META_DATA",
+    "EXPORT_META_DATA", "DIAGNOSTIC_EVENT",
 )  # fmt: skip
 """Patterns of the tables that are exported: samples of what CPUs did are most of many reports."""
 _OPTIONS = ("--lazy=true", "--include-blobs=true", "--tables=" + ",".join(TABLES))

@@ -103,13 +103,15 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
         stage[places], step[places] = what, steps[owner]
 
     heads, fronts = first + parts.head, first + parts.front
+    fed = _input_at_end(turns, parts)
+    heads[last] -= fed
     put(first, heads, WU, before)
     put(fronts, turns.stop, FP, after)
     put(turns.bursts, turns.ends, BP, bursts)
     _lead(lane, stage, fronts, turns.stop)
     tail = _update_at_start(turns, parts)
     stage[fronts[0] - tail : fronts[0]] = WU
-    partial = _forward_at_end(turns, parts)
+    partial = 0 if fed else _forward_at_end(turns, parts)
     stage[heads[last] : heads[last] + partial] = FP
     _lead(lane, stage, heads[-1:], heads[-1:] + partial)
     heads[last] += partial
@@ -118,6 +120,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
         put(heads[1:-1], fronts[1:-1], FP, after[1:-1])
     else:
         _evaluate(turns, parts, stage, heads, fronts)
+    stage[turns.stop[last] - fed : turns.stop[last]] = IO
     late = (stage == FP) & lane.batch & (lane.work.kind == H2D)
     stage[late] = IO
     return _Stages(stage, step, bool(tail), bool(partial))
@@ -138,6 +141,18 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
     stage[lead[np.isin(kind[lead], (H2D, D2D))]] = IO
     rows, of = ranges_of(begin, until)
     stage[rows[cleared[of] & fill[rows]]] = WU
+
+
+def _input_at_end(turns: Turns, parts: Parts) -> int:
+    """Return how many ops at the end are copies of the next input: no update ends with these."""
+    lane, last = turns.lane, turns.first.size - 1
+    end = int(turns.first[last] + parts.head[last])
+    if end < turns.stop[last]:
+        return 0
+    copied = lane.batch & (lane.work.kind == H2D)
+    usual, own = copied[turns.gap(parts.template)][: parts.cut.at], copied[turns.first[last] : end]
+    lengths = [int(np.append(~part[::-1], values=True).argmax()) for part in (usual, own)]
+    return max(0, lengths[1] - lengths[0])
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
