@@ -149,7 +149,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
     end = int(turns.first[last] + parts.head[last])
     if end < turns.stop[last]:
         return 0
-    copied = lane.batch & (lane.work.kind == H2D)
+    copied = lane.batch & np.isin(lane.work.kind, (H2D, D2D))
     usual, own = copied[turns.gap(parts.template)][: parts.cut.at], copied[turns.first[last] : end]
     lengths = [int(np.append(~part[::-1], values=True).argmax()) for part in (usual, own)]
     return max(0, lengths[1] - lengths[0])
@@ -199,7 +199,8 @@ def _edges(turns: Turns, parts: Parts, bursts: Array) -> tuple[bool, bool]:
     if updates[parts.template]:
         last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
     else:
-        last = bool(lengths[-1] >= _SHORT * np.median(lengths))
+        # Where an update is seen once only, at the end, it is not known how long one is.
+        last = bool(lengths[-1] >= _SHORT * np.median(lengths)) and not updates[-1]
     return first, last
 
 
@@ -219,6 +220,8 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
     fills = [int(lane.fill[part].sum()) for part in (first, lead_of_usual)]
     counts = np.isin(lane.work.kind, KERNELS) & ~lane.fill
     rest = [lane.symbol[part][counts[part]] for part in (first, lead_of_usual)]
+    if fills[0] and not fills[1] and not parts.cut.at:
+        return False  # of steps with several passes it is not known how many are cleared
     return (not fills[0] or fills[0] >= fills[1]) and common_suffix(*rest) == rest[1].size
 
 
