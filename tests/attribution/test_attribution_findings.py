@@ -111,6 +111,15 @@ def test_a_disagreement(length: int, other: str, told: str | None) -> None:
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
 
 
+@pytest.mark.parametrize(("backward", "is_told"), [(400, False), (399, True), (0, False)])
+def test_a_forward_pass_longer_than_the_backward_pass(backward: int, *, is_told: bool) -> None:
+    told = _told(
+        _verdict(),
+        opinions=[("FP", "nvtx", "nvtx", "FP", 600), ("BP", "nvtx", "nvtx", "BP", backward)],
+    )
+    assert [text.startswith("FP takes 0.001 ms") for text in told] == [True] * is_told
+
+
 def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> None:
     opinions: list[Opinion] = [
         ("FP", "nvtx", "nvtx", "FP", 50), ("BP", "nvtx", "nvtx", "BP", 50),

@@ -14,6 +14,9 @@ _OFTEN_NAMED = 0.5
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
+_FAR_ABOVE = 1.5
+"""How many times as long as BP is, FP is too long to be believed without a word."""
+_NS_PER_MS = 1_000_000
 _METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
 
 
@@ -38,7 +41,10 @@ def findings(
     found = []
     for verdict in verdicts.to_dicts():
         told = opinions.filter(pl.col("process") == verdict["process"])
-        texts = (*_cut(verdict), *_structure(verdict), *_disagreements(told, verdict))
+        texts = (
+            *_cut(verdict), *_structure(verdict), *_lopsided(told, verdict),
+            *_disagreements(told, verdict),
+        )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
 
@@ -73,6 +79,25 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
         )
     if verdict["contradictions"] and verdict["decides"]:
         yield f"stages told by structure are contradicted: {verdict['contradictions']}"
+
+
+def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of training in which the forward pass is longer by far than the backward pass."""
+    if verdict["verdict"] != "training" or verdict["cut"] is not None:
+        return
+    decided = told.filter(
+        pl.col("stage_source").cast(pl.String) == pl.col("other_source").cast(pl.String)
+    )
+    forward, backward = (
+        int(decided.filter(pl.col("stage").cast(pl.String) == stage)["total_ns"].sum())
+        for stage in ("FP", "BP")
+    )
+    if forward > _FAR_ABOVE * backward > 0:
+        yield (
+            f"FP takes {forward / _NS_PER_MS:,.3f} ms of GPU time and BP "
+            f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
+            "of BP may be called FP, or forward passes run alone"
+        )
 
 
 def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
