@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
-from tracekit.model import VERDICT, Stream
+from tracekit.model import KINDS, VERDICT, Stream
 
 _LAYER = (
     r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
@@ -34,11 +35,9 @@ def kernel_signs(ops: Stream, rules: Rules) -> pl.DataFrame:
     ``process, ops``; ``optimizer, backward, layers``, kernels that are named so; ``exchanges``,
     collectives that exchange gradients under the rules.
     """
-    keys = ("process", "name", "kind")
-    parts = [ops.read(n, *keys).group_by(keys).len("ops") for n in range(len(ops))]
-    if not parts:
+    counted = _by_name(ops)
+    if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
-    counted = pl.concat(parts).with_columns(collective=pl.lit(None, pl.String))
     meant = classify_kernels(counted, rules)
     gradients = [
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
@@ -55,6 +54,29 @@ def kernel_signs(ops: Stream, rules: Rules) -> pl.DataFrame:
     return meant.group_by("process").agg(
         ops_of.sum(), *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items())
     )
+
+
+def _by_name(ops: Stream) -> pl.DataFrame:
+    """Count ops by ``process, name, kind``.
+
+    These are few against ops, so numbers are counted, and looked up in one op of each.
+    """
+    parts = []
+    for number in range(len(ops)):
+        chunk = ops.read(number, "process", "name", "kind")
+        name, kind = (chunk[of].to_physical().cast(pl.Int64) for of in ("name", "kind"))
+        names = name.fill_null(-1).to_numpy() + 1
+        keys = chunk["process"].to_numpy() * np.int64(names.max(initial=0) + 1) + names
+        keys = keys * len(KINDS) + kind.to_numpy()
+        counts = np.bincount(keys)
+        example = np.empty(counts.size, np.int64)
+        example[keys] = np.arange(keys.size)
+        found = np.flatnonzero(counts)
+        parts.append(chunk[example[found]].with_columns(ops=pl.Series(counts[found])))
+    if not parts:
+        return pl.DataFrame()
+    sums = pl.concat(parts).group_by("process", "name", "kind").agg(pl.col("ops").sum())
+    return sums.with_columns(collective=pl.lit(None, pl.String))
 
 
 def judge(
