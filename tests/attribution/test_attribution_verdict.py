@@ -12,7 +12,7 @@ from chunk_helpers import recording_of
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
-from tracekit.attribution._verdict import counted, judge, kernel_signs
+from tracekit.attribution._verdict import count_names, counted, judge, kernel_signs
 from tracekit.errors import RuleError
 
 SIGNS = ("optimizer", "backward", "layers", "exchanges")
@@ -22,7 +22,7 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
 
 def _signs(builder: TraceBuilder, chunk: int = 1_000_000) -> list[tuple[int, ...]]:
     ops = recording_of(builder.trace(), [chunk]).streams["ops"]
-    found = kernel_signs(ops, default_rules()).sort("process")
+    found = kernel_signs(count_names(ops), default_rules()).sort("process")
     return found.select("process", "ops", *SIGNS).rows()
 
 

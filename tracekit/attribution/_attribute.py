@@ -27,6 +27,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
+from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
 from tracekit.model import Recording, Stream, Trace
 
@@ -82,7 +83,8 @@ def attribute_recording(
         number = next(steps)
         progress(f"attribute {_STEPS[number]}", number, len(_STEPS))
 
-    people = _people(threads, recording.tables["processes"], ops, calls, ranges)
+    counted = count_names(ops)
+    people = _people(threads, recording.tables["processes"], counted, calls, ranges)
     step()
     with ThreadPoolExecutor(1, "launches") as other:
         linking = other.submit(
@@ -97,7 +99,7 @@ def attribute_recording(
     step()
     known = Known(
         nesting, found.training, found.windows, autograd, people.table, launches.by_thread,
-        people.processes_of, found.iterations["process"].unique(),
+        people.processes_of, found.iterations["process"].unique(), counted,
     )  # fmt: skip
     placed = _Placed(launches, contexts)
     says = judged(ops, placed, known, rules, has_unlaunched=launches.alone > 0)
@@ -142,14 +144,16 @@ class _People:
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
-def _people(threads: pl.DataFrame, listed: pl.DataFrame, ops: Stream, *streams: Stream) -> _People:
+def _people(
+    threads: pl.DataFrame, listed: pl.DataFrame, counted: pl.DataFrame, *streams: Stream
+) -> _People:
     table = threads.join(listed.select("process", "pid"), on="process", how="left").sort("thread")
     columns = ("thread", "process")
     seen = [table.select(columns)]
     if table.is_empty():  # a trace need not say who takes part
         seen += [stream.read(n, *columns) for stream in streams for n in range(len(stream))]
     # Work may be of a process of which no thread was seen.
-    seen += [ops.read(n, "process").select(pl.col("process").max()) for n in range(len(ops))]
+    seen.append(counted.select(pl.col("process").max()))
     most = pl.concat(seen, how="diagonal").select(pl.col(columns).max().fill_null(-1) + 1)
     return _People(table, listed, *most.row(0))
 

@@ -42,6 +42,8 @@ class Known:
         ``process, report`` of all that were seen.
     named
         Processes of which ranges name the iterations.
+    counted
+        Ops by process, name and kind, see `count_names`.
     """
 
     nesting: Nesting
@@ -52,6 +54,7 @@ class Known:
     by_thread: Array
     processes: pl.DataFrame
     named: pl.Series
+    counted: pl.DataFrame
 
     def passes(self) -> pl.DataFrame:
         """Return ``process, stage, count`` of ranges of passes on training threads, or in none."""
@@ -200,7 +203,7 @@ def judged(
     has_unlaunched
         Whether there are ops of which no launch is known.
     """
-    signs = kernel_signs(ops, rules)
+    signs = kernel_signs(known.counted, rules)
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
     untold = _untold(known, seen)
     asked = [

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
-from tracekit.model import KINDS, VERDICT, Stream
+from tracekit.model import KINDS, OPS, VERDICT, Stream
 
 _LAYER = (
     r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
@@ -27,18 +27,24 @@ _WORDS = {
 """What the signs are called, one of each."""
 
 
-def kernel_signs(ops: Stream, rules: Rules) -> pl.DataFrame:
+def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Count by process what the names of its kernels are signs of.
+
+    Parameters
+    ----------
+    counted
+        What `count_names` returned.
+    rules
+        What names mean.
 
     Returns
     -------
     ``process, ops``; ``optimizer, backward, layers``, kernels that are named so; ``exchanges``,
     collectives that exchange gradients under the rules.
     """
-    counted = _by_name(ops)
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
-    meant = classify_kernels(counted, rules)
+    meant = classify_kernels(counted.with_columns(collective=pl.lit(None, pl.String)), rules)
     gradients = [
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
         for word in entry.get("collective", [])
@@ -56,8 +62,8 @@ def kernel_signs(ops: Stream, rules: Rules) -> pl.DataFrame:
     )
 
 
-def _by_name(ops: Stream) -> pl.DataFrame:
-    """Count ops by ``process, name, kind``.
+def count_names(ops: Stream) -> pl.DataFrame:
+    """Count ops by ``process, name, kind``: ``ops``.
 
     These are few against ops, so numbers are counted, and looked up in one op of each.
     """
@@ -73,10 +79,9 @@ def _by_name(ops: Stream) -> pl.DataFrame:
         example[keys] = np.arange(keys.size)
         found = np.flatnonzero(counts)
         parts.append(chunk[example[found]].with_columns(ops=pl.Series(counts[found])))
-    if not parts:
-        return pl.DataFrame()
-    sums = pl.concat(parts).group_by("process", "name", "kind").agg(pl.col("ops").sum())
-    return sums.with_columns(collective=pl.lit(None, pl.String))
+    columns = ("process", "name", "kind")
+    empty = OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()
+    return pl.concat([empty, *parts]).group_by(columns).agg(pl.col("ops").sum())
 
 
 def judge(
