@@ -183,3 +183,26 @@ def test_a_process_that_no_table_lists_may_have_a_period() -> None:
         trace.with_tables({"processes": trace.read("processes").head(0)}), default_rules()
     )
     assert found.read("iterations").height == 40
+
+
+def test_names_are_counted_alike_in_a_table_and_by_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = TraceBuilder()
+    for at, name in enumerate(("gemm", "adam", "gemm", "relu", "gemm")):
+        builder.op(name, 10 * at, thread=10 * (at % 2))
+    ops = recording_of(builder.trace(), [5]).streams["ops"]
+    columns = ["process", pl.col("name").cast(pl.String)]
+    table = count_names(ops).sort(columns)
+    assert table.select(*columns, "ops").rows() == [
+        (0, "gemm", 3), (1, "adam", 1), (1, "relu", 1),
+    ]  # fmt: skip
+    monkeypatch.setattr("tracekit.attribution._verdict._DENSE", -1)
+    assert count_names(ops).sort(columns).equals(table)
+
+
+def test_structure_is_not_asked_of_work_whose_launches_are_not_known() -> None:
+    builder = TraceBuilder()
+    for step in range(12):
+        for place, name in enumerate(("gemm", "gemm_dgrad", "adam")):
+            builder.op(name, start=100 * step + 10 * place)
+    [verdict] = builder.judged().read("verdicts").to_dicts()
+    assert (verdict["verdict"], verdict["structure"]) == ("training", None)

@@ -78,6 +78,12 @@ class Known:
         kept = self.threads.filter((own & works) | marked)
         return kept.group_by("process").agg(count=pl.len())
 
+    def launched(self) -> dict[int, int]:
+        """Return of how many ops of each process the launch is known."""
+        counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
+        sums = self.threads.select("process", counts).group_by("process").agg(pl.col("count").sum())
+        return dict(sums.iter_rows())
+
     def loaders(self) -> pl.DataFrame:
         """Return ``process, thread`` of data loaders that launch work of their own."""
         works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
@@ -206,10 +212,13 @@ def judged(
     signs = kernel_signs(known.counted, rules)
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
     untold = _untold(known, seen)
+    launched = known.launched()
     asked = [
         process
         for process, count in signs.select("process", "ops").sort("process").iter_rows()
-        if process in untold or count <= SECOND_OPINION
+        if (process in untold or count <= SECOND_OPINION)
+        # The order in which ops start says neither who launched them nor when.
+        and 2 * launched.get(process, 0) >= count
     ]
     structures = find_structures(ops, launches, asked, _main_threads(known.threads), rules)
     claims = {process: bool(found.training) for process, found in structures.of.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
@@ -17,6 +18,9 @@ _LAYER = (
     r"|bn_fw|layer_?norm|rms_?norm|pool"
 )
 """Kernels that the layers of a network run, in training as in inference."""
+
+_DENSE = 1 << 22
+"""Up to how large numbers are counted in a table of all that could be."""
 
 _SIGNS = {"optimizer": pl.Int64, "backward": pl.Int64, "layers": pl.Int64, "exchanges": pl.Int64}
 _WORDS = {
@@ -74,14 +78,23 @@ def count_names(ops: Stream) -> pl.DataFrame:
         names = name.fill_null(-1).to_numpy() + 1
         keys = chunk["process"].to_numpy() * np.int64(names.max(initial=0) + 1) + names
         keys = keys * len(KINDS) + kind.to_numpy()
-        counts = np.bincount(keys)
-        example = np.empty(counts.size, np.int64)
-        example[keys] = np.arange(keys.size)
-        found = np.flatnonzero(counts)
-        parts.append(chunk[example[found]].with_columns(ops=pl.Series(counts[found])))
+        example, counts = _distinct(keys)
+        parts.append(chunk[example].with_columns(ops=pl.Series(counts)))
     columns = ("process", "name", "kind")
     empty = OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()
     return pl.concat([empty, *parts]).group_by(columns).agg(pl.col("ops").sum())
+
+
+def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where one of each distinct number from 0 on is, and how often it comes."""
+    if int(keys.max(initial=0)) > _DENSE:  # a table of all that could be would be too large
+        _, first, times = np.unique(keys, return_index=True, return_counts=True)
+        return first, times
+    counts = np.bincount(keys)
+    example = np.empty(counts.size, np.int64)
+    example[keys] = np.arange(keys.size)
+    found = np.flatnonzero(counts)
+    return example[found], counts[found]
 
 
 def judge(
