@@ -8,7 +8,15 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import KEYS, breakdown, breakdown_meta, parse_keys, share_meaning
+from tracekit.analysis import (
+    KEYS,
+    breakdown,
+    breakdown_for_people,
+    breakdown_meta,
+    breakdown_with_meta,
+    parse_keys,
+    share_meaning,
+)
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
@@ -374,12 +382,59 @@ def test_windows_that_begin_together_lose_nothing() -> None:
 def test_per_iteration_statistics() -> None:
     # Of the exposed times: FP 40, 40, 40; WU 60, 30, none; IO 0, none, none.
     table = breakdown(_iterations(), per_iteration=True)
-    assert table.columns[-4:] == ["iterations", "p5_ns", "median_ns", "p95_ns"]
+    added = ["iterations", "p5_ns", "median_ns", "p95_ns", "devices"]
+    assert table.columns[-5:] == added
     statistics = table.select("stage", "iterations", "p5_ns", "median_ns", "p95_ns").rows()
     assert statistics == [
         ("FP", 3, 40, 40, 40), ("WU", 3, 0, 30, 60), ("IO", 3, 0, 0, 0), ("OTHER", 3, 0, 0, 0),
     ]  # fmt: skip
-    assert table.drop(table.columns[-4:]).equals(breakdown(_iterations()))
+    assert table.drop(added).equals(breakdown(_iterations()))
+
+
+def test_percentiles_are_shown_per_gpu() -> None:
+    """Two GPUs are busy for 40 and 20 of each step: 60 in data, and 30 of the mean GPU."""
+    builder = TraceBuilder()
+    for number in range(3):
+        at = 100 * number
+        builder.iteration(number, at, at + 90)
+        for device, length in enumerate((40, 20)):
+            builder.op("fw", device=device, at=at + 1, start=at + 5, end=at + 5 + length)
+    trace = builder.trace()
+    statistics = ("p5_ns", "median_ns", "p95_ns")
+    table, meta = breakdown_with_meta(trace, "kind", per_iteration=True)
+    assert table.select(*statistics, "devices").rows() == [(60, 60, 60, 2)]
+    assert (meta["sum_over"], meta["percentiles_per"]) == ("2 GPUs", "step/GPU")
+    assert breakdown_for_people(table, meta).select("busy_ns", *statistics).rows() == [
+        (180, 30, 30, 30)
+    ]
+    table, meta = breakdown_with_meta(trace, "device", per_iteration=True)
+    assert table.select("device", "median_ns", "devices").rows() == [(0, 40, 1), (1, 20, 1)]
+    table, meta = breakdown_with_meta(trace, "kernel", per_iteration=True)
+    shown = breakdown_for_people(table, meta)
+    assert shown.select("median_ns", "iteration_median_ns").rows() == [(30, 30)]
+    assert table["iteration_median_ns"].to_list() == [60]
+
+
+def test_percentiles_are_of_steps_that_all_processes_have() -> None:
+    """Processes that number their steps differently have the same ones, by their order."""
+    builder = TraceBuilder()
+    for process in (0, 1):
+        for number in range(3):
+            at = 100 * number
+            builder.iteration(10 * process + number, at, at + 90, process=process)
+            builder.op("fw", process=process, device=process, at=at + 1, start=at + 5, end=at + 25)
+    table = breakdown(builder.trace(), "kind", per_iteration=True)
+    assert table.select("iterations", "median_ns", "devices").rows() == [(3, 40, 2)]
+
+
+def test_a_device_without_steps_has_no_percentiles() -> None:
+    builder = TraceBuilder()
+    for number in range(2):
+        builder.iteration(number, 100 * number, 100 * number + 90)
+        builder.op("fw", at=100 * number + 1, start=100 * number + 5, end=100 * number + 25)
+    builder.op("stray", device=1, process=1, start=50, end=60)
+    table = breakdown(builder.trace(), "device", per_iteration=True)
+    assert table.select("device", "median_ns", "devices").rows() == [(0, 20, 1), (1, None, None)]
 
 
 def test_per_iteration_statistics_with_skip() -> None:

@@ -181,6 +181,17 @@ def _steps(windows: list[Window]) -> list[Window]:
     return stepped
 
 
+def _of_all_processes(windows: list[Window]) -> set[int]:
+    """The steps that all processes have but those with less than half as many as another one."""
+    ran: dict[int | None, set[int]] = defaultdict(set)
+    for window in windows:
+        if window.iteration is not None:
+            ran[window.process].add(window.iteration)
+    most = max(map(len, ran.values()), default=0)
+    taking_part = [own for own in ran.values() if 2 * len(own) >= most]
+    return set.intersection(*taking_part) if taking_part else set()
+
+
 def _skipping(windows: list[Window], skip: int) -> list[Window]:
     """From the first iteration that is kept to the last one, with what lies between them."""
     kept = []
@@ -350,7 +361,7 @@ def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, ski
 @given(ops=OPS, steps=STEPS)
 def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
     trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
-    ran = {window.iteration for window in windows if window.iteration is not None}
+    ran = _of_all_processes(windows)
     table = breakdown(trace, "stage", per_iteration=True)
     for row in table.to_dicts():
         times = sorted(
@@ -361,6 +372,8 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
             assert row["iterations"] is None
             continue
         assert row["iterations"] == len(times)
+        stepping = {(w.process, w.device) for w in windows if w.iteration in ran}
+        assert row["devices"] == len(stepping)
         assert times[0] <= row["p5_ns"] <= row["median_ns"] <= row["p95_ns"] <= times[-1]
         assert {row["p5_ns"], row["median_ns"], row["p95_ns"]} <= set(times)
         if len(times) % 2:

@@ -112,6 +112,10 @@ def test_the_title_says_which_run_and_what(stored: Path) -> None:
     assert tracekit("breakdown").stdout.startswith(" ddp · time by stage · sum over 4 GPUs\n")
     by_step = tracekit("breakdown", "--by", "iteration").stdout
     assert by_step.startswith(" ddp · time by iteration · ms/step/GPU\n")
+    both = tracekit("breakdown", "--per-iteration").stdout
+    assert both.startswith(
+        " ddp · time by stage · sum over 4 GPUs · p5, median, p95: ms/step/GPU\n"
+    )
 
 
 def test_info(stored: Path) -> None:

@@ -19,8 +19,15 @@ from tracekit.analysis._keys import (
 from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
-from tracekit.analysis._ranks import outlier_ranks, process_ranks
-from tracekit.analysis._steps import by_host, counted_steps, torn, with_steps
+from tracekit.analysis._ranks import outlier_ranks, process_ranks, with_devices
+from tracekit.analysis._steps import (
+    Counted,
+    by_host,
+    counted_steps,
+    numbered_alike,
+    torn,
+    with_steps,
+)
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
@@ -29,8 +36,12 @@ from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, KIND, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
+_OWNER = ("process", "device")
 _PASSES = ("FP", "BP")
 _SEVERAL = 2
+_SUMS = (
+    "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
+)  # fmt: skip
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _DURATION = pl.col("duration_ns")
 _LENGTH = pl.col("end") - pl.col("start")
@@ -72,7 +83,8 @@ def breakdown(
     skip
         How many iterations to leave out at the beginning.
     per_iteration
-        Add, over iterations, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy time.
+        Add, over the steps that count, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy
+        time, added over devices.
     inclusive
         By range alone: count in each range what the ranges inside it launch, too. The columns are
         then those of `RANGE_COLUMNS`, and those by layer, which stands alone, of `LAYER_COLUMNS`.
@@ -95,7 +107,8 @@ def breakdown(
                         iteration while the host is inside the iteration
     ``between_ns``      by iteration: time in which nothing runs and the host is in no iteration
     ``devices``         by iteration: over how many devices the row's times are added; a GPU that
-                        two processes use counts for each
+                        two processes use counts for each. With `per_iteration`: over how many the
+                        percentiles are
     ``share``           exposed_ns (by stage) or busy_ns over the length of the window
     ==================  ============================================================
 
@@ -144,7 +157,9 @@ def breakdown_with_meta(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be.
 
-    By rank alone there is also ``outlier_ranks``; see `outlier_ranks` in this package.
+    There is also ``per`` or ``sum_over``, what times are means or sums over; with `per_iteration`
+    ``percentiles_per``, what percentiles are people's means over; by rank alone ``outlier_ranks``,
+    see `outlier_ranks` in this package.
     """
     keys = parse_keys(by)
     view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
@@ -162,6 +177,8 @@ def breakdown_with_meta(
     meta = _meta(work, found, skip)
     # By device no row is a sum over several.
     over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
+    if per_iteration:
+        over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"]
     return table, {**meta, **over, **outliers}
 
 
@@ -182,9 +199,12 @@ def breakdown_for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.Dat
     table, meta
         Of `breakdown_with_meta`.
     """
-    if "per" not in meta or "devices" not in table.columns:
+    if "percentiles_per" in meta:
+        sums: Sequence[str] = [*_percentile_names(table).values()]
+    else:
+        sums = _SUMS if "per" in meta else ()
+    if not sums or "devices" not in table.columns:
         return table
-    sums = ("total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns")
     means = [pl.col(name) / pl.col("devices") for name in sums if name in table.columns]
     return table.with_columns(means).drop("devices")
 
@@ -384,39 +404,47 @@ def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 def _with_statistics(
     work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
 ) -> pl.DataFrame:
-    """Add percentiles over iterations; a group that an iteration lacks has length 0 in it.
+    """Add percentiles over the steps that count; a group that a step lacks has length 0 in it.
 
-    Iterations that an edge of the recording cut do not count; of fewer than two that are left of
-    such a run the percentiles are null.
+    Of fewer than two steps of a run that was cut they are null.
     """
     if "iteration" in keys:
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
     columns = columns_of(keys)
-    found = _found(work, [*keys, "iteration"], skip=skip)
+    paired = replace(work, trace=numbered_alike(work.trace))
+    found, _ = _found_steps(paired, keys, skip)
+    inside = found.windows.drop_nulls("iteration")
     each = _lengths(keys, found).drop_nulls("iteration")
-    cut = torn(work.trace.read("iterations")).select("iteration").unique()
-    steps = found.windows.select("iteration").drop_nulls().unique().join(
-        cut, on="iteration", how="anti"
-    )  # fmt: skip
-    enough = pl.len() >= (_SEVERAL if cut.height else 1)
-    filled = (
+    is_cut = not torn(work.trace.read("iterations")).is_empty()
+    enough = pl.len() >= (_SEVERAL if is_cut else 1)
+    statistics = (
         table.select(columns)
-        .join(steps, how="cross")
+        .join(inside.select("iteration").unique(), how="cross")
         .join(each, on=[*columns, "iteration"], how="left", nulls_equal=True)
         .with_columns(pl.col("length_ns").fill_null(0))
+        .group_by(columns)
+        .agg(
+            pl.len().cast(pl.Int64).alias("iterations"),
+            *(
+                pl.when(enough)
+                .then(pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64))
+                .alias(name)
+                for name, q in _PERCENTILES.items()
+            ),
+        )
     )
-    statistics = filled.group_by(columns).agg(
-        pl.len().cast(pl.Int64).alias("iterations"),
-        *(
-            pl.when(enough)
-            .then(pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64))
-            .alias(name)
-            for name, q in _PERCENTILES.items()
-        ),
-    )
-    if "median_ns" in table.columns:  # by kernel, that name is taken by the median of durations
-        statistics = statistics.rename({name: f"iteration_{name}" for name in _PERCENTILES})
+    statistics = with_devices(work.trace, statistics, keys, inside.select(_OWNER).unique())
+    # A device without steps has no statistics of them.
+    known = pl.col("devices").is_not_null()
+    statistics = statistics.with_columns(pl.when(known).then(name) for name in _PERCENTILES)
+    statistics = statistics.rename(_percentile_names(table))
     return table.join(statistics, on=columns, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
+    """Return what percentiles are called: by kernel, there are medians of durations beside them."""
+    prefix = "iteration_" if "mean_ns" in table.columns else ""
+    return {name: f"{prefix}{name}" for name in _PERCENTILES}
 
 
 @dataclass(frozen=True)
@@ -451,21 +479,31 @@ class StepTimes:
 
 def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
     """Return what each step took, or the whole run if so asked, by some keys."""
-    asked = list(keys) if whole else [*keys, "iteration"]
-    found = _found(work_of(trace, keys), asked, skip=0, with_stages=True)
-    if found.stages is None:
-        raise AssertionError("stages were asked for")
-    stages = found.stages.stages().select("window", "stage", "busy_ns", "exposed_ns")
-    names = ("window", "process", "device", "iteration", "start", "end", "on_host")
+    work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if whole:
+        found = _found(work, keys, skip=0, with_stages=True)
         windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
-        return StepTimes(_lengths(keys, found), stages, windows.select(names))
-    counted = counted_steps(found.windows, trace.read("iterations"), skip)
-    found = replace(found, windows=counted.windows)
+        return StepTimes(_lengths(keys, found), _stages_of(found), windows.select(names))
+    found, counted = _found_steps(work, keys, skip, with_stages=True)
     return StepTimes(
-        _lengths(keys, found), stages, counted.windows.select(names),
+        _lengths(keys, found), _stages_of(found), counted.windows.select(names),
         counted.left_out, counted.annotated, counted.empty,
     )  # fmt: skip
+
+
+def _stages_of(found: _Found) -> pl.DataFrame:
+    if found.stages is None:
+        raise AssertionError("stages were asked for")
+    return found.stages.stages().select("window", "stage", "busy_ns", "exposed_ns")
+
+
+def _found_steps(
+    work: Work, keys: Sequence[str], skip: int, *, with_stages: bool = False
+) -> tuple[_Found, Counted]:
+    """Return what was added up, and the steps that count, which the windows have the numbers of."""
+    found = _found(work, [*keys, "iteration"], skip=0, with_stages=with_stages)
+    counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
+    return replace(found, windows=counted.windows), counted
 
 
 def _lengths(keys: Sequence[str], found: _Found) -> pl.DataFrame:

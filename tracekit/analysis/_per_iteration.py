@@ -11,7 +11,7 @@ from tracekit.analysis._breakdown import StepTimes, step_times
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._memory import memory_use
 from tracekit.analysis._mpi_calls import mpi_calls
-from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis._ranks import with_devices
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis._traffic import Traffic
 from tracekit.errors import UsageError
@@ -43,8 +43,6 @@ while the host is inside an iteration (idle), and while it is in none (between).
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
 _MEASURES = ("iteration", "length_ns", "count", "bytes", "per")
-_DIVIDING = ("device", "rank", "node")
-"""Keys whose groups are of some devices only."""
 
 
 @dataclass(frozen=True)
@@ -179,20 +177,7 @@ def _values(
         mpi = _mpi(trace, steps, whole=whole).with_columns(processes)
         on_devices = named.with_columns(per=pl.lit(owners.height))
         return pl.concat([on_devices.select(mpi.columns), mpi])
-    return _as_text(_with_devices(trace, values, by, owners))
-
-
-def _with_devices(
-    trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
-) -> pl.DataFrame:
-    """Add ``per``: on how many devices the steps ran that a group's numbers are of."""
-    divides = [key for key in by if key in _DIVIDING]
-    if not divides:
-        return values.with_columns(per=pl.lit(owners.height))
-    if divides != ["device"]:
-        owners = owners.join(process_ranks(trace), on="process", how="left")
-    counted = owners.group_by(divides).agg(per=pl.len().cast(pl.Int32))
-    return values.join(counted, on=divides, how="left", nulls_equal=True)
+    return _as_text(with_devices(trace, values, by, owners).rename({"devices": "per"}))
 
 
 def _as_text(values: pl.DataFrame) -> pl.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from tracekit.analysis._nccl_calls import communicators
@@ -10,10 +12,39 @@ from tracekit.model import Trace
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
 _SOURCES = {"rank": "mpi", "in_nccl": "nccl", "stated": "report", "in_name": "file"}
 """Columns with what tells a rank, the surest first."""
+_DIVIDING = ("device", "rank", "node")
+"""Keys whose groups are of some devices only."""
 _FEW, _FAR = 4, 3.5
 """Among so few ranks none stands out; one that does is so many deviations away."""
 _DEVIATION = 1.4826
 """Standard deviations in a median absolute deviation of normal values."""
+
+
+def with_devices(
+    trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
+) -> pl.DataFrame:
+    """Add ``devices``: on how many devices the steps ran that a group's numbers are of.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    values
+        One row per group.
+    by
+        The keys of the groups.
+    owners
+        ``process, device``: on which devices steps ran, a GPU that two processes use once for each.
+    """
+    if "stream" in by:  # of one process on one device
+        return values.with_columns(devices=pl.lit(1, pl.Int64))
+    divides = [key for key in by if key in _DIVIDING]
+    if not divides:
+        return values.with_columns(devices=pl.lit(owners.height, pl.Int64))
+    if divides != ["device"]:
+        owners = owners.join(process_ranks(trace), on="process", how="left")
+    counted = owners.group_by(divides).agg(pl.len().cast(pl.Int64).alias("devices"))
+    return values.join(counted, on=divides, how="left", nulls_equal=True)
 
 
 def process_ranks(trace: Trace) -> pl.DataFrame:

@@ -204,7 +204,8 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         The title.
     meta
         What an analysis says about its result: ``headline``, and ``per``, what times are means
-        over, or ``sum_over``, what they are added over.
+        over, or ``sum_over``, what they are added over; ``percentiles_per``, what percentiles
+        beside them are means over.
     unit
         Unit of the times.
     """
@@ -213,6 +214,8 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         of.append(f"{unit or 'time'}/{text_of(meta['per'])}")
     if meta.get("sum_over") is not None:
         of.append(f"sum over {text_of(meta['sum_over'])}")
+    if meta.get("percentiles_per") is not None:
+        of.append(f"p5, median, p95: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
     above = [text_of(meta["headline"])] if meta.get("headline") else []
     return [*above, *([" · ".join(of)] if of else [])]
 
@@ -245,6 +248,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "headline": lambda _: [],
     "per": lambda _: [],
     "sum_over": lambda _: [],
+    "percentiles_per": lambda _: [],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }
 """How single keys are worded."""
