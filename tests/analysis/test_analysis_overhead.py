@@ -45,6 +45,27 @@ def test_nccl_against_p2p() -> None:
     assert found["overhead_percent"].to_list() == pytest.approx([16.4])
 
 
+def test_runs_that_stand_by_themselves_are_compared_in_pairs() -> None:
+    runs = (("p1", "p2p", 100.0), ("p2", "p2p", 80.0), ("n1", "nccl", 120.0))
+    rows = table(*({"run": run, "method": method, "step_ns": t} for run, method, t in runs))
+    pooled = overhead(rows).row(0, named=True)
+    assert (pooled["run"], pooled["baseline_run"], pooled["baseline_runs"]) == ("n1", None, 2)
+    assert pooled["overhead_percent"] == pytest.approx(100 / 3)
+    assert (pooled["low_percent"], pooled["high_percent"]) == pytest.approx((20, 50))
+    apart = overhead(rows, apart=True)
+    columns = ("run", "baseline_run", "runs", "baseline_runs", "low_percent", "high_percent")
+    assert apart.select(columns).rows() == [
+        ("n1", "p1", 1, 1, None, None), ("n1", "p2", 1, 1, None, None),
+    ]  # fmt: skip
+    assert apart["overhead_percent"].to_list() == pytest.approx([20, 50])
+    matrix = overhead_matrix(apart)
+    assert matrix.columns == [
+        "method", "gpus", "scaling", "network", "run", "baseline_run", "16"
+    ]  # fmt: skip
+    assert matrix["16"].to_list() == pytest.approx([20, 50])
+    assert overhead_meta(rows, apart=True)["compared"] == 2
+
+
 def _slides() -> pl.DataFrame:
     rows = []
     for network, percents in SLIDES.items():

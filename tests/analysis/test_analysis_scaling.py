@@ -33,6 +33,45 @@ def column(frame: pl.DataFrame, name: str, digits: int = 4) -> list[Any]:
     return [None if value is None else round(value, digits) for value in frame[name].to_list()]
 
 
+# Pooled, and not.
+
+
+def test_runs_that_stand_by_themselves_are_not_pooled() -> None:
+    rows = [
+        {"run": name, "gpus": gpus, "step_ns": time}
+        for name, gpus, time in (("one", 1, 100.0), ("two", 2, 80.0), ("again", 2, 40.0))
+    ]
+    columns = ("gpus", "run", "runs", "time_ns", "speedup", "speedup_low", "speedup_high")
+    assert scaling(table(*rows)).select(columns).rows() == [
+        (1, "one", 1, 100, 1, None, None), (2, None, 2, 60, pytest.approx(10 / 3), 2.5, 5),
+    ]  # fmt: skip
+    assert scaling(table(*rows), apart=True).select(columns).rows() == [
+        (1, "one", 1, 100, 1, None, None),
+        (2, "again", 1, 40, 5, None, None),
+        (2, "two", 1, 80, 2.5, None, None),
+    ]
+
+
+def test_the_spread_of_a_speedup_is_that_of_both_sides() -> None:
+    rows = epochs({1: 100.0, 2: 50.0}) + epochs({1: 120.0, 2: 60.0})
+    found = scaling(table(*rows)).row(1, named=True)
+    assert (found["speedup_low"], found["speedup_high"]) == (100 / 60, 120 / 50)
+
+
+def test_several_named_runs_on_the_fewest_gpus_give_no_speedup() -> None:
+    rows = [
+        {"run": name, "gpus": gpus, "step_ns": 100.0 / gpus}
+        for name, gpus in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    found = scaling(table(*rows), apart=True)
+    assert found.select("run", "speedup", "baseline_gpus").rows() == [
+        ("a", None, 1), ("b", None, 1), ("c", None, 1),
+    ]  # fmt: skip
+    warnings = scaling_meta(table(*rows), apart=True)["warnings"]
+    assert "several runs on the smallest number of GPUs" in warnings[0]
+    assert not scaling_meta(table(*rows))["warnings"]
+
+
 # Strong.
 
 

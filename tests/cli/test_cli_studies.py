@@ -138,6 +138,21 @@ def test_memory_measured_elsewhere(what: str, column: str, values: list[float]) 
     assert [round(row[column], 1) for row in found["rows"]] == values
 
 
+def test_named_runs_are_not_pooled(stored: Path, tmp_path: Path) -> None:
+    labels = {"network": "net", "batch": "8", "gpus": "2", "method": "p2p"}
+    tk.ingest(P2P, name="two", labels=labels)
+    tk.ingest(OTHER, name="four", labels=labels)
+    for command, column in (("scaling", "runs"), ("overhead", "baseline_runs")):
+        drawn = tmp_path / f"{command}.html"
+        pooled = document(command, "--where", "network=net", "--figure", drawn)["rows"]
+        assert [row[column] for row in pooled] == [2]
+        named = document(command, "two", "four")["rows"]
+        assert [row[column] for row in named] == [1, 1]
+        name = "run" if command == "scaling" else "baseline_run"
+        assert [row[name] for row in named] == ["four", "two"]
+    assert "runs, with least and greatest" in (tmp_path / "scaling.html").read_text()
+
+
 def test_a_study_of_labelled_runs(stored: Path) -> None:
     tk.ingest(P2P, name="two", labels={"network": "net", "batch": "8", "method": "p2p"})
     tk.ingest(OTHER, name="four", labels={"network": "net", "batch": "8", "method": "nccl"})

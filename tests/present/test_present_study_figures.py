@@ -151,6 +151,48 @@ def test_overheads_of_strong_and_weak_runs_are_apart() -> None:
     assert [bar.y for bar in figure.data] == [(10.0,), (30.0,)]
 
 
+def test_pooled_runs_show_how_many_they_are_and_their_spread() -> None:
+    rows = [("L", 16, 1, "p2p", 1.0, 1.0), ("L", 16, 2, "p2p", 1.6, 0.8)]
+    frame = pl.DataFrame(rows, SCALING, orient="row").with_columns(
+        runs=pl.Series([1, 3]),
+        speedup_low=pl.Series([None, 1.2]),
+        speedup_high=pl.Series([None, 2.4]),
+    )
+    for value, factor in (("speedup", 1), ("efficiency", 50)):
+        figure = scaling_figure(frame, value=value, title="", subtitle="")
+        bars = curves(figure)[0].error_y
+        assert bars.array == pytest.approx((0, 0.8 * factor))
+        assert bars.arrayminus == pytest.approx((0, 0.4 * factor))
+        assert figure.layout.yaxis.range[1] > 2.4 * factor
+        assert any("medians of n = 3 runs, with least and greatest" in text
+                   for text in texts(figure))  # fmt: skip
+    assert curves(scaled(LENET))[0].error_y.array is None
+
+
+def test_overheads_of_pooled_runs_show_their_spread() -> None:
+    rows = [("L", 16, 4, "nccl", 10.0), ("A", 16, 4, "nccl", 20.0)]
+    frame = pl.DataFrame(rows, OVERHEAD, orient="row").with_columns(
+        runs=pl.Series([2, 1]), baseline_runs=pl.Series([4, 1]),
+        low_percent=pl.Series([-5.0, None]), high_percent=pl.Series([40.0, None]),
+    )  # fmt: skip
+    figure = overhead_figure(frame, title="", subtitle="")
+    (bar,) = figure.data
+    assert (bar.error_y.array, bar.error_y.arrayminus) == ((30, 0), (15, 0))
+    assert figure.layout.yaxis.range[0] < -5
+    assert figure.layout.yaxis.range[1] > 40
+    assert any("medians of n = 4 runs" in text for text in texts(figure))
+
+
+def test_overheads_of_runs_that_are_not_pooled_are_in_panels_of_their_own() -> None:
+    rows = [("L", 16, 4, "nccl", 10.0), ("L", 16, 4, "nccl", 30.0)]
+    frame = pl.DataFrame(rows, OVERHEAD, orient="row").with_columns(
+        run=pl.Series(["a", "b"]), baseline_run=pl.lit("base")
+    )
+    figure = overhead_figure(frame, title="", subtitle="")
+    assert [bar.y for bar in figure.data] == [(10.0,), (30.0,)]
+    assert {"<b>a</b>", "<b>b</b>"} <= set(texts(figure))
+
+
 def test_no_overhead() -> None:
     for rows in ([], [("L", 16, 4, "nccl", None)]):
         assert "no runs" in texts(over(rows))

@@ -6,26 +6,34 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._study import basis_of, is_told_apart, pooling_warnings
+from tracekit.analysis._study import (
+    basis_of,
+    is_told_apart,
+    name_of_one,
+    pool,
+    pooling_warnings,
+)
 from tracekit.errors import UsageError
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
 _ENDS = tuple(f"{end}_{name}" for name in _TIMES for end in ("low", "high"))
 _COLUMNS = (
-    *_CONFIGURATION[:3], "method", "scaling", "runs", "baseline_runs", "time", "time_ns",
+    *_CONFIGURATION[:3], "method", "scaling", "run", "baseline_run", "runs", "baseline_runs",
+    "time", "time_ns",
     "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
-    "overhead_percent", "throughput_ratio",
+    "overhead_percent", "low_percent", "high_percent", "throughput_ratio",
 )  # fmt: skip
 
 
-def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
+def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> pl.DataFrame:
     """Return how much longer training takes with each method than with a baseline.
 
     Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
     by the medians of their times. Of runs that lack a label ``network`` or ``batch`` and are alike
-    otherwise none counts, since they may be of two programs. With T of a method m and of the
-    baseline b
+    otherwise none counts, since they may be of two programs. Where every run stands by itself
+    (`apart`), each is compared with each run of the baseline, and none is left out. With T of a
+    method m and of the baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second over the baseline's
@@ -36,22 +44,27 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
         The table of a study (`study` or `read_times`).
     baseline
         The method that others are held against.
+    apart
+        Whether every run stands by itself.
 
     Returns
     -------
-    One row per configuration and other method:
+    One row per configuration and other method, or per pair of runs:
 
     =======================  ======================================================================
     ``network, batch``       the configuration; what is unknown of it equals only the unknown
     ``gpus, scaling``
     ``method``               the method; null where the baseline has no partner. Runs of which it
                              is not known are left out
+    ``run, baseline_run``    name of the run on either side; null where several are pooled
     ``runs, baseline_runs``  number of runs of either; null where there is none
     ``time``                 ``step`` or ``epoch``: what was measured of both
     ``time_ns``              time with the method
     ``time_low_ns`` etc.     shortest and longest of the runs' times; null of one run
     ``baseline_ns``          time with the baseline, and ``baseline_low_ns, baseline_high_ns``
     ``overhead_percent``     as above; null where either time is missing
+    ``low_percent``          least overhead of any run over any of the baseline's, and the
+                             greatest, ``high_percent``; null where neither side has several
     ``throughput_ratio``     as above
     =======================  ======================================================================
 
@@ -65,10 +78,11 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     if baseline not in methods:
         known = ", ".join(methods) or "none"
         raise UsageError(f"no run of the method {baseline!r}", f"the methods are {known}")
-    medians = _medians(study.filter(is_told_apart()))
+    alike = study.filter(is_told_apart(apart=apart))
+    medians = _medians(alike.with_columns(pool(apart=apart)))
     base = medians.filter(pl.col("method") == baseline).select(
         *_CONFIGURATION,
-        pl.col("runs", *_TIMES, *_ENDS).name.prefix("baseline_"),
+        pl.col("run", "runs", *_TIMES, *_ENDS).name.prefix("baseline_"),
     )
     others = medians.filter(pl.col("method") != baseline)
     table = _timed(
@@ -77,14 +91,28 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p") -> pl.DataFrame:
     own, other = pl.col("time_ns"), pl.col("baseline_ns")
     return (
         table.with_columns(
-            overhead_percent=100 * (own - other) / other, throughput_ratio=other / own
+            overhead_percent=100 * (own - other) / other,
+            throughput_ratio=other / own,
+            low_percent=_farthest("low", "high"),
+            high_percent=_farthest("high", "low"),
         )
         .select(_COLUMNS)
-        .sort("method", "network", "batch", "gpus", "scaling", nulls_last=True)
+        .sort(
+            "method", "network", "batch", "gpus", "scaling", "run", "baseline_run", nulls_last=True
+        )
     )
 
 
-def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, Any]:
+def _farthest(own: str, other: str) -> pl.Expr:
+    """Return the overhead of one end of the runs' times over another end of the baseline's."""
+    time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
+    ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
+    return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
+
+
+def overhead_meta(
+    study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False
+) -> dict[str, Any]:
     """Return how much `overhead` could compare.
 
     Returns
@@ -95,7 +123,7 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
     which the method is not known; ``basis``, what the times are of, if that is known;
     ``warnings``, if runs are left out that nothing tells apart.
     """
-    table = overhead(study, baseline=baseline)
+    table = overhead(study, baseline=baseline, apart=apart)
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -107,7 +135,7 @@ def overhead_meta(study: pl.DataFrame, *, baseline: str = "p2p") -> dict[str, An
         "untimed": table.height - alone - found.count(),
         "without_method": study["method"].null_count(),
         **basis_of(study),
-        **({"warnings": told} if (told := pooling_warnings(study)) else {}),
+        **({"warnings": told} if (told := pooling_warnings(study, apart=apart)) else {}),
     }
 
 
@@ -116,13 +144,14 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``method, gpus, scaling, network``, and the overhead in percent in a column per batch, named by
+    ``method, gpus, scaling, network`` (and ``run, baseline_run`` where several runs of a
+    configuration stand by themselves), and the overhead in percent in a column per batch, named by
     its number (``batch unknown`` for those without); rows without any overhead are left out.
     """
     named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
     rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
     batches = rows.select(named).to_series().unique(maintain_order=True).to_list()
-    keys = ["method", "gpus", "scaling", "network"]
+    keys = ["method", "gpus", "scaling", "network", *_runs_apart(rows)]
     return (
         rows.group_by(keys)
         .agg(
@@ -133,8 +162,15 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _runs_apart(table: pl.DataFrame) -> list[str]:
+    """Return the columns that tell rows of `overhead` apart which are of one configuration."""
+    alike = table.select(*_CONFIGURATION, "method").is_duplicated()
+    return ["run", "baseline_run"] if alike.any() else []
+
+
 def _medians(study: pl.DataFrame) -> pl.DataFrame:
-    return study.group_by(*_CONFIGURATION, "method").agg(
+    return study.group_by(*_CONFIGURATION, "method", "pool").agg(
+        name_of_one(),
         pl.col(_TIMES).median(),
         *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
         runs=pl.len().cast(pl.Int64),

@@ -13,7 +13,14 @@ from tracekit.analysis._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis._study import SCALING_MODES, basis_of, is_told_apart, pooling_warnings
+from tracekit.analysis._study import (
+    SCALING_MODES,
+    basis_of,
+    is_told_apart,
+    name_of_one,
+    pool,
+    pooling_warnings,
+)
 from tracekit.errors import UsageError
 
 ScalingMode = Literal["strong", "weak"]
@@ -24,10 +31,10 @@ SCALING_TIMES = ("step", "epoch")
 _GROUP = ["network", "batch", "method"]
 _STAGES = ("fp_bp", "wu")
 _COLUMNS = (
-    "mode", *_GROUP, "gpus", "runs", "iterations_per_epoch", "time_ns", "time_low_ns",
-    "time_high_ns", "images_per_s",
-    "bytes_per_epoch", "baseline_gpus", "speedup", "efficiency", "karp_flatt",
-    "reduction_percent", *(f"speedup_{stage}" for stage in _STAGES),
+    "mode", *_GROUP, "gpus", "run", "runs", "iterations_per_epoch", "time_ns", "time_low_ns",
+    "time_high_ns", "images_per_s", "bytes_per_epoch", "baseline_gpus", "speedup", "speedup_low",
+    "speedup_high", "efficiency", "karp_flatt", "reduction_percent",
+    *(f"speedup_{stage}" for stage in _STAGES),
 )  # fmt: skip
 _N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
 
@@ -39,6 +46,7 @@ def scaling(
     images: int | None = None,
     batch_scope: BatchScope = "gpu",
     time: ScalingTime | None = None,
+    apart: bool = False,
 ) -> pl.DataFrame:
     """Return speedup and efficiency by number of GPUs, of each network, batch and method.
 
@@ -56,8 +64,10 @@ def scaling(
     time of a step over the images that it handles; then speedup is throughput over that of n0.
 
     Of several runs of one configuration the median is taken; runs that lack a label ``network`` or
-    ``batch`` and are otherwise alike are left out, since they may be of two programs. Runs without
-    a label ``scaling`` count in both modes, and those of one GPU in both whatever they say.
+    ``batch`` and are otherwise alike are left out, since they may be of two programs. Where every
+    run stands by itself (`apart`), none is pooled or left out, and where there are several on n0
+    GPUs, no speedup is known. Runs without a label ``scaling`` count in both modes, and those of
+    one GPU in both whatever they say.
 
     Parameters
     ----------
@@ -72,6 +82,8 @@ def scaling(
     time
         Whether times of steps or epochs are compared; by default those of epochs if `images` is
         given or any was measured.
+    apart
+        Whether every run stands by itself.
 
     Returns
     -------
@@ -79,6 +91,7 @@ def scaling(
     ``mode``                  strong or weak
     ``network, batch``        the configuration, with
     ``method, gpus``          the number of GPUs n
+    ``run``                   name of the run; null where several are pooled
     ``runs``                  number of its runs
     ``iterations_per_epoch``  null without `images`
     ``time_ns``               time of a step or an epoch (`scaling_meta` says which)
@@ -88,6 +101,9 @@ def scaling(
     ``bytes_per_epoch``       bytes between GPUs in a step x iterations_per_epoch
     ``baseline_gpus``         n0
     ``speedup``               as above
+    ``speedup_low``           least of any run over any of the baseline's; null where neither side
+                              has several
+    ``speedup_high``          greatest of them
     ``efficiency``            as above, a fraction
     ``karp_flatt``            strong, from one GPU: the serial fraction (1/S - 1/n) / (1 - 1/n)
                               of Karp and Flatt (1990)
@@ -106,7 +122,7 @@ def scaling(
         If an option is unknown or out of range, or epochs are asked for that neither were measured
         nor can be worked out.
     """
-    return _scaled(study, mode, images, batch_scope, time)
+    return _scaled(study, mode, images, batch_scope, time, apart=apart)
 
 
 def scaling_meta(
@@ -116,6 +132,7 @@ def scaling_meta(
     images: int | None = None,
     batch_scope: BatchScope = "gpu",
     time: ScalingTime | None = None,
+    apart: bool = False,
 ) -> dict[str, Any]:
     """Return what `scaling` compares.
 
@@ -127,14 +144,19 @@ def scaling_meta(
     """
     _check(mode, images, batch_scope, time)
     compared = _compared(study, images, time)
-    own = study.filter(is_told_apart()).filter(_is_of(mode))
+    own = study.filter(is_told_apart(apart=apart)).filter(_is_of(mode))
     timed = _costs(own, mode, images, batch_scope, compared)
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
+    first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)
+    several = first.filter(first.is_duplicated()).unique().height if apart else 0
     unnamed = timed.filter(pl.col("network").is_null()).height
     warnings = {
         f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
         "speedup is relative to baseline_gpus": without_one > 0,
+        f"{several} of {smallest.height} configurations have several runs on the smallest number "
+        "of GPUs, which are not pooled where runs are named: their speedup is not known; name one "
+        "of them, or choose by labels with --where": several > 0,
         f"{unnamed} runs have no label `network` and are taken to be of one network": unnamed > 1,
     }
     return {
@@ -147,7 +169,7 @@ def scaling_meta(
         "untimed": own.height - timed.height,
         **basis_of(study),
         "warnings": [
-            *pooling_warnings(study),
+            *pooling_warnings(study, apart=apart),
             *(text for text, holds in warnings.items() if holds),
         ],
     }
@@ -180,16 +202,18 @@ def _scaled(
     images: int | None,
     batch_scope: BatchScope,
     time: ScalingTime | None,
+    *,
+    apart: bool,
 ) -> pl.DataFrame:
     _check(mode, images, batch_scope, time)
     basis_of(study)
-    study = study.filter(is_told_apart())
+    study = study.filter(is_told_apart(apart=apart)).with_columns(pool(apart=apart))
     compared = _compared(study, images, time)
     table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
     table = _with_speedups(table, mode)
     strong = study.filter(pl.col("scaling") == "strong")
     table = _with_reduction(table, mode, _costs(strong, "strong", images, batch_scope, compared))
-    order = ("network", "method", "batch", "gpus")
+    order = ("network", "method", "batch", "gpus", "run")
     return table.with_columns(mode=pl.lit(mode)).select(_COLUMNS).sort(order, nulls_last=True)
 
 
@@ -235,31 +259,43 @@ def _costs(
 
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per configuration: the median of its runs."""
+    """Return one row per configuration and pool: the median of its runs."""
     measures = ("time_ns", "cost", "images_per_s", "bytes_per_epoch", "^cost_.*$")
-    return rows.group_by(*_GROUP, "gpus").agg(
+    return rows.group_by(*_GROUP, "gpus", "pool").agg(
         pl.len().cast(pl.Int64).alias("runs"),
+        name_of_one(),
         pl.col("iterations_per_epoch").first(),
         pl.col(measures).median(),
         time_low_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").min()),
         time_high_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").max()),
+        cost_low=pl.col("cost").min(),
+        cost_high=pl.col("cost").max(),
         weak=(pl.col("scaling") == "weak").any(),
     )
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
-    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES)]
+    """Add speedups over the smallest number of GPUs, where there is one row of it."""
+    ends = ("cost_low", "cost_high")
+    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends]
     smallest = _N.min().over(_GROUP) == _N
-    first = table.filter(smallest).select(
-        *_GROUP, pl.col(costs).name.prefix("first_"), baseline_gpus="gpus"
-    )
+    of_first = [
+        pl.when(pl.len() == 1).then(pl.col(name).first()).alias(f"first_{name}") for name in costs
+    ]
+    first = table.filter(smallest).group_by(_GROUP).agg(
+        *of_first, baseline_gpus=_N.first(), baseline_runs=pl.col("runs").max()
+    )  # fmt: skip
     scale = _N / _FIRST if mode == "weak" else pl.lit(1.0)
 
-    def speedup(cost: str) -> pl.Expr:
-        return pl.when(pl.col(cost) > 0).then(scale * pl.col(f"first_{cost}") / pl.col(cost))
+    def speedup(cost: str, first_cost: str | None = None) -> pl.Expr:
+        base = pl.col(f"first_{first_cost or cost}")
+        return pl.when(pl.col(cost) > 0).then(scale * base / pl.col(cost))
 
     speedups = {"speedup": speedup("cost")}
     speedups |= {f"speedup_{stage}": speedup(f"cost_{stage}") for stage in _STAGES}
+    spread = pl.any_horizontal(pl.col("runs", "baseline_runs") > 1)
+    for end, (own, other) in {"low": ends[::-1], "high": ends}.items():
+        speedups[f"speedup_{end}"] = pl.when(spread).then(speedup(own, other))
     serial = (1 / pl.col("speedup") - 1 / _N) / (1 - 1 / _N)
     from_one = (_FIRST == 1) & (_N > 1) & pl.lit(mode == "strong")
     return (
@@ -275,7 +311,8 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
     """Add by how much less time weak scaling takes for each data set than strong scaling."""
     keys = [*_GROUP, "gpus"]
-    costs = _summed(strong).select(*keys, strong_cost="cost")
+    only = pl.when(pl.len() == 1).then(pl.col("cost").first())
+    costs = _summed(strong).group_by(keys).agg(strong_cost=only)
     reduction = 100 * (1 - (pl.col("cost") / _N) / pl.col("strong_cost"))
     known = pl.col("weak") & pl.lit(mode == "weak")
     return table.join(costs, on=keys, how="left", nulls_equal=True).with_columns(

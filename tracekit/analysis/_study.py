@@ -200,18 +200,35 @@ def is_unlabelled() -> pl.Expr:
     return lacking & pl.col("basis").is_not_null()
 
 
-def is_told_apart() -> pl.Expr:
+def is_told_apart(*, apart: bool = False) -> pl.Expr:
     """Tell which runs are not to be taken for another one, or have the labels that say so.
 
-    Two programs without labels are not two runs of one.
+    Two programs without labels are not two runs of one. Where every run stands by itself (`apart`),
+    none is taken for another.
     """
+    if apart:
+        return pl.lit(value=True)
     alike = pl.len().over("network", "batch", "gpus", "method", "scaling") > 1
     return ~(is_unlabelled() & alike)
 
 
-def pooling_warnings(study: pl.DataFrame) -> list[str]:
+def pool(*, apart: bool) -> pl.Expr:
+    """Return ``pool``: runs of a configuration with the same number are pooled; those apart never.
+
+    It is null where all are.
+    """
+    own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
+    return own.alias("pool")
+
+
+def name_of_one() -> pl.Expr:
+    """Return the name of the run, of several null."""
+    return pl.when(pl.len() == 1).then(pl.col("run").first()).alias("run")
+
+
+def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     """Say which runs are left out because nothing tells them apart."""
-    runs = study.filter(~is_told_apart())["run"].to_list()
+    runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = "they lack labels network or batch that would show whether they are of one program"
     return [f"left out: {', '.join(runs)}; {why}"] if runs else []
 

@@ -53,6 +53,11 @@ class Value(StrEnum):
     EFFICIENCY = "efficiency"
 
 
+_OF_SEVERAL = (
+    "run", "baseline_run", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
+    "low_percent", "high_percent",
+)  # fmt: skip
+"""Columns of overheads that say something only of pooled runs, or of one."""
 _FEW = 4
 """So many runs are called by their names."""
 
@@ -163,6 +168,7 @@ def scaling(
         "images": None if images is None else parse_count(images),
         "batch_scope": scope.value,
         "time": None if time is None else time.value,
+        "apart": bool(runs),
     }
     rows = scale(found, **options)
     if figure is not None:
@@ -173,7 +179,15 @@ def scaling(
     title = f"{mode} scaling"
     meta = scaling_meta(found, **options)
     meta |= _per(found) if meta["time"] == "step" else {}
-    return Listing("scaling", None, rows, meta, title, "no timed runs")
+    shown = _without_empty(
+        rows, "run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high"
+    )
+    return Listing("scaling", None, rows, meta, title, "no timed runs", shown=shown)
+
+
+def _without_empty(rows: "pl.DataFrame", *names: str) -> "pl.DataFrame":
+    """Leave out those of some columns that say nothing, as the spread of what is not pooled."""
+    return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
 @listing
@@ -213,8 +227,8 @@ def overhead(
         chosen = _chosen(runs, where, store)
         return _api(chosen) if api else _profiler(chosen)
     found = _study(runs, where, table, skip, Scope.GPU, store)
-    rows = analysis.overhead(found, baseline=baseline)
-    meta = analysis.overhead_meta(found, baseline=baseline)
+    rows = analysis.overhead(found, baseline=baseline, apart=bool(runs))
+    meta = analysis.overhead_meta(found, baseline=baseline, apart=bool(runs))
     if figure is not None:
         title = f"Time over that of {baseline}"
         drawn = present.overhead_figure(rows, title=title, subtitle=_of_runs(found))
@@ -225,12 +239,12 @@ def overhead(
             title=f"Time over that of {baseline}", subtitle=_of_runs(found),
         )  # fmt: skip
         present.save_figure(drawn, heat)
-    shown = analysis.overhead_matrix(rows) if as_matrix else rows
+    laid_out = analysis.overhead_matrix(rows) if as_matrix else rows
     if not as_matrix and set(rows["time"].drop_nulls()) == {"step"}:
         meta |= _per(found)
-    return Listing(
-        "overhead", None, shown, meta, f"overhead against {baseline}", "nothing to compare"
-    )
+    shown = laid_out if as_matrix else _without_empty(rows, *_OF_SEVERAL)
+    title = f"overhead against {baseline}"
+    return Listing("overhead", None, laid_out, meta, title, "nothing to compare", shown=shown)
 
 
 def _chosen(
@@ -270,9 +284,12 @@ def _cells(overheads: "pl.DataFrame") -> "pl.DataFrame":
     """Return overheads with what a row of the map is of: network, method and number of GPUs."""
     import polars as pl
 
-    parts = ("network", "method", pl.format("{} GPUs", "gpus"), "scaling")
+    known = overheads.drop_nulls("overhead_percent")
+    alike = known.select("network", "batch", "gpus", "method", "scaling").is_duplicated()
+    runs = ("run", "baseline_run") if alike.any() else ()
+    parts = ("network", "method", pl.format("{} GPUs", "gpus"), "scaling", *runs)
     text = pl.concat_str(parts, separator=", ", ignore_nulls=True)
-    return overheads.drop_nulls("overhead_percent").with_columns(configuration=text)
+    return known.with_columns(configuration=text)
 
 
 def _of_runs(study: "pl.DataFrame") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracekit.present._figures import PLAIN_AXIS, figure_text
+from tracekit.present._figures import INK, PLAIN_AXIS, figure_text
 from tracekit.present._text import printable, shorten
 
 if TYPE_CHECKING:
@@ -55,6 +55,38 @@ def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
     there = [key for key in keys if key in table.columns]
     shared = [key for key in there if table[key].n_unique() == 1 and not table[key].has_nulls()]
     return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
+
+
+def pooled_note(table: pl.DataFrame) -> list[str]:
+    """Return a note of over how many runs values are medians, or none where no runs are pooled."""
+    import polars as pl
+
+    numbers = [name for name in ("runs", "baseline_runs") if name in table.columns]
+    if not numbers:
+        return []
+    pooled = table.select(pl.max_horizontal(numbers)).to_series().drop_nulls()
+    several = pooled.filter(pooled > 1).to_list()
+    if not several:
+        return []
+    least, most = min(several), max(several)
+    n = f"{most}" if least == most else f"{least} to {most}"
+    return [f"medians of n = {n} runs, with least and greatest"]
+
+
+def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:
+    """Return error bars from the least value to the greatest, or none where no runs are pooled."""
+    import polars as pl
+
+    if not {low, high} <= {*rows.columns} or not rows[low].count():
+        return None
+    above, below = (
+        rows.select((factor * (pl.col(end) - pl.col(value)).abs()).fill_null(0)).to_series()
+        for end in (high, low)
+    )
+    return {
+        "type": "data", "symmetric": False, "array": above.to_list(), "arrayminus": below.to_list(),
+        "color": INK, "thickness": 1, "width": 3,
+    }  # fmt: skip
 
 
 def not_shown(hidden: int, what: str) -> list[str]:

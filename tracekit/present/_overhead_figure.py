@@ -9,8 +9,10 @@ from tracekit.present._configurations import (
     common_note,
     described,
     distinct,
+    error_bars,
     label_of,
     not_shown,
+    pooled_note,
     varying,
 )
 from tracekit.present._figures import (
@@ -47,7 +49,9 @@ def overhead_figure(
     ----------
     table
         One row per configuration: ``network``, ``batch``, ``gpus``, ``method``, optionally
-        ``scaling``, and ``overhead_percent``, null where unknown.
+        ``scaling``, and ``overhead_percent``, null where unknown. Optionally ``runs`` and
+        ``baseline_runs``, how many are pooled, with ``low_percent`` and ``high_percent``, which are
+        drawn as error bars; and ``run`` and ``baseline_run``, the names of runs that are not.
     title, subtitle
         Plain texts; see `figure_layout`. The subtitle says what the baseline is.
     axis
@@ -56,7 +60,11 @@ def overhead_figure(
     known = known_rows(table, "overhead_percent")
     if known.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
-    by = [key for key in ("method", "source", "gpus", "scaling") if key in known.columns]
+    keys_of_panels: Sequence[str] = ("method", "source", "gpus", "scaling")
+    by = [key for key in keys_of_panels if key in known.columns]
+    alike = known.select("network", "batch", *by).is_duplicated()
+    if alike.any():
+        by += [key for key in ("run", "baseline_run") if key in known.columns]
     panels = known.partition_by(by, maintain_order=True)
     shown, keys = panels[:_MOST_PANELS], varying(known, by)
     networks, batches = distinct(known, "network"), distinct(known, "batch")
@@ -75,6 +83,7 @@ def overhead_figure(
         subtitle=subtitle,
         notes=[
             *common_note(known, same),
+            *pooled_note(known),
             *not_shown(len(networks) - len(groups), "networks"),
             *not_shown(len(panels) - len(shown), "panels"),
         ],
@@ -105,7 +114,7 @@ def _overhead_bars(
 
     bars = []
     for place, batch in enumerate(batches):
-        own = panel.filter(pl.col("batch").eq_missing(batch))
+        own = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)
         values = dict(own.select("network", "overhead_percent").iter_rows())
         known = [(x, values[name]) for x, name in enumerate(networks) if name in values]
         texts = [f"{value:.1f}".replace("-", MINUS) for _, value in known]
@@ -113,6 +122,7 @@ def _overhead_bars(
             go.Bar(
                 x=[x for x, _ in known],
                 y=[value for _, value in known],
+                error_y=error_bars(own, "overhead_percent", "low_percent", "high_percent"),
                 name=figure_text(described("batch", batch)),
                 legendgroup=str(place),
                 showlegend=first and len(batches) > 1,
@@ -134,9 +144,19 @@ def _overhead_bars(
     return bars
 
 
+def _placed(own: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
+    """Return the rows of some networks in the order in which these are drawn, one of each."""
+    import polars as pl
+
+    order = pl.DataFrame({"network": networks}, {"network": own.schema["network"]})
+    rows = own.unique("network", keep="last")
+    return order.join(rows, on="network", nulls_equal=True, maintain_order="left_right")
+
+
 def _overhead_range(known: pl.DataFrame) -> list[float]:
     """Return the ends of the axis, with room for what the bars say."""
-    values = known["overhead_percent"].to_list()
+    ends = [name for name in ("low_percent", "high_percent") if name in known.columns]
+    values = [value for name in ("overhead_percent", *ends) for value in known[name].drop_nulls()]
     low, high = min(0, *values), max(0, *values)
     room = 0.14 * (high - low) or 1
     return [low - room if low < 0 else 0, high + room if high > 0 else 0]

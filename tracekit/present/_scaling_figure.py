@@ -6,7 +6,15 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
-from tracekit.present._configurations import NO_RUNS, common_note, described, distinct, not_shown
+from tracekit.present._configurations import (
+    NO_RUNS,
+    common_note,
+    described,
+    distinct,
+    error_bars,
+    not_shown,
+    pooled_note,
+)
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
 from tracekit.present._panels import cell, known_rows, paneled
 
@@ -40,6 +48,8 @@ def scaling_figure(
     table
         One row per configuration: ``network``, ``batch``, ``method``, ``gpus``, and ``speedup``
         or ``efficiency`` (a fraction: 0.42 is 42 %); rows without a value are not drawn.
+        Optionally ``runs``, how many are pooled, and ``speedup_low`` and ``speedup_high``, which
+        are drawn as error bars.
     value
         ``speedup`` or ``efficiency``.
     title, subtitle
@@ -70,6 +80,7 @@ def scaling_figure(
         subtitle=subtitle,
         notes=[
             *common_note(known, ("batch",)),
+            *pooled_note(known),
             *not_shown(len(networks) - len(shown), "networks"),
         ],
     )
@@ -137,7 +148,9 @@ def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatt
             go.Scatter(
                 x=rows["gpus"].to_list(),
                 y=(rows[value] * (100 if value == "efficiency" else 1)).to_list(),
-                mode="lines+markers",
+                error_y=_spread(rows, value),
+                # Runs that are not pooled are several points over one number of GPUs.
+                mode="lines+markers" if rows["gpus"].is_unique().all() else "markers",
                 line={"color": colours[method], "dash": look["dash"], "width": 2},
                 marker={"symbol": look["symbol"], "size": 7, "color": colours[method]},
                 hoverinfo="text",
@@ -150,6 +163,17 @@ def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatt
             )
         )
     return curves
+
+
+def _spread(rows: pl.DataFrame, value: str) -> Any:
+    """Return error bars; an efficiency spreads as its speedup does."""
+    import polars as pl
+
+    if value == "speedup" or "speedup_low" not in rows.columns:
+        return error_bars(rows, value, "speedup_low", "speedup_high")
+    each = pl.col(value) / pl.col("speedup")
+    ends = rows.with_columns(low=each * pl.col("speedup_low"), high=each * pl.col("speedup_high"))
+    return error_bars(ends, value, "low", "high", factor=100)
 
 
 def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
@@ -167,7 +191,7 @@ def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
 
 
 def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: int) -> None:
-    gpus, values = distinct(known, "gpus"), known[value].to_list()
+    gpus, values = distinct(known, "gpus"), _reached(known, value)
     far = gpus[-1] > _LINEAR_GPUS
     told = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
     labels = {"tickvals": told, "ticktext": [str(count) for count in told]}
@@ -188,6 +212,18 @@ def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: in
             figure.update_xaxes(title_text="GPUs", **at)
         if at["col"] == 1:
             figure.update_yaxes(title_text=_SCALING[value], **at)
+
+
+def _reached(known: pl.DataFrame, value: str) -> list[float]:
+    """Return what an axis has to reach: values, and the ends of their error bars."""
+    bars = _spread(known, value)
+    values: list[float] = known[value].to_list()
+    if bars is None:
+        return values
+    factor = 100 if value == "efficiency" else 1
+    above = [each + end / factor for each, end in zip(values, bars["array"], strict=True)]
+    below = [each - end / factor for each, end in zip(values, bars["arrayminus"], strict=True)]
+    return [*values, *above, *below]
 
 
 def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
