@@ -126,18 +126,39 @@ def study(
     UsageError
         If some runs hold GPU work and others none: their times are not set against each other.
     """
+    return study_with_meta(
+        references, where=where, table=table, skip=skip, batch_scope=batch_scope, store=store
+    )[0]
+
+
+def study_with_meta(
+    references: Sequence[StrPath] = (),
+    *,
+    where: Mapping[str, str] | None = None,
+    table: StrPath | None = None,
+    skip: int = 0,
+    batch_scope: BatchScope = "gpu",
+    store: StrPath | None = None,
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return `study`, and ``verdicts``, what the processes of each run do; of a table nothing."""
     from tracekit import analysis
 
     if table is not None:
         if references or where:
             raise UsageError("a study is of runs or of a table", "give either, not both")
-        return analysis.read_times(Path(table))
+        return analysis.read_times(Path(table)), {}
+    chosen = select_runs(references, where=where, store=store)
     found = analysis.study(
         analysis.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
-        for run in select_runs(references, where=where, store=store)
+        for run in chosen
     )
     analysis.basis_of(found)
-    return found
+    return found, verdicts_of(chosen)
+
+
+def verdicts_of(chosen: Sequence[runs.Run]) -> dict[str, Any]:
+    """Return as ``verdicts`` what the processes of each run do, by the run's name."""
+    return {"verdicts": {run.name: run.verdict_meta(in_words=False) for run in chosen}}
 
 
 def memory_points(chosen: Sequence[runs.Run], samples: pl.DataFrame | None = None) -> pl.DataFrame:

@@ -112,6 +112,19 @@ def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     assert "bootstrap of the difference of means" in text
 
 
+def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
+    commands = ("study", "scaling", "overhead --baseline nccl", "memory", "latency")
+    for command in commands:
+        words = [*command.split(), "ddp"]
+        assert document(*words)["meta"]["verdicts"]["ddp"]["verdict"] == {"training": 4}
+        assert "verdict" not in tracekit(*words).stdout
+    compared = document("compare", "ddp", STAR)["meta"]["verdicts"]
+    assert {name: each["verdict"] for name, each in compared.items()} == {
+        "ddp": {"training": 4}, "p2p_4gpu_star": {"training": 1},
+    }  # fmt: skip
+    assert "verdicts" not in document("scaling", "--table", TIMES)["meta"]
+
+
 def test_tables_measured_elsewhere() -> None:
     """The speedups of the LeNet runs at batch 16 of the slides, and 16.4 % of overhead."""
     rows = document("scaling", "--table", TIMES, "--images", "262144")["rows"]

@@ -7,6 +7,7 @@ import pytest
 from present_frames import HOSTILE, INFO, KERNELS, STAGES, STAGES_META
 
 from tracekit.present import records, terminal
+from tracekit.present._notes import notes
 from tracekit.present._text import cells
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -173,3 +174,10 @@ def test_of_ranges_busy_time_stays_where_little_fits() -> None:
     assert max(map(cells, lines(found))) <= 80
     assert "busy" in lines(found)[0]
     assert "left out to fit 80 columns: style, launching, own_busy_ns" in found
+
+
+def test_verdicts_are_told_where_not_all_processes_train() -> None:
+    training = {"verdict": {"training": 2}}
+    assert notes({"verdicts": {"a": training, "b": training, "old": {}}}) == []
+    told = notes({"verdicts": {"a": training, "b": {"verdict": {"inference": 1, "training": 1}}}})
+    assert told == ["verdict: a training; b inference, training"]

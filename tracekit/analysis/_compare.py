@@ -215,6 +215,7 @@ def compare(
             *_outside(table),
         ],
         "method": METHOD,
+        "verdicts": {name: verdict_meta(run) for name, run in zip(names, (a, b), strict=True)},
         **({} if has_ops(a) else {"basis": HOST}),
     }
     return Comparison(table, contributions, meta)

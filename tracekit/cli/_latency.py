@@ -101,6 +101,7 @@ def latency(
     docs/studies.md defines the measures.
     """
     from tracekit import analysis
+    from tracekit._studies import verdicts_of
 
     opened = open_run(run, store)
     calls: dict[str, Any] = {
@@ -112,17 +113,19 @@ def latency(
         return _latency(opened, against, store, calls, buckets, measure, figure)
     if against is not None:
         raise UsageError("--against compares latencies", "leave out --what, or --against")
-    title = f"{opened.name} · {what}"
+    title, verdicts = f"{opened.name} · {what}", verdicts_of([opened])
     if what is What.HISTOGRAM:
         rows = analysis.message_histogram(opened.trace, **calls)
         _draw_histogram(rows, opened.name, figure)
-        return Listing("latency", opened.name, rows, {}, title, "no messages were recorded")
+        return Listing("latency", opened.name, rows, verdicts, title, "no messages were recorded")
     if figure is not None:
         raise UsageError(f"no figure shows {what}", "leave out --figure, or --what")
     if what is What.STAGING:
         rows = analysis.staging(opened.trace)
-        return Listing("latency", opened.name, rows, {}, title, "no MPI collectives were recorded")
-    rows, meta = analysis.pointer_queries(opened.trace), analysis.pointer_queries_meta(opened.trace)
+        empty = "no MPI collectives were recorded"
+        return Listing("latency", opened.name, rows, verdicts, title, empty)
+    rows = analysis.pointer_queries(opened.trace)
+    meta = {**analysis.pointer_queries_meta(opened.trace), **verdicts}
     return Listing("latency", opened.name, rows, meta, title, "no MPI calls were recorded")
 
 
@@ -136,14 +139,16 @@ def _latency(
     figure: Path | None,
 ) -> Listing:
     from tracekit import analysis, present
+    from tracekit._studies import verdicts_of
 
     shape: dict[str, Any] = {"buckets": buckets.value, "measure": measure.value}
-    tables = {run.name: analysis.latency(run.trace, **calls, **shape)}
+    chosen, tables = [run], {run.name: analysis.latency(run.trace, **calls, **shape)}
     rows, title = tables[run.name], f"{run.name} · latency by size"
     if against is not None:
         base = open_run(against, store)
         if base.id == run.id:
             raise UsageError(f"{run.name} and {against} are the same run", "give two runs")
+        chosen.append(base)
         tables = {base.name: analysis.latency(base.trace, **calls, **shape), **tables}
         rows = analysis.latency_speedup(tables[base.name], tables[run.name])
         title = f"{run.name} against {base.name} · latency by size"
@@ -154,7 +159,7 @@ def _latency(
         present.save_figure(drawn, figure)
     of_calls = {key: value for key, value in calls.items() if key != "library"}
     meta = analysis.latency_meta(run.trace, **of_calls)
-    meta["measure"] = measure.value
+    meta |= {"measure": measure.value, **verdicts_of(chosen)}
     return Listing("latency", run.name, rows, meta, title, "no operations were recorded")
 
 

@@ -136,7 +136,7 @@ def _points(
     store: Path | None,
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
     import tracekit
-    from tracekit._studies import memory_points_with_meta
+    from tracekit._studies import memory_points_with_meta, verdicts_of
     from tracekit.analysis import read_memory_table
     from tracekit.sources import read_smi
 
@@ -150,7 +150,7 @@ def _points(
     points, metas = memory_points_with_meta(chosen, None if smi is None else read_smi(smi))
     told = [f"{name}: {text}" for name, meta in metas.items()
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
-    return points, {"runs": list(metas), "warnings": told}
+    return points, {"runs": list(metas), **verdicts_of(chosen), "warnings": told}
 
 
 def _rows(

@@ -82,10 +82,10 @@ def _study(
     skip: int,
     scope: Scope,
     store: Path | None,
-) -> "pl.DataFrame":
-    import tracekit
+) -> "tuple[pl.DataFrame, dict[str, Any]]":
+    from tracekit._studies import study_with_meta
 
-    return tracekit.study(
+    return study_with_meta(
         runs or (), where=parse_labels(where or []), table=table, skip=skip,
         batch_scope=scope.value, store=store,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def study(
     from tracekit import present
     from tracekit.analysis import study_stages
 
-    rows = _study(runs, where, table, skip, scope, store)
+    rows, verdicts = _study(runs, where, table, skip, scope, store)
     if figure is not None:
         drawn = present.stage_bars_figure(
             study_stages(rows, apart=bool(runs)),
@@ -121,7 +121,7 @@ def study(
             subtitle=_of_runs(rows),
         )
         present.save_figure(drawn, figure)
-    meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value, **_per(rows)}
+    meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value, **_per(rows), **verdicts}
     shown = rows.drop("devices", cs.ends_with("_total_ns"))
     return Listing("study", None, rows, meta, "study", "no runs", shown=shown)
 
@@ -162,7 +162,7 @@ def scaling(
     from tracekit.analysis import scaling as scale
     from tracekit.analysis import scaling_meta
 
-    found = _study(runs, where, table, skip, scope, store)
+    found, verdicts = _study(runs, where, table, skip, scope, store)
     options: dict[str, Any] = {
         "mode": mode.value,
         "images": None if images is None else parse_count(images),
@@ -177,7 +177,7 @@ def scaling(
         )
         present.save_figure(drawn, figure)
     title = f"{mode} scaling"
-    meta = scaling_meta(found, **options)
+    meta = {**scaling_meta(found, **options), **verdicts}
     meta |= _per(found) if meta["time"] == "step" else {}
     shown = _without_empty(
         rows, "run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high"
@@ -226,9 +226,9 @@ def overhead(
             )
         chosen = _chosen(runs, where, store)
         return _api(chosen) if api else _profiler(chosen)
-    found = _study(runs, where, table, skip, Scope.GPU, store)
+    found, verdicts = _study(runs, where, table, skip, Scope.GPU, store)
     rows = analysis.overhead(found, baseline=baseline, apart=bool(runs))
-    meta = analysis.overhead_meta(found, baseline=baseline, apart=bool(runs))
+    meta = {**analysis.overhead_meta(found, baseline=baseline, apart=bool(runs)), **verdicts}
     if figure is not None:
         title = f"Time over that of {baseline}"
         drawn = present.overhead_figure(rows, title=title, subtitle=_of_runs(found))
@@ -256,6 +256,7 @@ def _chosen(
 
 
 def _api(chosen: "list[tracekit.Run]") -> Listing:
+    from tracekit._studies import verdicts_of
     from tracekit.analysis import api_by_run, api_calls
 
     tables: dict[str, pl.DataFrame | None] = {}
@@ -265,19 +266,22 @@ def _api(chosen: "list[tracekit.Run]") -> Listing:
         except MissingDataError:
             tables[run.name] = None
     methods = {run.name: run.labels.get("method") for run in chosen}
-    return Listing("overhead", None, api_by_run(tables, methods), {}, "CUDA API calls by run")
+    rows, meta = api_by_run(tables, methods), verdicts_of(chosen)
+    return Listing("overhead", None, rows, meta, "CUDA API calls by run")
 
 
 def _profiler(chosen: "list[tracekit.Run]") -> Listing:
     import polars as pl
 
+    from tracekit._studies import verdicts_of
     from tracekit.analysis import profiler_overhead
 
     rows = pl.concat(
         profiler_overhead(run.trace).select(pl.lit(run.name).alias("run"), pl.all())
         for run in chosen
     )
-    return Listing("overhead", None, rows, {}, "time of the profiler", "none was recorded")
+    title, empty = "time of the profiler", "none was recorded"
+    return Listing("overhead", None, rows, verdicts_of(chosen), title, empty)
 
 
 def _cells(overheads: "pl.DataFrame") -> "pl.DataFrame":

@@ -45,6 +45,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         if meta.keys() >= keys:
             lines += word(meta)
             worded |= keys
+    if "not_comparable" in meta:  # its notes say that
+        worded.add("verdicts")
     for key, value in meta.items():
         if key not in worded:
             lines += _WORDED[key](value) if key in _WORDED else [_plain(key, value)]
@@ -67,6 +69,17 @@ def _verdict(verdicts: Mapping[str, int]) -> list[str]:
         for verdict, number in verdicts.items()
     ]
     return [f"verdict: {', '.join(told)}"] if told else []
+
+
+def _verdicts(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say what the runs' processes do, where not all of them train."""
+    if all(set(each.get("verdict", ())) <= {"training"} for each in runs.values()):
+        return []
+    worded = [
+        f"{text_of(name)} {', '.join(map(text_of, each.get('verdict', ()))) or 'unknown'}"
+        for name, each in runs.items()
+    ]
+    return [f"verdict: {'; '.join(worded)}"]
 
 
 def _weakness(weak: Mapping[str, Any]) -> str:
@@ -224,6 +237,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "wu_residual_ns": lambda value: [f"{_RESIDUAL}: {_time(value)}"],
     "wu_residual_unknown": lambda value: [f"why that is unknown: {text_of(value)}"],
     "verdict": _verdict,
+    "verdicts": _verdicts,
     "evidence": lambda value: [text_of(line) for line in value],
     "given": lambda value: ["that verdict was given, not found"] if value else [],
     "cut": lambda value: [f"the recording of GPU work is cut: {_ENDS[value]} is missing"],
