@@ -277,10 +277,16 @@ def test_by_iteration_and_stage() -> None:
         (0, "IO", 1, 10, 0, 10, 0.0),
         (1, "FP", 1, 40, 40, 0, 0.4),
         (1, "WU", 1, 40, 30, 10, 0.3),
+        # Nothing runs from 190 to 220; the host is between its iterations from 190 to 200.
+        (1, "idle", None, None, 20, None, 0.2),
+        (1, "between", None, None, 10, None, 0.1),
         (2, "FP", 1, 40, 40, 0, 1.0),
         (None, "IO", 1, 5, 5, 0, pytest.approx(5 / 45)),
         (None, "OTHER", 2, 24, 24, 0, pytest.approx(24 / 45)),
+        (None, "idle", None, None, 16, None, pytest.approx(16 / 45)),
     ]
+    by_device = breakdown(_iterations(), "device,stage,iteration")
+    assert by_device["exposed_ns"].to_list() == table["exposed_ns"].to_list()
 
 
 def test_by_kernel_and_iteration_of_an_op_that_goes_on() -> None:
@@ -321,8 +327,9 @@ def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
         _op(builder, "FP", 100 * number, 100 * number + 50)
         _op(builder, "ME", 100 * number + 60, 100 * number + 90)
     table = breakdown(builder.trace(), "iteration,stage", skip=1)
-    assert table.select("iteration", "stage", "ops", "busy_ns").rows() == [
-        (1, "FP", 1, 50), (1, "ME", 1, 30), (2, "FP", 1, 50),
+    assert table.select("iteration", "stage", "ops", "busy_ns", "exposed_ns").rows() == [
+        (1, "FP", 1, 50, 50), (1, "ME", 1, 30, 30), (1, "between", None, None, 20),
+        (2, "FP", 1, 50, 50),
     ]  # fmt: skip
 
 

@@ -380,6 +380,17 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
             assert row["median_ns"] == median(times)
 
 
+@settings(max_examples=30, deadline=None)
+@given(ops=OPS, steps=STEPS)
+def test_rows_of_a_step_by_stage_add_up_to_it(ops: list[Op], steps: Steps) -> None:
+    trace = _trace(ops, steps)
+    parts: dict[int | None, int] = defaultdict(int)
+    for row in breakdown(trace, "stage,iteration").to_dicts():
+        parts[row["iteration"]] += row["exposed_ns"]
+    for row in breakdown(trace, "iteration").to_dicts():
+        assert parts[row["iteration"]] == row["window_ns"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:

@@ -51,6 +51,7 @@ LISTINGS = {
         *(["breakdown", "--by", key, "--per-iteration"] for key in ("stage", "kernel", "device")),
         ["breakdown", "ddp", "--by", "stage,device", "--skip", "1"],
         ["breakdown", "--by", "kernel", "--by", "stage,stream"],
+        ["breakdown", "--by", "stage,iteration"],
         ["breakdown", str(SAMPLE)],
         ["breakdown", "--as", "inference"],
         ["breakdown", "--by", "range", "--inclusive"],

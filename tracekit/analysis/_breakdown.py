@@ -33,12 +33,13 @@ from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import UsageError
-from tracekit.model import KERNEL_KINDS, KIND, Trace
+from tracekit.model import KERNEL_KINDS, KIND, STAGES, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _OWNER = ("process", "device")
 _PASSES = ("FP", "BP")
 _SEVERAL = 2
+_PARTS = pl.Enum([*STAGES, "idle", "between"])
 _SUMS = (
     "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
 )  # fmt: skip
@@ -69,7 +70,8 @@ def breakdown(
 
     Times are lengths of unions of intervals on each device, added over devices. With the key
     `iteration` every step is a window of its own and the row with a null iteration is the time
-    outside of all steps. Definitions are in ``docs/breakdown.md``.
+    outside of all steps; by stage, rows `idle` and `between` hold the time in which nothing runs,
+    so that ``exposed_ns`` of a step's rows adds up to it. Definitions are in ``docs/breakdown.md``.
 
     Of a run without any GPU work this is the time of NVTX ranges on the host, added over processes:
     ``ranges`` is there in place of ``ops``, and no ``total_ns``.
@@ -289,7 +291,10 @@ def _residual(work: Work, length: int) -> dict[str, Any]:
 def _table(
     work: Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
-    measured = _with_windows(keys, _grouped(keys, found), found)
+    groups = _grouped(keys, found)
+    if is_by_stage(keys) and "iteration" in keys:
+        groups = _with_idle(groups, found, dividing(keys))
+    measured = _with_windows(keys, groups, found)
     table = _arranged(with_path_texts(work.trace, measured), keys)
     if "iteration" in keys:
         table = _with_iteration_names(work.trace, table)
@@ -370,6 +375,19 @@ def _between(found: _Found, own: Sequence[str]) -> pl.DataFrame:
         .group_by(own)
         .agg(between_ns=idle.filter(~pl.col("on_host")).sum())
     )
+
+
+def _with_idle(groups: pl.DataFrame, found: _Found, own: Sequence[str]) -> pl.DataFrame:
+    """Add the time in which nothing runs, so that the rows of a step add up to it."""
+    busy = _stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
+    part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
+    idle = (
+        found.windows.join(busy, on="window", how="left", maintain_order="left")
+        .group_by(*own, stage=part.cast(_PARTS))
+        .agg(exposed_ns=(_LENGTH - pl.col("busy").fill_null(0)).sum())
+        .filter(pl.col("exposed_ns") > 0)
+    )
+    return pl.concat([groups.cast({"stage": _PARTS}), idle], how="diagonal")
 
 
 def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
