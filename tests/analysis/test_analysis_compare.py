@@ -513,6 +513,27 @@ def test_links() -> None:
     ]
 
 
+def test_links_of_processes_that_number_their_steps_differently() -> None:
+    """Their order tells which steps belong together, for links as for everything else."""
+    b = TraceBuilder()
+    for process in (0, 1):
+        for number in range(3):
+            at, own = STEP * number, number + 10 * process
+            b.iteration(own, at, at + 900, process=process)
+            b.op("fw", at=at, start=at, end=at + 10, stage="FP", process=process, device=process)
+            b.op("PtoP", at=at + 20, start=at + 20, end=at + 120, kind="p2p", bytes=1000,
+                 src_device=process, dst_device=1 - process, stage="WU", iteration=own,
+                 process=process, device=process)  # fmt: skip
+    run = b.trace()
+    moved = Traffic(run, Placed(machine(), {0: 0, 1: 1}, "number", ()))
+    found = compare(run, run, "link", traffic=(moved, moved))
+    assert found.meta["a_iterations"] == 3
+    columns = ("src", "dst", "a_count", "a_bytes", "a_outside_count")
+    assert sorted(found.table.select(columns).rows()) == [
+        ("GPU0", "GPU1", 1, 1000, 0), ("GPU1", "GPU0", 1, 1000, 0),
+    ]  # fmt: skip
+
+
 # -- simulated training ------------------------------------------------------------------------
 
 

@@ -75,6 +75,17 @@ def test_percentiles_are_over_iterations(steps: Trace) -> None:
     assert table.filter(pl.col("stage") == "FP")["median_ns"].to_list() == [300]
 
 
+def test_percentiles_of_processes_that_number_their_steps_differently() -> None:
+    builder = TraceBuilder()
+    for process in (0, 1):
+        for number in range(2):
+            at = 100 * number
+            builder.iteration(number + 10 * process, at, at + 90, process=process)
+            builder.range(at + 10, at + 30, "FP", thread=10 * process)
+    table = breakdown(builder.attributed(), per_iteration=True)
+    assert table.select("iterations", "median_ns", "devices").rows() == [(2, 40, 2)]
+
+
 def test_each_process_is_a_window_of_its_own() -> None:
     builder = TraceBuilder()
     builder.range(0, 100, "FP")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -132,7 +132,10 @@ def per_iteration(
     MissingDataError
         If the run has neither GPU work nor NVTX ranges that are stages.
     """
-    trace = numbered_alike(trace)
+    paired = numbered_alike(trace)
+    if traffic is not None and paired is not trace:
+        traffic = replace(traffic, trace=numbered_alike(traffic.trace))
+    trace = paired
     named = _by_collective(trace) if by == ("collective",) else trace
     times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
     values = _values(trace, by, times, whole=whole, traffic=traffic)

@@ -6,7 +6,7 @@ the first step of a device and after its last one is outside of all steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -158,8 +158,15 @@ def numbered_alike(trace: Trace) -> Trace:
     iterations = trace.read("iterations")
     if iterations.is_empty() or not _common(iterations).is_empty():
         return trace
-    order = pl.int_range(pl.len()).over("process", order_by="start")
-    return trace.with_tables({"iterations": iterations.with_columns(iteration=order)})
+    order = pl.int_range(pl.len(), dtype=pl.Int64).over("process", order_by="start")
+    key = ["process", "iteration"]
+    numbers = iterations.select(*key, number=order).unique(key, keep="first").lazy()
+    ops = trace["ops"].join(numbers, on=key, how="left", maintain_order="left")
+    renumbered = {
+        "iterations": iterations.with_columns(iteration=order).lazy(),
+        "ops": ops.with_columns(iteration=pl.col("number")).drop("number"),
+    }
+    return replace(trace, tables={**trace.tables, **renumbered})
 
 
 def _common(rows: pl.DataFrame) -> pl.Series:
