@@ -112,6 +112,14 @@ def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     assert "bootstrap of the difference of means" in text
 
 
+def test_memory_is_a_peak_and_no_sum(stored: Path) -> None:
+    assert tracekit("memory", "ddp").stdout.startswith(
+        " memory · use · most in use at once, of each GPU\n"
+    )
+    assert document("memory", "ddp", "--what", "growth")["meta"]["peak_of"] == "GPU 0 in training"
+    assert "most in use" not in tracekit("memory", "--table", MEMORY).stdout
+
+
 def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
     commands = ("study", "scaling", "overhead --baseline nccl", "memory", "latency")
     for command in commands:

@@ -94,6 +94,8 @@ def memory(
     from tracekit import present
 
     points, meta = _points(runs, where, smi, table, store)
+    if table is None:
+        meta["peak_of"] = "each GPU" if what is What.USE else f"GPU {root} in training"
     bytes_of = None if capacity is None else parse_size(capacity)
     rows = _rows(what, points, root, bytes_of, margin)
     if figure is not None:

@@ -218,7 +218,7 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
     meta
         What an analysis says about its result: ``headline``, and ``per``, what times are means
         over, or ``sum_over``, what they are added over; ``percentiles_per``, what percentiles
-        beside them are means over.
+        beside them are means over; ``peak_of``, of what memory in use is the greatest, and no sum.
     unit
         Unit of the times.
     """
@@ -229,6 +229,8 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         of.append(f"sum over {text_of(meta['sum_over'])}")
     if meta.get("percentiles_per") is not None:
         of.append(f"p5, median, p95: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
+    if meta.get("peak_of") is not None:
+        of.append(f"most in use at once, of {text_of(meta['peak_of'])}")
     above = [text_of(meta["headline"])] if meta.get("headline") else []
     return [*above, *([" · ".join(of)] if of else [])]
 
@@ -263,6 +265,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "per": lambda _: [],
     "sum_over": lambda _: [],
     "percentiles_per": lambda _: [],
+    "peak_of": lambda _: [],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }
 """How single keys are worded."""
