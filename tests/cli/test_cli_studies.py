@@ -112,6 +112,13 @@ def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     assert "bootstrap of the difference of means" in text
 
 
+def test_a_table_of_steps_holds_no_time_of_all_steps(stored: Path) -> None:
+    printed = tracekit("study", "ddp").stdout
+    assert printed.startswith(" study · ms/step/GPU\n")
+    assert "window" not in printed
+    assert document("study", "ddp")["rows"][0]["window_ns"] > 0
+
+
 def test_memory_is_a_peak_and_no_sum(stored: Path) -> None:
     assert tracekit("memory", "ddp").stdout.startswith(
         " memory · use · most in use at once, of each GPU\n"

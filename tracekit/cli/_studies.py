@@ -123,6 +123,8 @@ def study(
         present.save_figure(drawn, figure)
     meta = {"runs": rows.height, "skip": skip, "batch_scope": scope.value, **_per(rows), **verdicts}
     shown = rows.drop("devices", cs.ends_with("_total_ns"))
+    if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
+        shown = shown.drop("window_ns")
     return Listing("study", None, rows, meta, "study", "no runs", shown=shown)
 
 
