@@ -27,6 +27,7 @@ from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._syncs import Syncs
 
 Progress = Callable[[str, int, int], None]
 
@@ -86,7 +87,7 @@ def read(
     mpi, overhead = MpiCalls(export), Overhead(export)
     if not len(ops) and not len(ranges) and not mpi:
         raise _nothing_recorded(file, metadata, work.untimed)
-    memory = GpuMemory(export, workspace)
+    memory, syncs = GpuMemory(export, workspace), Syncs(export, workspace)
     names = thread_names(export, nvtx.thread_names())
     threads = _threads(calls, ranges, mpi, names)
     processes = _processes(file, ops, memory, threads)
@@ -98,7 +99,8 @@ def read(
         nvtx.domains(ranges.rows), nvtx.categories(), last, metadata.duration
     )
     metrics = Metrics(file, metadata, devices.numbers)
-    counted = {**work.rows, RUNTIME: len(calls), NVTX: nvtx.rows, PAYLOADS: nvtx.extended}
+    counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
+    counted[PAYLOADS] = nvtx.extended
     return Recording(
         tables={
             "processes": processes.with_columns(_REPORT),
@@ -118,6 +120,8 @@ def read(
             ),
             "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),
+            "syncs": lambda: syncs.waits(places),
+            "event_records": lambda: syncs.records(places),
         },
         warnings=(
             *(() if is_ours else metadata.warnings),
@@ -127,6 +131,7 @@ def read(
             *nvtx.losses,
             *metrics.losses,
             *memory.losses(places),
+            *syncs.losses(places),
             *overhead.losses,
             *_coercions(file),
             *file.warnings,
