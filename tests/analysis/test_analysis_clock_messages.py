@@ -164,6 +164,6 @@ class TestClocks:
         )
 
     @pytest.mark.parametrize(("early", "refused"), [(0, False), (2, False), (3, True)])
-    def test_a_few_may_be_off(self, early: int, refused: bool) -> None:  # noqa: FBT001
+    def test_a_few_may_be_off(self, early: int, refused: bool) -> None:
         assert (Arrivals(40, early).refused is not None) == refused
         assert Arrivals(7, 7).refused is None

@@ -63,7 +63,7 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     None are where it is not beyond doubt what they are: where a rank of the job is not there or was
     not recorded from MPI_Init on, or where a process receives from any source or of any tag, both
     sends and receives in one call, starts persistent requests, or has several communicators of all
-    ranks. Only messages within the communicator of all ranks count, since ranks mean the same there.
+    ranks. Messages within that communicator alone count, since ranks mean the same there.
 
     Returns
     -------
