@@ -259,10 +259,10 @@ SUMMARY = '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,u
 
 
 PLAIN = (
-    "   Start  Duration            Grid Size      Block Size     Regs*    SSMem*    DSMem*      Size"
-    "  Throughput  SrcMemType  DstMemType           Device   Context    Stream  Name\n"
-    "240.94ms  1.6320us                    -               -         -         -         -  4.0000KB"
-    "  2.3374GB/s    Pageable      Device  Tesla V100-SXM2         1         7  [CUDA memcpy HtoD]\n"
+    "   Start  Duration  Grid Size  Block Size  Regs*  SSMem*  DSMem*      Size  Throughput"
+    "  SrcMemType  DstMemType           Device   Context    Stream  Name\n"
+    "240.94ms  1.6320us          -           -      -       -       -  4.0000KB  2.3374GB/s"
+    "    Pageable      Device  Tesla V100-SXM2         1         7  [CUDA memcpy HtoD]\n"
 )
 """A GPU trace as nvprof prints it without ``--csv``."""
 PLAIN_API = "   Start  Duration  Name\n108.38ms  6.2130us  cuDeviceGetCount\n"
