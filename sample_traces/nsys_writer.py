@@ -324,6 +324,18 @@ class NsysWriter:
             deviceId=device, contextId=context, streamId=stream, **columns,
         )  # fmt: skip
 
+    def graph_node(
+        self, at: int, node: int, original: int | None = None, *, pid: int = 100,
+        tid: int | None = None,
+    ) -> None:  # fmt: skip
+        """Add the making of a node of a CUDA graph, or of a copy of the node `original`."""
+        newer = "CUDA_GRAPH_NODE_EVENTS" in self.schema.tables
+        self.insert(
+            "CUDA_GRAPH_NODE_EVENTS" if newer else "CUDA_GRAPH_EVENTS",
+            start=at, end=at + 1, globalTid=global_tid(pid, tid), nameId=self.string("node"),
+            graphNodeId=node, originalGraphNodeId=original,
+        )  # fmt: skip
+
     def call(
         self,
         start: int,

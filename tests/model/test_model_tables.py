@@ -33,7 +33,7 @@ def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
         "paths", "iterations", "verdicts", "opinions", "host", "metrics", "memory", "syncs",
-        "event_records", "machine",
+        "event_records", "graph_nodes", "machine",
     ]  # fmt: skip
     assert list(DERIVED) == ["transfers", "collectives", "path_texts"]
 

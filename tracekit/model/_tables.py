@@ -473,6 +473,20 @@ EVENT_RECORDS = Table(
     ),
 )  # fmt: skip
 
+GRAPH_NODES = Table(
+    "graph_nodes",
+    "One row per node of a CUDA graph whose making was recorded. Ops of that node are of the "
+    "ranges that were open then.",
+    (
+        _REPORT,
+        _key("process", "process of the graph"),
+        _key("thread", "thread that captured or added the node"),
+        Column("graph_node", pl.Int64, "the node, as ops name it, unique within the process",
+               nullable=False),
+        _time("time", "when it was captured or added; of a copy, when what it is a copy of was"),
+    ),
+)  # fmt: skip
+
 MACHINE = Table(
     "machine",
     "One row per report that holds the topology of the machine it was recorded on.",
@@ -487,7 +501,8 @@ TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
-        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS, MACHINE,
+        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
+        GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""

@@ -94,6 +94,12 @@ _FEATURES = (
         "which stream waits for what another one did",
         "nsys profile -t cuda",
     ),
+    _Feature(
+        "making of CUDA graph nodes",
+        ("CUDA_GRAPH_NODE_EVENTS",),
+        "in which ranges the ops of a graph were captured",
+        "nsys profile -t cuda --cuda-graph-trace=node",
+    ),
     _Feature("profiler overhead", OVERHEAD_TABLES, "time that the profiler itself took", _ALWAYS),
     _Feature(
         "OS runtime calls",

@@ -18,6 +18,7 @@ from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._diagnostics import lost_events
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
+from tracekit.sources.nsys._graph_nodes import graph_nodes
 from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
 from tracekit.sources.nsys._input import Export
@@ -107,6 +108,7 @@ def read(
             "threads": threads.with_columns(_REPORT, process=places.process_of_thread),
             "devices": devices.devices.with_columns(_REPORT),
             "reports": _report(file, metadata),
+            "graph_nodes": graph_nodes(export, places),
             "contents": read_contents(file, counted),
         },
         streams={
