@@ -129,5 +129,5 @@ def _agreement(codes: Array, lag: int) -> float:
 
 def _quick_size(least: int) -> int:
     """Return the least size, of no prime factors but 2, 3 and 5, that is quick to transform."""
-    odd = (3**threes * 5**fives for threes in range(4) for fives in range(3))
+    odd = [int(3**threes * 5**fives) for threes in range(4) for fives in range(3)]
     return min(each << (-(-least // each) - 1).bit_length() for each in odd)
