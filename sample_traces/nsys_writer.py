@@ -28,6 +28,7 @@ _ONE_BLOCK = {
     "launchType": 1, "registersPerThread": 32, "gridX": 1, "gridY": 1, "gridZ": 1,
     "blockX": 128, "blockY": 1, "blockZ": 1,
 }  # fmt: skip
+_NO_ID = 4294967295
 _CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
 
 
@@ -284,6 +285,56 @@ class NsysWriter:
         self.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", **(row | columns))
 
     # the host's side
+
+    def sync(
+        self,
+        start: int,
+        end: int,
+        *,
+        correlation: int | None = None,
+        pid: int = 100,
+        device: int = 0,
+        context: int = 1,
+        stream: int = _NO_ID,
+        event: int = _NO_ID,
+        **columns: Value,
+    ) -> None:
+        """Add a wait: for a stream, for an event (of a stream, if both are given), or for all."""
+        self.insert(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            start=start, end=end, correlationId=correlation, globalPid=global_pid(pid),
+            deviceId=device, contextId=context, streamId=stream, eventId=event, **columns,
+        )  # fmt: skip
+
+    def event_record(
+        self,
+        event: int,
+        *,
+        correlation: int | None = None,
+        pid: int = 100,
+        device: int = 0,
+        context: int = 1,
+        stream: int = 7,
+        **columns: Value,
+    ) -> None:
+        """Add the record of a CUDA event in a stream."""
+        self.insert(
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            eventId=event, correlationId=correlation, globalPid=global_pid(pid),
+            deviceId=device, contextId=context, streamId=stream, **columns,
+        )  # fmt: skip
+
+    def graph_node(
+        self, at: int, node: int, original: int | None = None, *, pid: int = 100,
+        tid: int | None = None,
+    ) -> None:  # fmt: skip
+        """Add the making of a node of a CUDA graph, or of a copy of the node `original`."""
+        newer = "CUDA_GRAPH_NODE_EVENTS" in self.schema.tables
+        self.insert(
+            "CUDA_GRAPH_NODE_EVENTS" if newer else "CUDA_GRAPH_EVENTS",
+            start=at, end=at + 1, globalTid=global_tid(pid, tid), nameId=self.string("node"),
+            graphNodeId=node, originalGraphNodeId=original,
+        )  # fmt: skip
 
     def call(
         self,

@@ -120,6 +120,23 @@ class NvprofBuilder:
             correlationId=correlation, returnValue=result,
         )  # fmt: skip
 
+    def sync(
+        self, start: int, end: int, correlation: int, *, stream: int = -1, event: int = -1,
+        **values: Any,
+    ) -> None:  # fmt: skip
+        self.insert(
+            "SYNCHRONIZATION", start=EPOCH + start, end=EPOCH + end, correlationId=correlation,
+            **{"contextId": 1, "streamId": stream, "cudaEventId": event, **values},
+        )  # fmt: skip
+
+    def event_record(self, event: int, *, correlation: int, stream: int = 7) -> None:
+        self.insert(
+            "CUDA_EVENT", correlationId=correlation, contextId=1, streamId=stream, eventId=event
+        )
+
+    def context(self, context: int, device: int) -> None:
+        self.insert("CONTEXT", contextId=context, deviceId=device)
+
     def marker(
         self, flags: int, at: int, marker: int, name: str | None = None, *, pid: int = 100,
         tid: int = 7, kind: int = THREAD, domain: str | None = None, blob: bytes | None = None,

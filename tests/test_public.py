@@ -51,14 +51,15 @@ PUBLIC = {
         star_bytes unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES EVIDENCE
-        EVIDENCES HOST ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
-        METHODS METRIC METRICS METRICS_SAMPLED OPS PATHS PATH_SEPARATOR PATH_TEXTS
-        PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE STAGES STAGE_SOURCE
-        STAGE_SOURCES TABLES THREADS TRANSFERS UNMATCHED VERDICT VERDICTS Clock Column
-        Maker PathTree Place PolarsType Recording Stream Table Trace TraceWriter combine
-        covered_by in_any layered_lengths layers_down missing_files path_number
-        path_texts replace_table same_machine union_length with_one_tree
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES
+        EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES HOST ITERATIONS KERNEL_KINDS KEYS
+        KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS PATHS
+        PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE
+        STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS TRANSFERS
+        UNMATCHED VERDICT VERDICTS Clock Column Maker PathTree Place PolarsType Recording
+        Stream Table Trace TraceWriter combine covered_by in_any layered_lengths
+        layers_down missing_files path_number path_texts replace_table same_machine
+        union_length with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure

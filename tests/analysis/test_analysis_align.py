@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import aligned, clock_evidence
+from tracekit.analysis._clock_calls import joint_calls
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000
@@ -282,6 +283,18 @@ class TestGiven:
         row = clock_evidence(reports).row(1, named=True)
         assert (row["known_by"], row["offset_ns"], row["calls"]) == ("given", 1_500, 20)
         assert (row["p5_ns"], row["p95_ns"], row["violations"]) == (-1_500, -1_500, 0)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_report_without_calls_has_none_in_common(first: int) -> None:
+    """Its table of calls is that of any other report, without rows."""
+    quiet = report(ENDS, host="b", start=9)
+    quiet = quiet.with_tables({"ops": quiet.read("ops").with_columns(kind=pl.lit("compute"))})
+    busy = report(ENDS)
+    assert joint_calls(quiet).is_empty()
+    assert joint_calls(quiet).schema == joint_calls(busy).schema
+    both = clock_evidence([quiet, busy] if first else [busy, quiet])
+    assert both["evidence"][1] == "they have no calls in common that all ranks make together"
 
 
 def test_evidence_of_a_lone_report() -> None:

@@ -105,3 +105,18 @@ def test_a_user_gives_a_clock(tmp_path) -> None:
     assert any("its clock is set" in text and "by the user" in text for text in run.warnings)
     with pytest.raises(UsageError, match="no one report is 'rank7'"):
         tracekit.ingest(files, name="b", store=tmp_path / "other", clocks={"rank7": 1})
+
+
+@pytest.mark.parametrize("offset", [0, 987_654_321])
+def test_messages_of_recorded_ranks_arrive_after_they_are_sent(tmp_path, offset: int) -> None:
+    """546 of a ping-pong, under the clock that collectives tell, and not under another."""
+    files = two_hosts(tmp_path, "mpi_latency", offset)
+    run, _ = tracekit.ingest(files, name="a", store=tmp_path / "store")
+    row = run.clocks().row(1, named=True)
+    assert (row["known_by"], row["messages"], row["early_messages"]) == ("collectives", 546, 0)
+    wrong, _ = tracekit.ingest(
+        files, name="b", store=tmp_path / "other", clocks={"mpi_latency_rank1": 50_000_000 - offset}
+    )
+    row = wrong.clocks().row(1, named=True)
+    assert (row["known_by"], row["messages"]) == ("given", 546)
+    assert row["early_messages"] >= 250

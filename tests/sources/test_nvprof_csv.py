@@ -258,9 +258,26 @@ def _refused(path: Path, text: str, error: type[InputError], says: str) -> None:
 SUMMARY = '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,us,us,\n'
 
 
+PLAIN = (
+    "   Start  Duration  Grid Size  Block Size  Regs*  SSMem*  DSMem*      Size  Throughput"
+    "  SrcMemType  DstMemType           Device   Context    Stream  Name\n"
+    "240.94ms  1.6320us          -           -      -       -       -  4.0000KB  2.3374GB/s"
+    "    Pageable      Device  Tesla V100-SXM2         1         7  [CUDA memcpy HtoD]\n"
+)
+"""A GPU trace as nvprof prints it without ``--csv``."""
+PLAIN_API = "   Start  Duration  Name\n108.38ms  6.2130us  cuDeviceGetCount\n"
+PLAIN_SUMMARY = "Time(%)      Time     Calls       Avg       Min       Max  Name\n"
+
+
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
+        (BANNER + RESULT + PLAIN, UnsupportedTraceError, "is a GPU trace that nvprof printed as"),
+        (PLAIN, UnsupportedTraceError, "is a GPU trace that nvprof printed as text"),
+        (BANNER + PLAIN_API, UnsupportedTraceError, "is an API trace of nvprof"),
+        (PLAIN_API, UnsupportedTraceError, "is an API trace of nvprof"),
+        (BANNER + PLAIN_SUMMARY, UnsupportedTraceError, "is a summary of nvprof"),
+        (f"            Type  {PLAIN_SUMMARY}", UnsupportedTraceError, "is a summary of nvprof"),
         ('"Start","Duration","Name","Correlation_ID"\nus,us,,\n0.0,2.8,"cuInit",1\n',
          UnsupportedTraceError, "is an API trace of nvprof"),
         (BANNER + RESULT + SUMMARY, UnsupportedTraceError, "is a summary of nvprof"),

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracekit.analysis._clock_calls import best_fit, grouped, joint_calls
 from tracekit.analysis._clock_fit import MOST_VIOLATIONS, Fit, Pairs, held_to
+from tracekit.analysis._clock_messages import Arrivals, arrivals, messages
 from tracekit.model import Clock, Trace, same_machine
 
 _MOST_TRIES = 4
@@ -38,11 +39,14 @@ class Alignment:
         The report that it was compared with.
     check
         How well calls of both agree under it; None where none were matched.
+    messages
+        How messages between both arrive under it; None where none were matched.
     """
 
     clock: Clock
     against: int | None = None
     check: Fit | None = None
+    messages: Arrivals | None = None
 
 
 def align(traces: Sequence[Trace], given: Mapping[int, int] | None = None) -> list[Alignment]:
@@ -86,6 +90,8 @@ class _Aligning:
         self._match: Callable[[int, int], _Match] = cache(
             lambda one, other: best_fit(self._calls(one), self._calls(other))
         )
+        self._messages: Callable[[], list[pl.DataFrame]] = cache(lambda: messages(traces))
+        self._refused: dict[int, str] = {}
         self._found: dict[int, Alignment] = {}
 
     def result(self) -> list[Alignment]:
@@ -133,7 +139,7 @@ class _Aligning:
             first.name, offset, source="given", calls=check.calls if check else 0,
             residual=check.residual if check else None, reason="given by the user",
         )  # fmt: skip
-        return Alignment(clock, 0, check)
+        return Alignment(clock, 0, check, self._arrive(0, index, Clock("", offset - first.offset)))
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
         """Put a report on the clock of one of the same machine, unless calls contradict."""
@@ -144,6 +150,9 @@ class _Aligning:
             check = self._check(other, index, apart)
             if check is not None and self._is_refuted(other, index, check):
                 continue
+            arrive = self._arrive(other, index, Clock("", apart))
+            if self._is_refused(index, arrive):
+                continue
             base = self._found[other].clock
             reason = self._why_one_machine(other, index)
             # Drift is that of the machine, and counts from the same instant.
@@ -151,8 +160,20 @@ class _Aligning:
                 base, offset=base.offset + apart, since=base.since - apart,
                 source=base.source or "session_start", reason=reason,
             )  # fmt: skip
-            return Alignment(clock, other, check)
+            return Alignment(clock, other, check, arrive)
         return None
+
+    def _arrive(self, one: int, other: int, clock: Clock) -> Arrivals | None:
+        """Return how messages between two reports arrive if the other one is set so."""
+        found = self._messages()
+        return arrivals(found[one], found[other], clock)
+
+    def _is_refused(self, index: int, arrive: Arrivals | None) -> bool:
+        """Tell whether messages refute a clock, and keep in mind why."""
+        if arrive is None or arrive.refused is None:
+            return False
+        self._refused[index] = arrive.refused
+        return True
 
     def _is_one_machine(self, one: int, other: int, apart: int) -> bool:
         return apart == 0 or same_machine(self._places[one], self._places[other])
@@ -180,7 +201,11 @@ class _Aligning:
             matched = self._match(other, index)
             if isinstance(matched, str) or matched[0].refused is not None:
                 continue
-            return Alignment(self._set_by(matched[0], other), other, matched[0])
+            found = matched[0]
+            arrive = self._arrive(other, index, Clock("", found.offset, found.drift, found.since))
+            if self._is_refused(index, arrive):
+                continue
+            return Alignment(self._set_by(found, other), other, found, arrive)
         return None
 
     def _set_by(self, found: Fit, other: int) -> Clock:
@@ -200,6 +225,8 @@ class _Aligning:
 
     def _why_not(self, index: int) -> str:
         """Say why the clock of a report could not be put on that of the first one."""
+        if index in self._refused:
+            return self._refused[index]
         matched = self._match(0, index)
         if isinstance(matched, str):
             return matched
@@ -223,7 +250,8 @@ CLOCK_COLUMNS = {
     "report": pl.Int32, "file": pl.String, "clock": pl.String, "known_by": pl.String,
     "offset_ns": pl.Int64, "drift_ppm": pl.Float64, "sessions_say_ns": pl.Int64,
     "against": pl.Int32, "calls": pl.Int64, "median_call_ns": pl.Int64, "p5_ns": pl.Int64,
-    "p95_ns": pl.Int64, "violations": pl.Int64, "evidence": pl.String,
+    "p95_ns": pl.Int64, "violations": pl.Int64, "messages": pl.Int64, "early_messages": pl.Int64,
+    "evidence": pl.String,
 }  # fmt: skip
 
 
@@ -249,6 +277,8 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     ``median_call_ns``    median length of these, of the participant that came last
     ``p5_ns, p95_ns``     5th and 95th percentile of by how much their ends still differ
     ``violations``        how many end before they have begun in the other report, by over 2 us
+    ``messages``          how many messages between both match beyond doubt; null where none do
+    ``early_messages``    how many of these are received before they are sent, by over 2 us
     ``evidence``          what speaks for the clock, or why none is known
     ====================  =========================================================================
     """
@@ -266,6 +296,7 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
             "against": each.against,
             "evidence": each.clock.reason,
             **_told(each.check),
+            **_arrived(each.messages),
         }
         for index, (trace, each, start) in enumerate(zip(traces, found, starts, strict=True))
     ]
@@ -295,3 +326,7 @@ def _told(check: Fit | None) -> dict[str, int | None]:
         "calls": check.calls, "median_call_ns": check.typical, "p5_ns": low, "p95_ns": high,
         "violations": check.violations,
     }  # fmt: skip
+
+
+def _arrived(found: Arrivals | None) -> dict[str, int | None]:
+    return {} if found is None else {"messages": found.messages, "early_messages": found.early}

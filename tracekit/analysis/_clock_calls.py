@@ -7,6 +7,7 @@ import polars as pl
 
 from tracekit.analysis._clock_fit import Fit, Ints, Pairs, fit, in_order
 from tracekit.analysis._collective_calls import participants
+from tracekit.analysis._mpi_calls import annotated_calls
 from tracekit.model import Trace
 
 _JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -16,6 +17,12 @@ _MOST = 4096
 _LANE = ("process", "device", "context", "stream")
 _NUMBER = ("group", "operation", "call_sequence")
 _TIMES = ("start", "end")
+_JOINT_CALLS = {
+    "library": pl.String, "operation": pl.String, "communicator": pl.String, "ranks": pl.Int32,
+    "call_sequence": pl.Int64, "message_bytes": pl.Int64, "process": pl.Int32,
+    "device": pl.Int32, "context": pl.Int32, "stream": pl.Int64, "start": pl.Int64,
+    "end": pl.Int64,
+}  # fmt: skip
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
@@ -29,16 +36,28 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
     ``library, operation, communicator, ranks, call_sequence, message_bytes, process, device,
     context, stream, start, end``, in order of time.
     """
+    if not _may_have_calls(trace):
+        return pl.DataFrame(schema=_JOINT_CALLS)
     rows = participants(trace)
     both = (pl.col("sends") > 0) & (pl.col("sends") < pl.col("api_calls"))
     is_joint = pl.col("collective").is_in(_JOINT) | (both & (pl.col("kind") == "send_recv"))
     return (
         rows.filter(is_joint.fill_null(value=False))
         .rename({"collective": "operation"})
-        .select("library", "operation", "communicator", "ranks", "call_sequence", "message_bytes",
-                "process", "device", "context", "stream", "start", "end")
+        .select(_JOINT_CALLS.keys())
         .sort("start", "end")
-    )  # fmt: skip
+    )
+
+
+def _may_have_calls(trace: Trace) -> bool:
+    """Tell whether a report holds anything to look for calls in: looking takes many queries."""
+    places = (
+        trace["ops"].filter(pl.col("kind") == "collective"),
+        trace["host"].filter(pl.col("library") == "mpi"),
+        annotated_calls(trace),
+    )
+    some = pl.collect_all([rows.select("process").head(1) for rows in places])
+    return any(rows.height for rows in some)
 
 
 def grouped(calls: pl.DataFrame) -> pl.DataFrame:

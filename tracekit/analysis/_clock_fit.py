@@ -19,7 +19,7 @@ _WELL_UNDER = 3
 """How many times what is left over has to go into the median call."""
 MOST_VIOLATIONS = 0.05
 """What share of calls may end before they begin elsewhere, as matches go wrong now and then."""
-_SLACK = 2_000
+SLACK = 2_000
 """By how much recorded times may be off, ns: two steps of traces that count in microseconds."""
 _FARTHEST = 512
 """By how many calls two recordings may have begun apart."""
@@ -137,7 +137,7 @@ def in_order(
     if not found:
         return "their calls are not the same ones"
     found.sort(key=lambda each: each[0])
-    if len(found) > 1 and found[1][0] <= _CLEARER * max(found[0][0], _SLACK):
+    if len(found) > 1 and found[1][0] <= _CLEARER * max(found[0][0], SLACK):
         return "the order of their calls fits in several ways"
     return found[0][1]
 
@@ -145,8 +145,8 @@ def in_order(
 def _judged(pairs: Pairs, offset: int, drift: float, since: int) -> Fit:
     left = pairs.end - pairs.other_end - offset
     low, high = (round(each) for each in np.percentile(left, [5, 95]))
-    early = pairs.end < pairs.other_start + offset - _SLACK
-    others_early = pairs.other_end + offset < pairs.start - _SLACK
+    early = pairs.end < pairs.other_start + offset - SLACK
+    others_early = pairs.other_end + offset < pairs.start - SLACK
     violations = int((early | others_early).sum())
     typical = pairs.typical
     refused = None

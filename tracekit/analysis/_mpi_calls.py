@@ -36,10 +36,8 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     return, and null for all others.
     """
     kept = trace["host"].filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
-    named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
     annotated = (
-        trace["ranges"]
-        .filter(named, pl.col("style") == "push_pop")
+        annotated_calls(trace)
         .join(kept.select("process").unique(), on="process", how="anti")
         .select(_COLUMNS)
     )
@@ -49,6 +47,12 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
         for what, pattern in {**_BLOCKING, "starts_collective": _STARTS_COLLECTIVE}.items()
     )
     return outermost(calls).with_columns(does=does)
+
+
+def annotated_calls(trace: Trace) -> pl.LazyFrame:
+    """Return the ranges that are calls of MPI by their domain or name."""
+    named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
+    return trace["ranges"].filter(named, pl.col("style") == "push_pop")
 
 
 def outermost(calls: pl.DataFrame) -> pl.DataFrame:

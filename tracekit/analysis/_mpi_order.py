@@ -37,7 +37,7 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     communicator.
     """
     known = calls.with_row_index("row").filter(pl.col("does").is_in(_COLLECTIVE))
-    ours = _of_all_ranks(known, _from_the_start(trace))
+    ours = _of_all_ranks(known, from_the_start(trace))
     numbered = (
         known.join(ours, on=_OWNER, how="semi")
         .sort("process", "start", "row")
@@ -67,7 +67,7 @@ def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
     return ours if ranks == list(range(len(ranks))) and len(ranks) > 1 else ours.clear()
 
 
-def _from_the_start(trace: Trace) -> pl.DataFrame:
+def from_the_start(trace: Trace) -> pl.DataFrame:
     """Return ``process, rank`` of the processes of which MPI_Init was recorded."""
     inits = trace["host"].filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
     return inits.select("process", "rank").unique().collect()

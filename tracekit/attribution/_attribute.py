@@ -14,6 +14,7 @@ from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
 from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
+from tracekit.attribution._captured import Captured, as_captured
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
@@ -29,7 +30,7 @@ from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
-from tracekit.model import Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, Recording, Stream, Trace
 
 Progress = Callable[[str, int, int], None]
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
@@ -92,6 +93,8 @@ def attribute_recording(
         )
         nesting = look_at_ranges(ranges, people.threads, rules, workspace)
         launches = linking.result()
+    captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
+    captured.mark(launches.launching)
     step()
     found = _find_steps(nesting, launches, people, rules)
     step()
@@ -101,7 +104,7 @@ def attribute_recording(
         nesting, found.training, found.windows, autograd, people.table, launches.by_thread,
         people.processes_of, found.iterations["process"].unique(), counted,
     )  # fmt: skip
-    placed = _Placed(launches, contexts)
+    placed = _Placed(launches, contexts, captured)
     says = judged(ops, placed, known, rules, has_unlaunched=launches.alone > 0)
     step()
     unmatched = Unmatched(rules)
@@ -263,6 +266,7 @@ class _Placed:
 
     launches: Launches
     contexts: _Contexts
+    captured: Captured
 
     def calls(self, number: int) -> Array:
         """Return the number of each op's call, -1 where none is known."""
@@ -271,6 +275,13 @@ class _Placed:
     def __call__(self, number: int) -> dict[str, Array]:
         """Return of each op where its call stands."""
         return _launch(self.calls(number), self.contexts)
+
+    def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
+        """Return the ranges, evidence and threads that tell why ops run; see `as_captured`."""
+        calls = self.captured.of(ops)
+        if calls is None:
+            return launch["range"], launch["evidence"], launch["thread"]
+        return as_captured(launch, _launch(calls, self.contexts))
 
 
 @dataclass(frozen=True)
@@ -323,13 +334,14 @@ def _attributed(
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
     structure = says.structures.stage(first, raw.height)
-    evidence = Launch(launch["evidence"], threads, structure, says.on_input_stream(raw, threads))
+    where, codes, witnesses = placed.why(raw, launch)
+    evidence = Launch(codes, witnesses, structure, says.on_input_stream(raw, threads))
     staged = stages.of(raw.drop("stage", "stage_source"), evidence)
     columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
     known = iterations["iteration"].gather(_nullable("step", steps))
     whole = staged.with_columns(
         *(_nullable(name, values) for name, values in columns.items()),
-        _nullable("range", launch["range"]),
+        _nullable("range", where),
         iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
     )
     leads = launch["start"] - raw["start"].to_numpy()

@@ -20,6 +20,7 @@ from tracekit.model._vocabulary import (
     RANGE_STYLE,
     STAGE,
     STAGE_SOURCE,
+    SYNC_TYPE,
     VERDICT,
 )
 
@@ -433,6 +434,59 @@ MEMORY = Table(
     ),
 )  # fmt: skip
 
+SYNCS = Table(
+    "syncs",
+    "One row per wait for GPU work that was recorded beside the call that waits, which is in "
+    "`calls` too (of the same process and correlation id): times of both must not be added.",
+    (
+        _REPORT,
+        _key("process", "process that waits"),
+        Column("device", pl.Int32, "GPU whose work is waited for; null where it is not known"),
+        Column("context", pl.Int32, "CUDA context whose work is waited for"),
+        Column("stream", pl.Int64, "stream that is waited for; of `stream_wait_event` the one "
+               "that waits; null for all of a context, and for an event"),
+        _time("start", "start of the wait on the host"),
+        _time("end", "end of the wait on the host; a stream goes on waiting"),
+        Column("type", SYNC_TYPE, "what waits for what; null where it names nothing"),
+        Column("event", pl.Int64, "CUDA event that is waited for, unique within the process while "
+               "it exists"),
+        Column("correlation", pl.Int64, "correlation id of the call that waits"),
+        Column("recorded_by", pl.Int64, "correlation id of the call that recorded that event last "
+               "(a row of `event_records`); null where the recorder does not say"),
+    ),
+)  # fmt: skip
+
+EVENT_RECORDS = Table(
+    "event_records",
+    "One row per record of a CUDA event in a stream, in the order of correlation ids.",
+    (
+        _REPORT,
+        _key("process", "process that recorded it"),
+        Column("device", pl.Int32, "GPU of the stream; null where it is not known"),
+        Column("context", pl.Int32, "CUDA context of the stream"),
+        Column("stream", pl.Int64, "stream that the event was put into"),
+        Column("event", pl.Int64, "the event, unique within the process while it exists"),
+        Column("correlation", pl.Int64, "correlation id of the call that recorded it, which is in "
+               "`calls` and says when that was"),
+        _time("time", "when the GPU reached it; null where the recorder does not say",
+              nullable=True),
+    ),
+)  # fmt: skip
+
+GRAPH_NODES = Table(
+    "graph_nodes",
+    "One row per node of a CUDA graph whose making was recorded. Ops of that node are of the "
+    "ranges that were open then.",
+    (
+        _REPORT,
+        _key("process", "process of the graph"),
+        _key("thread", "thread that captured or added the node"),
+        Column("graph_node", pl.Int64, "the node, as ops name it, unique within the process",
+               nullable=False),
+        _time("time", "when it was captured or added; of a copy, when what it is a copy of was"),
+    ),
+)  # fmt: skip
+
 MACHINE = Table(
     "machine",
     "One row per report that holds the topology of the machine it was recorded on.",
@@ -447,7 +501,8 @@ TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
-        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, MACHINE,
+        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
+        GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip
 """All tables that a run stores, by name."""

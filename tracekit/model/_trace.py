@@ -15,7 +15,10 @@ from tracekit.model._tables import TABLES, Table
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
-_LATER = ("host", "metrics", "memory", "machine", "verdicts", "opinions")
+_LATER = (
+    "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
+    "opinions",
+)  # fmt: skip
 """Tables that runs of an earlier version lack."""
 
 

@@ -75,6 +75,10 @@ METRICS_SAMPLED = (
 """Counters that are sampled: received (rx) and transmitted (tx) by NVLink, PCIe and network, the
 share of streaming multiprocessors that are active, and how long a NIC waited to send."""
 
+SYNC_TYPES = ("event", "stream_wait_event", "stream", "context")
+"""What is waited for: by the host for an event, by a stream for an event, by the host for a stream,
+and by the host for all work of a context."""
+
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
@@ -84,3 +88,4 @@ RANGE_STYLE = pl.Enum(RANGE_STYLES)
 METHOD = pl.Enum(METHODS)
 EVIDENCE = pl.Enum(EVIDENCES)
 METRIC = pl.Enum(METRICS_SAMPLED)
+SYNC_TYPE = pl.Enum(SYNC_TYPES)

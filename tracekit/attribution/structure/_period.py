@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import fft
 
 from tracekit.attribution.structure._sequences import kinds_of
 from tracekit.attribution.structure._work import Array
@@ -106,13 +105,13 @@ def _autocorrelation(codes: Array) -> Array:
     Symbols get random signs: the product of two places is 1 where they agree, else 0 on average.
     """
     size, generator = codes.size, np.random.default_rng(0)
-    room = fft.next_fast_len(2 * size, real=True)
+    room = _quick_size(2 * size)
     power = np.zeros(room // 2 + 1, np.float32)
     for _ in range(_CODES):
         signs = generator.choice(np.array([-1, 1], np.float32), int(codes.max()) + 1)[codes]
-        spectrum = fft.rfft(signs, room)
+        spectrum = np.fft.rfft(signs, room)
         power += spectrum.real**2 + spectrum.imag**2
-    return np.asarray(fft.irfft(power, room)[:size] / _CODES)
+    return np.asarray(np.fft.irfft(power, room)[:size] / _CODES)
 
 
 def _agreement(codes: Array, lag: int) -> float:
@@ -126,3 +125,9 @@ def _agreement(codes: Array, lag: int) -> float:
         return 0.0
     weight = np.where(always, 1 / np.maximum(count, 1), 0)[codes[:-lag]]
     return float(weight[codes[:-lag] == codes[lag:]].sum() / weight.sum())
+
+
+def _quick_size(least: int) -> int:
+    """Return the least size, of no prime factors but 2, 3 and 5, that is quick to transform."""
+    odd = [int(3**threes * 5**fives) for threes in range(4) for fives in range(3)]
+    return min(each << (-(-least // each) - 1).bit_length() for each in odd)

@@ -26,6 +26,8 @@ ARGUMENTS = {
     "Process Group Name": "group_name", "Process Group Ranks": "group_ranks",
     "In split size": "split_in", "Out split size": "split_out", "Seq": "sequence",
     "Src Rank": "source_rank", "Dst Rank": "destination_rank",
+    "wait_on_cuda_event_id": "wait_event", "wait_on_cuda_event_record_corr_id": "wait_record",
+    "event_id": "event_id",
 }  # fmt: skip
 """What is read of an event's arguments, and what it is called here."""
 

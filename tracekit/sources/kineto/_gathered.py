@@ -9,9 +9,11 @@ import polars as pl
 from tracekit._spool import Workspace
 from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
+from tracekit.sources._syncs import by_call
 from tracekit.sources.kineto._events import nanoseconds
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
+from tracekit.sources.kineto._syncs import records, waits
 from tracekit.sources.kineto._work import gpu_work
 
 _GROUPS = {
@@ -32,6 +34,8 @@ _GROUPS = {
     "annotation": ("user_annotation",),
     "python": ("python_function",),
     "span": ("trace",),
+    "sync": ("cuda_sync",),
+    "event_record": ("cuda_event",),
 }
 """Kinds of events by the categories that they have had, in lower case: of NVIDIA's and AMD's GPUs,
 and of accelerators that Kineto has categories of their own for (MTIA, Gaudi, XPU)."""
@@ -40,8 +44,6 @@ _OF_NO_USE = (
     "external_correlation",
     "cpu_instant_event",
     "overhead",
-    "cuda_sync",
-    "cuda_event",
     "cuda_profiler_range",
     "collective_comm",
     "ac2g",
@@ -55,7 +57,7 @@ _OF_NO_USE = (
 """Categories whose events say nothing that others do not."""
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
-_KEPT = (*_GPU, *_RANGES, "call", "span")
+_KEPT = (*_GPU, *_RANGES, "call", "span", "sync")
 _INT32 = (1 << 31) - 1
 _LONGEST = 1 << 53
 """What takes longer, in ns, is a fault: more than a hundred days."""
@@ -75,7 +77,9 @@ class Gathered:
     """
 
     def __init__(self, workspace: Workspace, rank: int | None) -> None:
-        self.ops, self.calls, self.ranges = (Ordered(workspace) for _ in range(3))
+        self.ops, self.calls, self.ranges, self.syncs, self.event_records = (
+            Ordered(workspace) for _ in range(5)
+        )
         self.counts: Counter[str] = Counter()
         """How many events there are of each of `_GROUPS`, and of what was left out."""
         self.unknown: Counter[str] = Counter()
@@ -108,6 +112,8 @@ class Gathered:
         self.unknown.update(dict(strange["cat"].value_counts().iter_rows()))
         timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
         self._add_work(timed.filter(pl.col("group").is_in(_GPU)))
+        self.syncs.add(waits(timed.filter(pl.col("group") == "sync")))
+        self.event_records.add(by_call(records(whole.filter(pl.col("group") == "event_record"))))
         host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
         is_call = pl.col("group") == "call"
         calls = cuda_calls(host.filter(is_call))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
 from tracekit.sources._seen import OPEN
+from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events
 from tracekit.sources.kineto._gathered import Gathered
@@ -30,6 +31,9 @@ _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _RECORD = f"record with {_PROFILE}"
+_SYNC_EVENTS = (
+    "experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
+)
 _YEAR_2001, _YEAR_2096 = 10**18, 4 * 10**18
 """Unix times, ns: what lies between them is one, and what does not is a clock of its own."""
 _WAITING = 1
@@ -47,6 +51,10 @@ _CONTENTS = (
      "torch.profiler.record_function, and profiler.step() in each iteration"),
     ("collective sizes", "record_param_comms", ("sized",),
      "communicators and message sizes of NCCL calls", "PyTorch 2.2 or newer"),
+    ("waits for GPU work", "cuda_sync", ("sync",),
+     "when the host waited for which stream, event or context", _SYNC_EVENTS),
+    ("records of CUDA events", "cuda_event", ("event_record",),
+     "which stream waits for what another one did", _SYNC_EVENTS),
     ("Python functions", "python_function", ("python",), "nothing that is read yet",
      "torch.profiler.profile(with_stack=True)"),
 )  # fmt: skip
@@ -122,6 +130,10 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
             "calls": Stream("calls", "call", gathered.calls, columns.calls()),
             "ranges": Stream("ranges", "range", gathered.ranges, columns.ranges()),
         },
+        passing={
+            "syncs": lambda: columns.syncs(gathered, number_of[gathered.pid]),
+            "event_records": lambda: columns.event_records(gathered, number_of[gathered.pid]),
+        },
         warnings=(*_absences(gathered), *_losses(gathered)),
     )
 
@@ -170,6 +182,17 @@ class _Columns:
             "end": Maker(("start", "end"), lambda _: end),
             "open": Maker(("end",), lambda rows: rows["end"] == OPEN),
         }
+
+    def syncs(self, gathered: Gathered, process: int) -> Iterator[pl.DataFrame]:
+        """Return the table ``syncs``."""
+        for chunk in chunks(gathered.syncs, "syncs"):
+            moved = pl.col("start", "end") - self._origin
+            yield chunk.with_columns(_REPORT, moved, process=pl.lit(process, pl.Int32))
+
+    def event_records(self, gathered: Gathered, process: int) -> Iterator[pl.DataFrame]:
+        """Return the table ``event_records``."""
+        for chunk in chunks(gathered.event_records, "event_records"):
+            yield chunk.with_columns(_REPORT, process=pl.lit(process, pl.Int32))
 
     def _times(self) -> dict[str, Maker]:
         return {

@@ -14,6 +14,7 @@ from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES
 from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
+from tracekit.sources.nsys._syncs import EVENT_RECORD, SYNC
 
 PAYLOADS = "NVTX payloads"
 """The feature whose rows are a part of those of a table, and so counted by who reads it."""
@@ -80,6 +81,24 @@ _FEATURES = (
         MPI_TABLES,
         "MPI calls, their sizes, and between which ranks",
         "nsys profile -t mpi --mpi-impl=openmpi",
+    ),
+    _Feature(
+        "waits for GPU work",
+        (SYNC,),
+        "when the host waited for which stream, event or context",
+        "nsys profile -t cuda",
+    ),
+    _Feature(
+        "records of CUDA events",
+        (EVENT_RECORD,),
+        "which stream waits for what another one did",
+        "nsys profile -t cuda",
+    ),
+    _Feature(
+        "making of CUDA graph nodes",
+        ("CUDA_GRAPH_NODE_EVENTS",),
+        "in which ranges the ops of a graph were captured",
+        "nsys profile -t cuda --cuda-graph-trace=node",
     ),
     _Feature("profiler overhead", OVERHEAD_TABLES, "time that the profiler itself took", _ALWAYS),
     _Feature(

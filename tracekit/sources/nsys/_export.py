@@ -18,6 +18,7 @@ from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._diagnostics import lost_events
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
+from tracekit.sources.nsys._graph_nodes import graph_nodes
 from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
 from tracekit.sources.nsys._input import Export
@@ -27,6 +28,7 @@ from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._syncs import Syncs
 
 Progress = Callable[[str, int, int], None]
 
@@ -86,7 +88,7 @@ def read(
     mpi, overhead = MpiCalls(export), Overhead(export)
     if not len(ops) and not len(ranges) and not mpi:
         raise _nothing_recorded(file, metadata, work.untimed)
-    memory = GpuMemory(export, workspace)
+    memory, syncs = GpuMemory(export, workspace), Syncs(export, workspace)
     names = thread_names(export, nvtx.thread_names())
     threads = _threads(calls, ranges, mpi, names)
     processes = _processes(file, ops, memory, threads)
@@ -98,13 +100,15 @@ def read(
         nvtx.domains(ranges.rows), nvtx.categories(), last, metadata.duration
     )
     metrics = Metrics(file, metadata, devices.numbers)
-    counted = {**work.rows, RUNTIME: len(calls), NVTX: nvtx.rows, PAYLOADS: nvtx.extended}
+    counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
+    counted[PAYLOADS] = nvtx.extended
     return Recording(
         tables={
             "processes": processes.with_columns(_REPORT),
             "threads": threads.with_columns(_REPORT, process=places.process_of_thread),
             "devices": devices.devices.with_columns(_REPORT),
             "reports": _report(file, metadata),
+            "graph_nodes": graph_nodes(export, places),
             "contents": read_contents(file, counted),
         },
         streams={
@@ -118,6 +122,8 @@ def read(
             ),
             "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),
+            "syncs": lambda: syncs.waits(places),
+            "event_records": lambda: syncs.records(places),
         },
         warnings=(
             *(() if is_ours else metadata.warnings),
@@ -127,6 +133,7 @@ def read(
             *nvtx.losses,
             *metrics.losses,
             *memory.losses(places),
+            *syncs.losses(places),
             *overhead.losses,
             *_coercions(file),
             *file.warnings,

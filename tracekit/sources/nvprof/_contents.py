@@ -12,6 +12,7 @@ from tracekit.sources.nvprof._gpu import GRAPH, KERNEL_TABLES, MEMCPY, MEMSET, P
 from tracekit.sources.nvprof._input import TABLE
 from tracekit.sources.nvprof._markers import MARKER, MARKER_DATA
 from tracekit.sources.nvprof._places import DEVICE
+from tracekit.sources.nvprof._syncs import EVENT_RECORD, SYNC
 from tracekit.sources.sqlite import SqliteFile
 
 RECORD = "nvprof -o run.nvvp PROGRAM (nsys profile -t cuda,nvtx for GPUs that nvprof does not know)"
@@ -44,6 +45,14 @@ _FEATURES = (
     ),
     _Feature("NVTX values", (MARKER_DATA,), "values that the program attached to its ranges"),
     _Feature("GPU descriptions", (DEVICE,), "which physical GPU is meant"),
+    _Feature(
+        "waits for GPU work",
+        (SYNC,),
+        "when the host waited for which stream, event or context",
+    ),
+    _Feature(
+        "records of CUDA events", (EVENT_RECORD,), "which stream waits for what another one did"
+    ),
     _Feature(
         "NVLink and PCIe",
         (f"{TABLE}NVLINK", f"{TABLE}PCIE"),

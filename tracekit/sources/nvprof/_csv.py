@@ -31,6 +31,7 @@ Progress = Callable[[str, int, int], None]
 FORMAT = "nvprof CSV"
 _RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"
 _TELLING = {"Start", "Duration", "Name"}
+_API_TRACE = "an API trace of nvprof, without GPU work"
 _HEAD_BYTES, _HEAD_LINES = 1 << 16, 50
 _BLOCK_BYTES = 1 << 24
 _REPORT = pl.lit(0, pl.Int32).alias("report")
@@ -73,7 +74,10 @@ def is_csv(path: Path) -> bool:
     True for prints that are not read as well, such as summaries: `read_csv` says what to do.
     """
     return any(
-        (cells := _cells(line)) >= _TELLING or _is_summary(cells) or _is_banner(line)
+        (cells := _cells(line)) >= _TELLING
+        or _is_summary(cells)
+        or _is_banner(line)
+        or _is_plain(line)
         for line in _head(path)
     )
 
@@ -155,6 +159,12 @@ def _is_summary(cells: set[str]) -> bool:
     return {"Time(%)", "Calls", "Name"} <= cells
 
 
+def _is_plain(line: str) -> bool:
+    """Tell whether a line is the header of a print without ``--csv``."""
+    words = set(line.split())
+    return "," not in line and (words >= _TELLING or _is_summary(words))
+
+
 def _is_banner(line: str) -> bool:
     found = _PROCESS_LINE.match(line)
     return bool(found and found[2])
@@ -166,12 +176,15 @@ def _check_kind(path: Path) -> None:
     header = next((cells for line in lines if (cells := _cells(line)) >= _TELLING), None)
     if header is not None:
         if "Device" not in header:
-            raise UnsupportedTraceError(
-                f"{path} is an API trace of nvprof, without GPU work", f"record with {_RECORD}"
-            )
+            raise UnsupportedTraceError(f"{path} is {_API_TRACE}", f"record with {_RECORD}")
         return
-    if any(_is_summary(_cells(line)) for line in lines):
+    plain = next((set(line.split()) for line in lines if _is_plain(line)), set[str]())
+    if any(_is_summary(_cells(line)) for line in lines) or _is_summary(plain):
         what = "a summary of nvprof, without the times of single ops"
+    elif "Device" in plain:
+        what = "a GPU trace that nvprof printed as text, with times rounded and names cut"
+    elif plain:
+        what = _API_TRACE
     elif any("No kernels were profiled" in line for line in lines):
         raise MissingDataError(f"no GPU work in {path} (print of nvprof)", f"record with {_RECORD}")
     else:

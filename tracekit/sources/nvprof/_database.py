@@ -18,6 +18,7 @@ from tracekit.sources.nvprof._gpu import GPU_COLUMNS, GPU_TABLES, KERNEL_TABLES,
 from tracekit.sources.nvprof._input import PROCESS, STRINGS, Strings, pid_of
 from tracekit.sources.nvprof._markers import MARKER, MARKER_COLUMNS, Markers
 from tracekit.sources.nvprof._places import Places, devices, object_names, processes, threads
+from tracekit.sources.nvprof._syncs import Syncs
 from tracekit.sources.sqlite import SqliteFile
 
 Progress = Callable[[str, int, int], None]
@@ -68,7 +69,8 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     next(steps)
     names = object_names(file, strings)
     callers = _callers(calls, ranges, names)
-    work = GpuWork(file, strings, _owners(callers, calls))
+    owners = _owners(callers, calls)
+    work, syncs = GpuWork(file, strings, owners), Syncs(file, workspace, owners)
     ops = Seen(work.batches(rows), workspace, "pid", "device", "src_device", "dst_device")
     next(steps)
     if not len(ops) and not len(ranges):
@@ -92,12 +94,18 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "devices": devices(file, strings, ops.distinct.drop("pid")).with_columns(_REPORT),
             "reports": _report(file, origin),
             "machine": machine,
-            "contents": read_contents(file, {**work.rows, **host.rows, MARKER: markers.rows}),
+            "contents": read_contents(
+                file, {**work.rows, **host.rows, **syncs.rows, MARKER: markers.rows}
+            ),
         },
         streams={
             "ops": Stream("ops", "op", ops.rows, places.ops()),
             "calls": Stream("calls", "call", calls.rows, places.calls()),
             "ranges": Stream("ranges", "range", ranges.rows, places.ranges(payloads)),
+        },
+        passing={
+            "syncs": lambda: syncs.waits(places),
+            "event_records": lambda: syncs.records(places),
         },
         warnings=(
             *_absences(ops, calls, ranges, work),
@@ -105,6 +113,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *work.losses,
             *host.losses,
             *markers.losses,
+            *syncs.losses,
             *_coercions(file),
             *no_machine,
             *file.warnings,

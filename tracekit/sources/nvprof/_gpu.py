@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
-from tracekit.sources.nvprof._input import COPIES, TABLE, Strings, small, timed
+from tracekit.sources.nvprof._input import COPIES, TABLE, Strings, owned, small, timed
 from tracekit.sources.nvprof._names import KernelNames
 from tracekit.sources.sqlite import SqliteFile
 
@@ -96,19 +96,14 @@ class GpuWork:
             device=small(pl.col("deviceId")).cast(pl.Int32)
         )
         placed = placed.drop_nulls("device")
-        owned = self._owned(placed)
+        known = owned(placed, self._owners)
         self._untimed += ops.height - valid.height
         self._unplaced += valid.height - placed.height
-        self._ownerless += placed.height - owned.height
-        return owned.with_columns(
+        self._ownerless += placed.height - known.height
+        return known.with_columns(
             context=small(pl.col("contextId")).cast(pl.Int32),
             graph_node=pl.when(pl.col("graphNodeId") != 0).then("graphNodeId"),
         )
-
-    def _owned(self, ops: pl.DataFrame) -> pl.DataFrame:
-        if isinstance(self._owners, int):
-            return ops.with_columns(pid=pl.lit(self._owners, pl.Int64))
-        return ops.join(self._owners, on="correlation", how="inner", maintain_order="left")
 
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Name kernels."""

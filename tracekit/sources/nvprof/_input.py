@@ -91,3 +91,18 @@ def _part(object_id: pl.Expr, place: int) -> pl.Expr:
 def timed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with valid times; CUPTI writes 0 for a time that it does not know."""
     return rows.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
+
+
+def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
+    """Add ``pid`` to rows whose process is known, and leave out others.
+
+    Parameters
+    ----------
+    rows
+        Rows with ``correlation``.
+    owners
+        Whose they are: either a process id, or ``correlation, pid``.
+    """
+    if isinstance(owners, int):
+        return rows.with_columns(pid=pl.lit(owners, pl.Int64))
+    return rows.join(owners, on="correlation", how="inner", maintain_order="left")

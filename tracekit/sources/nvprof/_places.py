@@ -92,6 +92,10 @@ class Places:
             ),
         }
 
+    def since_origin(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows whose times count from the first event."""
+        return rows.with_columns(pl.col("start", "end") - self._origin)
+
     def _times(self) -> dict[str, Maker]:
         return {
             "report": _constant(0, REPORTS.schema["report"]),
