@@ -22,6 +22,8 @@ from tracekit.attribution.structure._work import (
     Array,
 )
 
+_SIZED = 0.5
+"""Share of the kernels before an update whose sizes of launches must be known."""
 _MIRROR = 0.12
 """Share of a step's weight that must be in the nest of equal sizes."""
 _SIGNS = 2
@@ -195,7 +197,13 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
 
 
 def refusal(step: Step) -> str:
-    """Say why a step's stages are not to be believed; empty if they are."""
+    """Say why a step's stages are not to be believed; empty if they are.
+
+    Names alone do not tell where backward begins: not all of its kernels are named for gradients,
+    and the first ones may be those that are not.
+    """
+    if step.mirror is None:
+        return "sizes of launches are not known, so that no step shows where it turns back"
     named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
     if not named or sum(step.signs.values()) < _SIGNS:
         missing = ", ".join(name for name, seen in step.signs.items() if not seen)
@@ -217,14 +225,16 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
-        return 0, 0, 0, None
+        return 0, 0, 0, 0.0
     named = lane.backward[body]
-    inner, outer, share = find_turn(lane.work.size[body])
+    size = lane.work.size[body]
+    known = (size >= 0).mean() >= _SIZED
+    inner, outer, share = find_turn(size)
     turn = (inner + outer + 1) // 2
-    if share and named[:turn].sum() <= _BEFORE * named.sum():
+    if share and known and named[:turn].sum() <= _BEFORE * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
-    return int(body[early]), int(body[early]), int(body[plain]), share or None
+    return int(body[early]), int(body[early]), int(body[plain]), share if known else None
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
