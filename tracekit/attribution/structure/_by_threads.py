@@ -273,9 +273,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     return tuple(lines)
 
 
-def _contradictions(
-    turns: Turns, parts: Parts, pair: Pair, numbered: Numbered
-) -> tuple[str, ...]:
+def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
     several = numbered.several
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
     short = int((lengths[1:-1] < _SHORT * np.median(lengths)).sum())

@@ -71,8 +71,8 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     if unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
         return Numbered(_counted(inputs, count), several, steady=False)
-    begins, several = _in_turns(turns, parts, begins)
-    return Numbered(_counted(begins, count), several, unfed=None if several else unfed)
+    begins, networks = _in_turns(turns, parts, begins)
+    return Numbered(_counted(begins, count), networks, unfed=None if networks else unfed)
 
 
 def _counted(begins: Array, count: int) -> Array:
