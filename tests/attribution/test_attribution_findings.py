@@ -128,14 +128,11 @@ def test_gradients_that_are_exchanged_in_forward(
             *[("WU", exchange, source, stage, 9) for stage in said],
         ],
     )
-    assert (
-        told
-        == (
-            f"{forward} of 4 exchanges of gradients are launched where {source} says FP: gradients "
-            f"come of backward, so that more than forward is called FP; {LOOK}",
-        )
-        * is_told
+    sentence = (
+        f"{forward} of 4 exchanges of gradients are launched where {source} says FP: gradients "
+        f"come of backward, so that more than forward is called FP; {LOOK}"
     )
+    assert told == ((sentence,) if is_told else ())
 
 
 def test_a_thread_that_is_forward_by_name_and_exchanges_gradients(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
 _MOST_EXCHANGES = 0.5
-"""Parts of a model that are on several GPUs, or split over them, exchange in forward as well, but at
-least as much in backward."""
+"""A model that is split over several GPUs exchanges in forward as well, but as often in backward."""
 _FAR_ABOVE = 1.5
 """How many times as long as BP is, FP is too long to be believed without a word."""
 _NS_PER_MS = 1_000_000

@@ -47,7 +47,7 @@ class Numbered:
 
 
 def number_bursts(turns: Turns, parts: Parts) -> Numbered:
-    """Number the backward passes by step.
+    """Return the step of each backward pass.
 
     A step ends with an update. Gradients that are accumulated have backward passes without one.
     Several updates are one step if only one of them is followed by new input, in a steady rhythm
