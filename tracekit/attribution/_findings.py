@@ -15,7 +15,7 @@ _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
 _MOST_EXCHANGES = 0.5
-"""A model that is split over several GPUs exchanges in forward as well, but as often in backward."""
+"""A model that is split over GPUs exchanges in forward as well, but as often in backward."""
 _FAR_ABOVE = 1.5
 """How many times as long as BP is, FP is too long to be believed without a word."""
 _NS_PER_MS = 1_000_000
