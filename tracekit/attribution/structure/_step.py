@@ -100,7 +100,7 @@ def _candidates(optimizer: Array, layer: Array) -> Array:
     runs = np.diff(np.concatenate(([turns[-1] - marks.size], turns)))
     turn = turns[runs.argmax()]
     first, last = int(marks[turn]) + 1, int(after[turn])
-    return np.arange(first, last + 1 + (size if last < first - 1 else 0)) % size
+    return np.arange(first, last + 1 + (size if last < first else 0)) % size
 
 
 def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:

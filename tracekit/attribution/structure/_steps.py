@@ -153,7 +153,8 @@ def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
     """
     own = np.flatnonzero(step >= 0)
     _, first = np.unique(step[own], return_index=True)
-    start = launch[own[first]]
+    # Of several devices one may be ahead: a step begins no earlier than the one before.
+    start = np.maximum.accumulate(launch[own[first]])
     end = np.concatenate((start[1:], launch[own[-1:]] + 1))
     columns = (np.arange(start.size), start, end, whole)
     return pl.DataFrame(dict(zip(STEPS, columns, strict=True)), schema=STEPS)
