@@ -134,7 +134,9 @@ class Step:
     turn, update
         Where backward and where the update begin.
     mirror
-        Share of the weight in the nest of equal sizes; None where sizes are not known.
+        Share of the weight in the nest of equal sizes.
+    sized
+        Whether the sizes of most launches are known.
     recomputed
         Share of backward's layers that stand as they do in forward.
     fed_again
@@ -149,7 +151,8 @@ class Step:
     stage: Array
     turn: int
     update: int
-    mirror: float | None
+    mirror: float
+    sized: bool
     recomputed: float
     fed_again: bool
     signs: dict[str, bool]
@@ -170,7 +173,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     signs = {
         "optimizer kernels": bool(lane.optimizer.any()),
         "kernels of gradients": named[1] >= _NAMED and named[1] > _NAMED * named[0],
-        "mirror image": mirror is not None and mirror >= _MIRROR,
+        "mirror image": mirror >= _MIRROR,
     }
     spent = np.concatenate(([0], np.cumsum(lane.work.end - lane.work.start)))
 
@@ -183,7 +186,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
         ("forward | backward", between(low, turn), between(turn, high)),
         ("backward | update", between(last + 1, update), 0 if late.size else between(update, size)),
     )
-    image = "sizes of launches are not known" if mirror is None else f"mirror image {mirror:.2f}"
+    image = f"mirror image {mirror:.2f}"
     evidence = (
         f"one thread launches all: a step of {size:,} ops begins at a {usual.why}",
         f"backward is taken to begin at {turn:,} and the update at {update:,} ({image})",
@@ -191,7 +194,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     )
     against = () if named[1] >= named[0] else ("more kernels of gradients in forward",)
     return Step(
-        _stages(lane, turn, update), turn, update, mirror,
+        _stages(lane, turn, update), turn, update, mirror, _sized(lane, update),
         _recomputed(lane, turn, update), fed_again, signs, evidence, against, doubts,
     )  # fmt: skip
 
@@ -202,7 +205,7 @@ def refusal(step: Step) -> str:
     Names alone do not tell where backward begins: not all of its kernels are named for gradients,
     and the first ones may be those that are not.
     """
-    if step.mirror is None:
+    if not step.sized:
         return "sizes of launches are not known, so that no step shows where it turns back"
     named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
     if not named or sum(step.signs.values()) < _SIGNS:
@@ -217,7 +220,7 @@ def refusal(step: Step) -> str:
     return ""
 
 
-def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
+def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     """Return where backward begins, the bounds of that, and the share of the mirror image.
 
     The mirror image tells it, unless too many kernels of gradients come before that place: a nest
@@ -227,14 +230,18 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
     if not body.size:
         return 0, 0, 0, 0.0
     named = lane.backward[body]
-    size = lane.work.size[body]
-    known = (size >= 0).mean() >= _SIZED
-    inner, outer, share = find_turn(size)
+    inner, outer, share = find_turn(lane.work.size[body])
     turn = (inner + outer + 1) // 2
-    if share and known and named[:turn].sum() <= _BEFORE * named.sum():
+    if share and named[:turn].sum() <= _BEFORE * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
-    return int(body[early]), int(body[early]), int(body[plain]), share if known else None
+    return int(body[early]), int(body[early]), int(body[plain]), share
+
+
+def _sized(lane: Lane, update: int) -> bool:
+    """Tell whether the sizes of most launches before the update are known."""
+    size = lane.work.size[:update][lane.kernel[:update]]
+    return not size.size or bool((size >= 0).mean() >= _SIZED)
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
