@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,25 +28,12 @@ class Known:
     """The iteration, else -1."""
 
 
-def works_of(trace: Trace, sizes: pl.DataFrame | None = None) -> Iterator[Known]:
-    """Yield the work of each process, in order of launch.
-
-    Parameters
-    ----------
-    trace
-        An attributed trace.
-    sizes
-        ``pid, correlation, threads``: how many threads kernels were launched with.
-    """
+def works_of(trace: Trace) -> Iterator[Known]:
+    """Yield the work of each process of an attributed trace, in order of launch."""
     ops = trace.read("ops")
     processes = trace.read("processes")
     threads = trace.read("threads")
     pids = dict(processes.select("process", "pid").rows())
-    ops = ops.with_columns(pid=pl.col("process").replace_strict(pids, return_dtype=pl.Int64))
-    if sizes is None:
-        ops = ops.with_columns(threads=pl.lit(-1, pl.Int64))
-    else:
-        ops = ops.join(sizes, on=["pid", "correlation"], how="left", maintain_order="left")
     for (process,), mine in sorted(ops.group_by("process")):
         own = threads.filter((pl.col("process") == process) & (pl.col("tid") == pids[process]))
         main = own["thread"].to_list()
@@ -74,7 +58,7 @@ def _known(ops: pl.DataFrame, main: int | None) -> Known:
         name=names.fill_null(-1)
         .zip_with(kernel, pl.repeat(-1, len(ops), dtype=pl.Int32, eager=True))
         .to_numpy(),
-        size=ops["threads"].fill_null(-1).to_numpy(),
+        size=ops["launch_size"].fill_null(-1).to_numpy(),
         bytes=ops["bytes"].fill_null(-1).to_numpy(),
         names=text,
         collective=(ops["collective"].to_physical().cast(pl.Int8) + 1).fill_null(0).to_numpy(),
@@ -84,21 +68,6 @@ def _known(ops: pl.DataFrame, main: int | None) -> Known:
     stage = ops["stage"].to_physical().cast(pl.Int8).to_numpy().copy()
     stage[~ranged.to_numpy() | (stage == STAGES.index("OTHER"))] = -1
     return Known(work, stage, ops["iteration"].fill_null(-1).to_numpy())
-
-
-def launch_sizes(path: Path) -> pl.DataFrame | None:
-    """Return how many threads each kernel of an export was launched with; None where unknown."""
-    table = "CUPTI_ACTIVITY_KIND_KERNEL"
-    query = (
-        f"SELECT (globalPid >> 24) & 0xFFFFFF, correlationId, "
-        f"max(gridX * gridY * gridZ * blockX * blockY * blockZ) FROM {table} GROUP BY 1, 2"
-    )
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as file:
-        try:
-            rows = file.execute(query).fetchall()
-        except sqlite3.OperationalError:
-            return None
-    return pl.DataFrame(rows, schema=["pid", "correlation", "threads"], orient="row")
 
 
 def taken(known: Known, rows: NDArray[Any]) -> Known:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from trace_builder import TraceBuilder
 
+from tracekit.attribution import Rules
 from tracekit.attribution._findings import findings
 from tracekit.model import TABLES
 
@@ -109,6 +112,47 @@ def test_a_disagreement(length: int, other: str, told: str | None) -> None:
         f"{other} tells others; {LOOK}"
     )
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
+
+
+@pytest.mark.parametrize("source", ["nvtx", "thread_name", "process_range", "structure"])
+@pytest.mark.parametrize(("forward", "is_told"), [(2, False), (3, True), (4, True)])
+def test_gradients_that_are_exchanged_in_forward(
+    source: str, forward: int, *, is_told: bool
+) -> None:
+    exchange = "gradient_exchange"
+    said = ["FP"] * forward + ["BP"] * (4 - forward)
+    told = _told(
+        _verdict(),
+        opinions=[
+            *[("WU", exchange, exchange, "WU", 9)] * 4,
+            *[("WU", exchange, source, stage, 9) for stage in said],
+        ],
+    )
+    sentence = (
+        f"{forward} of 4 exchanges of gradients are launched where {source} says FP: gradients "
+        f"come of backward, so that more than forward is called FP; {LOOK}"
+    )
+    assert told == ((sentence,) if is_told else ())
+
+
+def test_a_thread_that_is_forward_by_name_and_exchanges_gradients(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("version = 1\n[[thread]]\nname = '^worker$'\nstage = 'FP'\n")
+    builder = TraceBuilder()
+    builder.thread(0, "main")
+    builder.thread(1, "worker")
+    for begin in range(0, 400, 100):
+        builder.range(begin, begin + 20, "forward")
+        builder.range(begin + 60, begin + 80, "optimizer")
+        builder.op("gemm", begin + 5)
+        builder.op("gemm_wgrad", begin + 30, thread=1)
+        builder.op("ncclDevKernel_AllReduce_Sum_f32_RING_LL", begin + 40, thread=1)
+        builder.op("adam", begin + 65)
+    trace = builder.judged(Rules.load(rules))
+    assert any(
+        text.startswith("4 of 4 exchanges of gradients are launched where thread_name says FP")
+        for text in trace.warnings
+    )
 
 
 @pytest.mark.parametrize(("backward", "is_told"), [(400, False), (399, True), (0, False)])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.attribution import Rules, attribute
-from tracekit.model import Trace
+from tracekit.attribution._clock import waits
+from tracekit.model import KIND, Trace
 
 COLUMNS = ("name", "call", "launch_thread", "launch_start", "launch_end")
 
@@ -79,6 +82,61 @@ def test_a_launch_after_its_op_warns() -> None:
         "1 ops start before the call that launched them, by a median of 0.001 us (5 to 95 %: 0.001 "
         "to 0.001 us): the clock of the GPU is at least so much early"
     )
+
+
+def _launched_when_idle(count: int, wait: int, *, device: int = 0, kind: str = "compute") -> Trace:
+    builder = TraceBuilder()
+    for number in range(count):
+        at = number * 1_000_000
+        builder.op("gemm", at, start=at + wait + number % 7, device=device, kind=kind)
+    return builder.attributed()
+
+
+@pytest.mark.parametrize(
+    ("count", "wait", "is_late"),
+    [(101, 100_000, True), (100, 100_000, False), (200, 99_999, False), (200, 7_000, False)],
+)
+def test_a_gpu_that_never_starts_at_once_warns(count: int, wait: int, *, is_late: bool) -> None:
+    """What ran before the first op is not known: it does not count."""
+    sentence = (
+        f"none of {count - 1:,} kernels that were launched while device 3 was idle starts within "
+        f"{wait / 1000:,.3f} us of its call, where some microseconds are usual: the clock of the "
+        "GPU is late by about so much, or something holds back every launch"
+    )
+    found = _launched_when_idle(count, wait, device=3).warnings
+    assert found == ((sentence,) if is_late else ())
+
+
+def test_a_copy_that_starts_late_says_nothing_of_a_clock() -> None:
+    """It may wait for the host to read its memory."""
+    assert _launched_when_idle(200, 500_000, kind="h2d").warnings == ()
+
+
+def test_a_gpu_that_has_work_waiting_says_nothing_of_a_clock() -> None:
+    builder = TraceBuilder()
+    for number in range(200):
+        builder.op("gemm", number, start=500_000 * (number + 1), end=500_000 * (number + 2))
+    assert builder.attributed().warnings == ()
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), max_size=30))
+def test_waits_are_those_that_a_loop_finds(rows: list[tuple[int, int, int, int]]) -> None:
+    start, expected = 0, dict[int, list[int]]()
+    ends: dict[int, int] = {}
+    made: list[tuple[int, int, int, int]] = []
+    for device, gap, length, lead in rows:
+        start += gap
+        made.append((device, start, start + length, start - lead))
+        if device in ends and start - lead > ends[device]:
+            expected.setdefault(device, []).append(lead)
+        ends[device] = max(ends.get(device, 0), start + length)
+    names = {"device": pl.Int32, "start": pl.Int64, "end": pl.Int64, "launch": pl.Int64}
+    ops = pl.DataFrame(made, schema=names, orient="row").with_columns(kind=pl.lit("compute", KIND))
+    found = waits(ops, ops["launch"].to_numpy())
+    assert {row[0]: row[1:] for row in found.rows()} == {
+        device: (len(leads), min(leads)) for device, leads in expected.items()
+    }
 
 
 def test_calls_and_ops_without_id() -> None:

@@ -51,8 +51,9 @@ class Example:
 
     @staticmethod
     def _happens(builder: TraceBuilder, begin: int, time: str, event: str, thread: int) -> None:
-        if launched := re.fullmatch(r"launches `(.*)`", event):
-            builder.op(launched[1], begin + int(time), thread=thread)
+        if launched := re.fullmatch(r"launches `(.*)`(?: of ([\d,]+) threads)?", event):
+            size = int(launched[2].replace(",", "")) if launched[2] else None
+            builder.op(launched[1], begin + int(time), thread=thread, launch_size=size)
         elif copied := re.fullmatch(r"copies (\d+) (\w+), (\w+)", event):
             size = int(copied[1]) * BYTES[copied[2]]
             at = begin + int(time)

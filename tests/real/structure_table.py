@@ -10,7 +10,6 @@ given to the training thread first.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from structure_works import Known, busy_ms, launch_sizes, works_of
+from structure_works import Known, busy_ms, works_of
 
 import tracekit as tk
 from tracekit.attribution.structure import Structure, find_structure
@@ -35,19 +34,7 @@ FP, BP = STAGES.index("FP"), STAGES.index("BP")
 
 def known_of(path: Path, store: Path) -> list[Known]:
     """Return the work of each process of a trace, and what ranges say of it."""
-    if path.suffix in REPORTS:
-        path = _exported(path, store)
-    sizes = launch_sizes(path) if path.suffix == ".sqlite" else None
-    return list(works_of(tk.open(path, store=store).trace, sizes))
-
-
-def _exported(report: Path, store: Path) -> Path:
-    """Export a report: the sizes of launches are not in the canonical tables."""
-    export = store / f"{report.stem}.sqlite"
-    if not export.is_file():
-        command = ("nsys", "export", "--type", "sqlite", "--output", export, report)
-        subprocess.run(command, check=True, capture_output=True)
-    return export
+    return list(works_of(tk.open(path, store=store).trace))
 
 
 def on_one_thread(known: Known) -> Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from collections import Counter
@@ -132,6 +133,19 @@ def test_sums_by_kernel_and_kind(real_path):
     )  # fmt: skip
     sums = ops.group_by(key.alias("key")).agg((pl.col("end") - pl.col("start")).sum())
     assert dict(sums.rows()) == dict(expected)
+
+
+def test_kernels_are_launched_with_as_many_threads_as_grids_of_blocks_have(real_path, ranks):
+    for path in _files(ranks, real_path):
+        expected = sum(
+            math.prod(event["args"]["grid"]) * math.prod(event["args"]["block"])
+            for event in _events(path)
+            if event.get("cat") == "kernel"
+        )
+        ops = read(path).read("ops")
+        is_kernel = ops["kind"].cast(pl.String) == "compute"
+        assert ops["launch_size"].is_not_null().to_list() == is_kernel.to_list()
+        assert ops["launch_size"].sum() == expected > 0
 
 
 class TestDataParallel:

@@ -26,6 +26,7 @@ UNETS = (
     "unet_1xgpu_dali_amp.qdrep",
 )  # fmt: skip
 KINETO = "kineto_ddp_2xa100_rank0.json.gz"
+CLOSURE = "closure_1gpu.sqlite"
 SAMPLES = ("ddp_4gpu.sqlite", "ddp_4gpu_no_backward_range.sqlite")
 TRANSFORMER = "transformer_rtx3070ti.sqlite"
 ANNOTATED = (*MNIST, *UNETS, KINETO, *SAMPLES)
@@ -45,7 +46,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> KnownOf:
 
     @cache
     def read(name: str) -> list[Known]:
-        path = (samples if name in SAMPLES else TRACES) / name
+        path = (samples if name in (*SAMPLES, CLOSURE) else TRACES) / name
         if not path.is_file():
             pytest.skip(f"no {name} in {path.parent}; TRACEKIT_REAL_TRACES may name the folder")
         if path.suffix in REPORTS and shutil.which("nsys") is None:
@@ -109,6 +110,15 @@ def _check_cuts(whole: Known, end: bool) -> None:
         assert np.unique(pairs, axis=1).shape[1] == steps.size
         told += 1
     assert told
+
+
+def test_the_passes_of_a_closure_make_one_step(known: KnownOf) -> None:
+    (each,) = known(CLOSURE)
+    found = find_structure(each.work)
+    assert found.steps.height == steps_with_work(each).size == 6
+    passes = (each.stage >= 0) & (each.stage <= 1) & (found.step >= 0) & (each.step >= 0)
+    assert (each.step[passes] == found.step[passes]).all()
+    assert Row.of(each).moved <= 0.05
 
 
 class TestTransformer:

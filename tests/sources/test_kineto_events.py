@@ -86,6 +86,7 @@ class TestReading:
         assert given == {
             "ph": "X", "cat": "kernel", "name": "k<1>(int)", "pid": "0", "tid": "stream 7",
             "ts": "1", "device": "0", "group_ranks": "[0, 1]", "bytes": "12",
+            "grid": "[1, 2, 3]",
         }  # fmt: skip
         assert set(events.row(1)) == {None}
 

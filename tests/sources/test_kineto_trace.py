@@ -81,6 +81,26 @@ class TestOps:
         }  # fmt: skip
 
     @pytest.mark.parametrize(
+        ("grid", "block", "threads"),
+        [
+            ([512, 2, 1], [256, 1, 1], 262_144),
+            ("[512, 2, 1]", "[256,1,1]", 262_144),
+            ([512, 2, 1], None, None),
+            ([512, 2], [256, 1, 1], None),
+            ([0, 1, 1], [256, 1, 1], None),
+            ([-1, 1, 1], [256, 1, 1], None),
+            ([2.5, 1, 1], [256, 1, 1], None),
+            ([4_294_967_295] * 3, [1024] * 3, None),
+            (512, 256, None),
+        ],
+    )
+    def test_with_how_many_threads_a_kernel_is_launched(self, tmp_path, grid, block, threads):
+        given = {"grid": grid, "block": block}
+        known = {name: value for name, value in given.items() if value is not None}
+        op = _op(tmp_path, launch(1, 0.5, 9), kernel("k", 2.5, 1.25, 9, **known))
+        assert op["launch_size"] == threads
+
+    @pytest.mark.parametrize(
         ("name", "more", "kind", "copy_kind", "ends"),
         [
             ("Memcpy HtoD (Pageable -> Device)", {}, "h2d", "HtoD", (None, 0)),

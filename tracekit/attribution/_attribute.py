@@ -15,6 +15,7 @@ from tracekit._compiled import compiled, given
 from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
+from tracekit.attribution._clock import early, late, waits
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
@@ -123,6 +124,7 @@ def attribute_recording(
     return (
         *_lasting(recording),
         *_checks(launches, passed.early, ops.height),
+        *late(passed.waits),
         *findings(verdicts, opinions, people.processes_of),
         *unmatched.warnings(),
     )
@@ -288,12 +290,14 @@ class _Placed:
 class _Passed:
     """What was added up while the ops were written.
 
-    `early` says of ops that start before the call that launched them by how much; `counts` how many
+    `early` says of ops that start before the call that launched them by how much, and `waits` how
+    soon others start on idle GPUs; `counts` how many
     were launched in each row of the iterations that ranges tell, and `steady` how many of these are
     no input: a data loader runs ahead, and rests where there is no more to load.
     """
 
     early: Array
+    waits: list[pl.DataFrame]
     counts: Array
     steady: Array
     recorded: pl.Series
@@ -305,20 +309,34 @@ def _attribute_ops(
 ) -> _Passed:
     """Write the ops."""
 
-    def attributed(number: int) -> tuple[pl.DataFrame, Array, Array]:
+    def attributed(number: int) -> _Attributed:
         made = _attributed(ops, number, placed, found.iterations, says, stages)
         placed.launches.calls.drop(number)
         return made
 
-    early: list[Array] = [np.empty(0, np.int64)]
+    leads: list[Array] = [np.empty(0, np.int64)]
+    waited: list[pl.DataFrame] = []
     counts, steady = (np.zeros(found.iterations.height + 1, np.int64) for _ in range(2))
-    for chunk, leads, steps in ahead(attributed, range(len(ops)), waiting=1):
-        write("ops", chunk.clone)
-        early.append(leads)
-        counts += np.bincount(steps + 1, minlength=counts.size)
-        no_input = (chunk["stage"] != "IO").to_numpy()
-        steady += np.bincount(steps[no_input] + 1, minlength=counts.size)
-    return _Passed(np.concatenate(early), counts[1:], steady[1:], says.with_work, stages.opinions())
+    for each in ahead(attributed, range(len(ops)), waiting=1):
+        write("ops", each.ops.clone)
+        leads.append(each.early)
+        waited.append(each.waits)
+        counts += np.bincount(each.steps + 1, minlength=counts.size)
+        no_input = (each.ops["stage"] != "IO").to_numpy()
+        steady += np.bincount(each.steps[no_input] + 1, minlength=counts.size)
+    return _Passed(
+        np.concatenate(leads), waited, counts[1:], steady[1:], says.with_work, stages.opinions()
+    )
+
+
+@dataclass(frozen=True)
+class _Attributed:
+    """Ops with all that is known of them, and what is added up: as in `_Passed`, and the step."""
+
+    ops: pl.DataFrame
+    early: Array
+    waits: pl.DataFrame
+    steps: Array
 
 
 def _attributed(
@@ -328,8 +346,7 @@ def _attributed(
     iterations: pl.DataFrame,
     says: Judged,
     stages: Stages,
-) -> tuple[pl.DataFrame, Array, Array]:
-    """Return ops with all that is known of them, leads of those that start early, and the step."""
+) -> _Attributed:
     raw, first = ops.read(number), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
@@ -345,7 +362,8 @@ def _attributed(
         iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
     )
     leads = launch["start"] - raw["start"].to_numpy()
-    return whole, leads[launch["start"] > raw["start"].to_numpy()], steps
+    is_early = launch["start"] > raw["start"].to_numpy()
+    return _Attributed(whole, leads[is_early], waits(raw, launch["start"]), steps)
 
 
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
@@ -362,7 +380,6 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
     )
 
 
-_NS_PER_US = 1000
 _NEVER = np.iinfo(np.int64).min
 _OF_LAUNCH = ("thread", "start", "end")
 _NO_LAUNCH = {"thread": -1, "start": _NEVER, "end": _NEVER, "range": -1, "step": -1, "evidence": 0}
@@ -391,23 +408,11 @@ def _lasting(recording: Recording) -> tuple[str, ...]:
     return without_unmatched(lasting)
 
 
-def _early(leads: Array) -> str:
-    """Say how many ops start before their call, and by how much: by so much clocks differ."""
-    if not leads.size:
-        return ""
-    low, middle, high = np.percentile(leads, (5, 50, 95)) / _NS_PER_US
-    return (
-        f"{leads.size:,} ops start before the call that launched them, by a median of "
-        f"{middle:,.3f} us (5 to 95 %: {low:,.3f} to {high:,.3f} us): the clock of the GPU is at "
-        "least so much early"
-    )
-
-
-def _checks(launches: Launches, early: Array, ops: int) -> tuple[str, ...]:
+def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     repeated, alone = launches.repeated, launches.alone
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
-        (early.size, _early(early)),
+        (leads.size, early(leads)),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
     )
     return tuple(text for count, text in checks if count)

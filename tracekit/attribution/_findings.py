@@ -14,6 +14,8 @@ _OFTEN_NAMED = 0.5
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
+_MOST_EXCHANGES = 0.5
+"""A model that is split over GPUs exchanges in forward as well, but as often in backward."""
 _FAR_ABOVE = 1.5
 """How many times as long as BP is, FP is too long to be believed without a word."""
 _NS_PER_MS = 1_000_000
@@ -43,7 +45,7 @@ def findings(
         told = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
             *_cut(verdict), *_structure(verdict), *_lopsided(told, verdict),
-            *_disagreements(told, verdict),
+            *_exchanges_forward(told, verdict), *_disagreements(told, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
@@ -98,6 +100,30 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
             f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
             "of BP may be called FP, or forward passes run alone"
         )
+
+
+def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of gradients that are exchanged where a range, or a thread's name, says forward."""
+    if verdict["verdict"] != "training":
+        return
+    exchanged = told.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
+    source = pl.col("other_source").cast(pl.String)
+    total = int(exchanged.filter(source == "gradient_exchange")["ops"].sum())
+    forward = (
+        exchanged.filter(
+            source != "gradient_exchange", pl.col("other_stage").cast(pl.String) == "FP"
+        )
+        .group_by(source)
+        .agg(pl.col("ops").sum())
+        .sort("ops", "other_source", descending=[True, False])
+    )
+    for says, ops in forward.iter_rows():
+        if ops > _MOST_EXCHANGES * total:
+            yield (
+                f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
+                "gradients come of backward, so that more than forward is called FP; "
+                "see `tracekit info --stages`"
+            )
 
 
 def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:

@@ -53,12 +53,6 @@ class TestEstimate:
         program = Program().run("m:h2d/I " + cleared + FORWARD + BACKWARD + UPDATE, 6)
         check(found(program), program, "order")
 
-    def test_names_tell_the_turn_where_sizes_are_unknown(self) -> None:
-        program = Program().run(STEP, 6)
-        work = program.work()
-        work.size[:] = -1
-        check(find_structure(work), program, "order")
-
     def test_cut_steps_are_said(self) -> None:
         tokens = STEP.split()
         program = Program().run(" ".join(tokens[4:])).run(STEP, 5).run(" ".join(tokens[:-3]))
@@ -75,6 +69,16 @@ class TestEstimate:
 
 
 class TestRefused:
+    def test_sizes_of_launches_are_not_known(self) -> None:
+        """Names of gradients alone would say that the layers without such names are forward's."""
+        work = Program().run(STEP, 6).work()
+        work.size[:] = -1
+        structure = find_structure(work)
+        assert (structure.method, structure.training) == ("refused", None)
+        assert (structure.stage == -1).all()
+        assert structure.period == 13
+        assert any("sizes of launches are not known" in text for text in structure.evidence)
+
     def test_layers_computed_again_within_backward(self) -> None:
         one, two = (_layers("gemm", range(first, first + 12)) for first in (100, 200))
         undo_one, undo_two = (

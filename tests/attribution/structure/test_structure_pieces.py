@@ -18,6 +18,7 @@ from tracekit.attribution.structure._sequences import (
     total_in,
 )
 from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._steps import table_of
 
 symbols = st.lists(st.integers(0, 4), max_size=40)
 
@@ -156,3 +157,10 @@ class TestNames:
     )
     def test_what_a_name_says(self, name: str, signs: set[str]) -> None:
         assert {sign for sign, known in _signs(name).items() if known[0]} == signs
+
+
+def test_a_step_begins_no_earlier_than_the_one_before() -> None:
+    """One of two devices was ahead: what it launched first is of the second step."""
+    step, launch = np.array([1, 0, -1, 1, 0]), np.array([0, 10, 15, 20, 30])
+    table = table_of(step, launch, np.array([True, False]))
+    assert table.rows() == [(0, 10, 10, True), (1, 10, 31, False)]

@@ -152,6 +152,37 @@ class TestGaps:
         assert letters(structure.stage[1:]) == letters(program.stages[1:])
         assert structure.steps.height == 6
 
+    def test_a_line_search_makes_one_step_of_as_many_passes_as_it_takes(self) -> None:
+        program = _searching("m:dot/W m:d2h/W ")
+        structure = found(program)
+        assert np.bincount(structure.step[structure.step >= 0]).tolist() == [
+            len(_closure("m:dot/W m:d2h/W ").split()) * calls + (number > 0)
+            for number, calls in enumerate(CALLS)
+        ]  # the very first input is not told from what comes before training
+        assert any("host decides by results" in text for text in structure.evidence)
+        assert structure.contradictions == ()
+        assert structure.steps["whole"].to_list() == [True] * 6
+
+    def test_a_line_search_that_was_cut(self) -> None:
+        rows = np.arange(len(_closure("m:dot/W m:d2h/W ").split()) + 1, 10**9)
+        work = _searching("m:dot/W m:d2h/W ").work()
+        begun_late = find_structure(work.take(rows[rows < len(work)]))
+        assert begun_late.steps["whole"].to_list() == [False, *[True] * 5]
+        ended_early = find_structure(work.take(np.arange(len(work) - 30)))
+        assert ended_early.steps["whole"].to_list() == [*[True] * 5, False]
+
+    @pytest.mark.parametrize("update", ["m:dot/W m:adam/W m:d2h/W ", "m:dot/W m:dot/W "])
+    def test_passes_that_may_be_of_one_step_are_said(self, update: str) -> None:
+        """An optimizer that is known takes a step each time; without results none is decided by."""
+        structure = found(_searching(update))
+        assert structure.steps.height == sum(CALLS)
+        assert any("follows 5 of 26 updates" in text for text in structure.contradictions)
+
+    def test_small_batches_are_input_too(self) -> None:
+        program = _searching("m:dot/W m:d2h/W ", again="m:label/- ")
+        assert found(program).steps.height == sum(CALLS)
+        assert found(program).contradictions == ()
+
     def test_forward_passes_that_fill_a_pipeline_are_no_evaluation(self) -> None:
         forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
         full = forward * 3 + BACKWARD + (forward + BACKWARD) * 2
@@ -164,6 +195,21 @@ class TestGaps:
         program = Program().run(FORWARD + BACKWARD, 5)
         check(found(program), program)
         assert found(program).steps.height == 5
+
+
+CALLS = (4, 5, 4, 5, 4, 5)
+
+
+def _closure(update: str) -> str:
+    return "m:gemm/F m:relu/F m:softmax/F " + BACKWARD + "m:axpy/W " + update
+
+
+def _searching(update: str, again: str = "") -> Program:
+    """Steps that call their closure some times each; `again` is copied before all but the first."""
+    program = Program()
+    for calls in CALLS:
+        program.run("m:h2d/I " + _closure(update)).run(again + _closure(update), calls - 1)
+    return program
 
 
 class TestEdges:

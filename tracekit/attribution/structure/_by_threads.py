@@ -15,7 +15,7 @@ from tracekit.attribution.structure._sequences import (
     total_in,
 )
 from tracekit.attribution.structure._signs import Lane
-from tracekit.attribution.structure._steps import number_bursts
+from tracekit.attribution.structure._steps import Numbered, number_bursts
 from tracekit.attribution.structure._told import Told, nothing
 from tracekit.attribution.structure._turns import Turns, take_turns
 from tracekit.attribution.structure._work import (
@@ -52,11 +52,12 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)
     parts = part_gaps(turns)
-    bursts, several = number_bursts(turns, parts)
+    numbered = number_bursts(turns, parts)
+    bursts = numbered.bursts
     own = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = own.stage, own.step
-    first, last = _edges(turns, parts, bursts)
+    first, last = _edges(turns, parts, numbered)
     whole = np.ones(int(bursts[-1]) + 1, bool)
     whole[[0, -1]] = whole[[0, -1]] & [first, last]
     if whole.size == 1:
@@ -68,8 +69,8 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
         method="threads",
         training=True,
         whole=whole,
-        evidence=_evidence(turns, parts, pair, bursts, several),
-        contradictions=_contradictions(turns, parts, pair, several),
+        evidence=_evidence(turns, parts, pair, numbered),
+        contradictions=_contradictions(turns, parts, pair, numbered),
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
         doubts=_doubts(turns, parts),
@@ -189,12 +190,19 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
     stage[places[copies]] = IO
 
 
-def _edges(turns: Turns, parts: Parts, bursts: Array) -> tuple[bool, bool]:
-    """Tell whether the first step has its beginning, and the last one its end."""
+def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
+    """Tell whether the first step has its beginning, and the last one its end.
+
+    Where steps differ in their passes, input tells the beginning, and the longest one says how many
+    the last one may have.
+    """
     size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
-    passes = np.bincount(bursts)
-    usual = int(np.median(passes))
-    first = _begins_whole(turns, parts) and bool(passes[0] >= usual)
+    passes = np.bincount(numbered.bursts)
+    usual = int(np.median(passes) if numbered.steady else passes.max())
+    if numbered.steady:
+        first = _begins_whole(turns, parts) and bool(passes[0] >= usual)
+    else:
+        first = bool(turns.lane.batch[turns.gap(0)].any())
     updates = has_update(turns, parts)
     if updates[parts.template]:
         last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
@@ -242,9 +250,7 @@ def _doubts(turns: Turns, parts: Parts) -> tuple[Doubt, ...]:
     return (update, Doubt("forward | backward", 0, 0), Doubt("backward | update", 0, 0))
 
 
-def _evidence(
-    turns: Turns, parts: Parts, pair: Pair, bursts: Array, several: str | None
-) -> tuple[str, ...]:
+def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
     cut, gaps = parts.cut, turns.bursts.size - 1
     size = int(turns.stop[parts.template] - turns.first[parts.template])
     speaks = [name for name, vote in pair.votes.items() if vote > 0]
@@ -260,18 +266,21 @@ def _evidence(
     if parts.accumulating:
         lines.append(
             f"gradients are accumulated: {parts.accumulating:,} gaps hold a forward pass alone, and"
-            f" {turns.bursts.size:,} backward passes make {int(bursts[-1]) + 1:,} steps"
+            f" {turns.bursts.size:,} backward passes make {int(numbered.bursts[-1]) + 1:,} steps"
         )
-    if several:
-        lines.append(several)
+    if numbered.several:
+        lines.append(numbered.several)
     return tuple(lines)
 
 
-def _contradictions(turns: Turns, parts: Parts, pair: Pair, several: str | None) -> tuple[str, ...]:
+def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
+    several = numbered.several
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
     short = int((lengths[1:-1] < _SHORT * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
+    if numbered.unfed:
+        found.append(f"{numbered.unfed}: what counts as a step may be a pass of a longer one")
     if against:
         found.append(f"against these roles speaks: {', '.join(against)}")
     if short and not several:

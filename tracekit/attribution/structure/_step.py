@@ -22,6 +22,8 @@ from tracekit.attribution.structure._work import (
     Array,
 )
 
+_SIZED = 0.5
+"""Share of the kernels before an update whose sizes of launches must be known."""
 _MIRROR = 0.12
 """Share of a step's weight that must be in the nest of equal sizes."""
 _SIGNS = 2
@@ -98,7 +100,7 @@ def _candidates(optimizer: Array, layer: Array) -> Array:
     runs = np.diff(np.concatenate(([turns[-1] - marks.size], turns)))
     turn = turns[runs.argmax()]
     first, last = int(marks[turn]) + 1, int(after[turn])
-    return np.arange(first, last + 1 + (size if last < first - 1 else 0)) % size
+    return np.arange(first, last + 1 + (size if last < first else 0)) % size
 
 
 def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
@@ -132,7 +134,9 @@ class Step:
     turn, update
         Where backward and where the update begin.
     mirror
-        Share of the weight in the nest of equal sizes; None where sizes are not known.
+        Share of the weight in the nest of equal sizes.
+    sized
+        Whether the sizes of most launches are known.
     recomputed
         Share of backward's layers that stand as they do in forward.
     fed_again
@@ -147,7 +151,8 @@ class Step:
     stage: Array
     turn: int
     update: int
-    mirror: float | None
+    mirror: float
+    sized: bool
     recomputed: float
     fed_again: bool
     signs: dict[str, bool]
@@ -168,7 +173,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     signs = {
         "optimizer kernels": bool(lane.optimizer.any()),
         "kernels of gradients": named[1] >= _NAMED and named[1] > _NAMED * named[0],
-        "mirror image": mirror is not None and mirror >= _MIRROR,
+        "mirror image": mirror >= _MIRROR,
     }
     spent = np.concatenate(([0], np.cumsum(lane.work.end - lane.work.start)))
 
@@ -181,7 +186,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
         ("forward | backward", between(low, turn), between(turn, high)),
         ("backward | update", between(last + 1, update), 0 if late.size else between(update, size)),
     )
-    image = "sizes of launches are not known" if mirror is None else f"mirror image {mirror:.2f}"
+    image = f"mirror image {mirror:.2f}"
     evidence = (
         f"one thread launches all: a step of {size:,} ops begins at a {usual.why}",
         f"backward is taken to begin at {turn:,} and the update at {update:,} ({image})",
@@ -189,13 +194,19 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     )
     against = () if named[1] >= named[0] else ("more kernels of gradients in forward",)
     return Step(
-        _stages(lane, turn, update), turn, update, mirror,
+        _stages(lane, turn, update), turn, update, mirror, _sized(lane, update),
         _recomputed(lane, turn, update), fed_again, signs, evidence, against, doubts,
     )  # fmt: skip
 
 
 def refusal(step: Step) -> str:
-    """Say why a step's stages are not to be believed; empty if they are."""
+    """Say why a step's stages are not to be believed; empty if they are.
+
+    Names alone do not tell where backward begins: not all of its kernels are named for gradients,
+    and the first ones may be those that are not.
+    """
+    if not step.sized:
+        return "sizes of launches are not known, so that no step shows where it turns back"
     named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
     if not named or sum(step.signs.values()) < _SIGNS:
         missing = ", ".join(name for name, seen in step.signs.items() if not seen)
@@ -209,7 +220,7 @@ def refusal(step: Step) -> str:
     return ""
 
 
-def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
+def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     """Return where backward begins, the bounds of that, and the share of the mirror image.
 
     The mirror image tells it, unless too many kernels of gradients come before that place: a nest
@@ -217,14 +228,20 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float | None]:
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
-        return 0, 0, 0, None
+        return 0, 0, 0, 0.0
     named = lane.backward[body]
     inner, outer, share = find_turn(lane.work.size[body])
     turn = (inner + outer + 1) // 2
     if share and named[:turn].sum() <= _BEFORE * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
-    return int(body[early]), int(body[early]), int(body[plain]), share or None
+    return int(body[early]), int(body[early]), int(body[plain]), share
+
+
+def _sized(lane: Lane, update: int) -> bool:
+    """Tell whether the sizes of most launches before the update are known."""
+    size = lane.work.size[:update][lane.kernel[:update]]
+    return not size.size or bool((size >= 0).mean() >= _SIZED)
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:

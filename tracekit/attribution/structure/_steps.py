@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
 from tracekit.attribution.structure._gaps import Parts, has_update
 from tracekit.attribution.structure._sequences import kinds_of, total_in
 from tracekit.attribution.structure._turns import Turns
-from tracekit.attribution.structure._work import STEPS, Array
+from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
 
 _AGREE = 0.9
 """Share of updates that must follow a rhythm for it to count."""
@@ -18,34 +20,103 @@ _MOST = 64
 """How many updates one step may have, told by its input."""
 _NETWORKS = 4
 """How many networks may be trained in turns."""
+_INPUTS = 2
+"""So many gaps with input, and as many without, before these are compared."""
 
 
-def number_bursts(turns: Turns, parts: Parts) -> tuple[Array, str | None]:
-    """Return the step of each backward pass, and what was seen if steps have several updates.
+@dataclass(frozen=True)
+class Numbered:
+    """The backward passes by step.
+
+    Parameters
+    ----------
+    bursts
+        The step of each.
+    several
+        What was seen if steps have several updates; else None.
+    steady
+        Whether all of these steps have as many.
+    unfed
+        What speaks for steps of several updates, though each is taken for a step; else None.
+    """
+
+    bursts: Array
+    several: str | None = None
+    steady: bool = True
+    unfed: str | None = None
+
+
+def number_bursts(turns: Turns, parts: Parts) -> Numbered:
+    """Return the step of each backward pass.
 
     A step ends with an update. Gradients that are accumulated have backward passes without one.
+    Several updates are one step if only one of them is followed by new input, in a steady rhythm
+    or with results that the host fetches in the others (LBFGS and its closure), or if different
+    networks take turns (the two of a GAN).
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
     if updates[1:count].mean() < _UPDATES:
-        return np.arange(count), None
+        return Numbered(np.arange(count))
     begins = np.flatnonzero(updates[1:count]) + 1
-    begins, note = _in_turns(turns, parts, begins)
-    new = np.zeros(count, np.int64)
-    new[begins] = 1
-    return np.cumsum(new), note
-
-
-def _in_turns(turns: Turns, parts: Parts, begins: Array) -> tuple[Array, str | None]:
-    """Keep of the gaps with an update those that begin a step.
-
-    Several updates are one step if only one of them is followed by new input, in a steady rhythm
-    (LBFGS and its closure), or if different networks take turns (the two of a GAN).
-    """
     fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
     size = _rhythm(fed > 0, _MOST)
     if size and abs(int((fed > 0).sum()) - begins.size / size) <= 1:
-        return begins[fed > 0], f"every {size} updates share one input: they are taken as one step"
+        several = f"every {size} updates share one input: they are taken as one step"
+        return Numbered(_counted(begins[fed > 0], count), several)
+    # Input that a forward pass begins with: evaluation before it has input of its own.
+    inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
+                             turns.stop[begins]) > 0]  # fmt: skip
+    unfed = _unfed(turns, begins, inputs)
+    if unfed and _searches(turns, parts, begins, inputs):
+        several = f"{unfed}, and the host decides by results in each: those between are one step"
+        return Numbered(_counted(inputs, count), several, steady=False)
+    begins, networks = _in_turns(turns, parts, begins)
+    return Numbered(_counted(begins, count), networks, unfed=None if networks else unfed)
+
+
+def _counted(begins: Array, count: int) -> Array:
+    """Return the step of each backward pass, given those that begin one."""
+    new = np.zeros(count, np.int64)
+    new[begins] = 1
+    return np.cumsum(new)
+
+
+def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
+    """Say that only some updates are followed by input, if the others copy nothing to the GPU."""
+    lane, others = turns.lane, np.setdiff1d(begins, inputs)
+    copies = np.isin(lane.work.kind, (H2D, D2D))
+    if min(inputs.size, others.size) < _INPUTS:
+        return None
+    if total_in(copies, turns.first[others], turns.stop[others]).any():
+        return None
+    return f"new input follows {inputs.size:,} of {begins.size:,} updates only"
+
+
+def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
+    """Tell whether an optimizer calls forward and backward itself, as a line search does.
+
+    It has no kernel by name. In each of its updates the host fetches a result that the GPU works
+    out from gradients there, by which it decides whether to go on. Steps have several updates.
+    """
+    lane, others = turns.lane, np.setdiff1d(begins, inputs)
+    each = np.diff(np.searchsorted(begins, inputs))
+    if lane.optimizer.any() or each.min() <= 1 or each.max() > _MOST:
+        return False
+    place = turns.gap(parts.template)
+    kernels = np.flatnonzero((lane.kernel & ~lane.fill)[place])
+    fetched = np.flatnonzero(lane.work.kind[place] == D2H)
+    alike = turns.kinds[others] == turns.kinds[parts.template]
+    return bool(
+        alike.mean() >= _AGREE
+        and kernels.size
+        and fetched.size
+        and kernels[0] < fetched[0] < int(np.append(lane.layer[place], values=True).argmax())
+    )
+
+
+def _in_turns(turns: Turns, parts: Parts, begins: Array) -> tuple[Array, str | None]:
+    """Keep of the gaps with an update those that begin a step, if different networks take turns."""
     layer = turns.lane.layer
     until = np.concatenate(([0], np.cumsum(layer)))
     networks = kinds_of(turns.lane.symbol[layer], until[turns.bursts], until[turns.ends])[begins]
@@ -82,7 +153,8 @@ def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
     """
     own = np.flatnonzero(step >= 0)
     _, first = np.unique(step[own], return_index=True)
-    start = launch[own[first]]
+    # Of several devices one may be ahead: a step begins no earlier than the one before.
+    start = np.maximum.accumulate(launch[own[first]])
     end = np.concatenate((start[1:], launch[own[-1:]] + 1))
     columns = (np.arange(start.size), start, end, whole)
     return pl.DataFrame(dict(zip(STEPS, columns, strict=True)), schema=STEPS)

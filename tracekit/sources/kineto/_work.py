@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._copies import COPY_KINDS
+from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.kineto._names import ShortNames
 
 _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]+)\))?"
@@ -14,6 +17,7 @@ _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
 _INT32 = (1 << 31) - 1
 _FIRST_NUMBER = r"(\d+)"
+_THREE_NUMBERS = r"^\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]$"
 
 
 def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
@@ -31,7 +35,9 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
         for name in ("device", "in_device", "from_device", "to_device", "context", "in_context",
                      "stream", "correlation", "bytes", "graph_node")
     }  # fmt: skip
-    ops = events.select("group", "name", "pid", "tid", "start", "end", **whole).with_columns(
+    ops = events.select(
+        "group", "name", "pid", "tid", "start", "end", "grid", "block", **whole
+    ).with_columns(
         # Old traces name the GPU and its stream as process and thread alone.
         device=_number("device", "in_device", pl.col("pid").cast(pl.Int64, strict=False)),
         context=_number("context", "in_context"),
@@ -45,11 +51,22 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
         pl.when(pl.col("group") == "copy").then(pl.col("copy_kind", "source", "target"))
     )
     ops = ops.with_columns(_copied()).with_columns(_ends())
-    return ops.with_columns(_named(ops, names)).select(
+    return ops.with_columns(*_named(ops, names), _launch_size(ops)).select(
         "start", "end", "device", "context", "stream", "correlation", "graph_node",
         "name", "short_name", "kind", "copy_kind", "src_device", "dst_device",
-        bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
+        "launch_size", bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
     )  # fmt: skip
+
+
+def _launch_size(ops: pl.DataFrame) -> pl.Series:
+    """Return how many threads kernels are launched with, from texts such as ``[512, 1, 1]``."""
+    kernels = pl.when(pl.col("group") == "kernel")
+    numbers = [
+        kernels.then(pl.col(given).str.extract(_THREE_NUMBERS, place).cast(pl.Int64)).alias(name)
+        for (given, place), name in zip(product(("grid", "block"), (1, 2, 3)), LAUNCH_SIZE,
+                                        strict=True)
+    ]  # fmt: skip
+    return launch_size(ops.select(numbers))
 
 
 def _number(*names: str | pl.Expr) -> pl.Expr:
