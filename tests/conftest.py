@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,23 @@ def _found(folder: Path, name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no {path.name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs_hear_signals() -> Iterator[None]:
+    """Let what tests start hear SIGINT and SIGHUP, wherever the tests themselves are started.
+
+    Under ``nohup``, and in what a shell runs in the background, they are ignored, and what ignores
+    them hands that on. What handles them does not, so here they are handled, by doing nothing.
+    """
+    ignored = [
+        each for each in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_IGN
+    ]
+    for each in ignored:
+        signal.signal(each, lambda *_: None)
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")
