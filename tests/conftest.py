@@ -1,4 +1,4 @@
-"""Where the real traces and exports lie that some tests read, and what happens without them."""
+"""How much is tested, who hears signals, and where the real traces lie that some tests read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,53 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import effort
 import pytest
 from hypothesis import settings
-
-# How long an example takes depends on what else the machine does.
-settings.register_profile("tracekit", deadline=None)
-settings.load_profile("tracekit")
 
 TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES")
     or Path(__file__).resolve().parents[2] / "shared" / "traces"
 )
 SAMPLES = TRACES.parent / "formats" / "samples"
+
+
+LONG = ("slow", "training", "real", "nightly")
+"""Marks of what is left out of a quick run."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--effort",
+        choices=effort.EFFORTS,
+        default="usual",
+        help="quick: two short cases of a test, few random examples; thorough: many examples",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    effort.choose(config.getoption("effort"))
+    # How long an example takes depends on what else the machine does.
+    settings.register_profile("tracekit", deadline=None, max_examples=effort.examples(100))
+    settings.load_profile("tracekit")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("effort") != "quick":
+        return
+    short = [item for item in items if not any(map(item.get_closest_marker, LONG))]
+    kept = set(_first_and_last(short))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return two cases of each test, as of the oldest and the newest version of nsys."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [case for cases in by_test.values() for case in (cases[0], cases[-1])]
 
 
 def _found(folder: Path, name: str) -> Path:

@@ -92,6 +92,7 @@ def test_a_weight_update_holds_exchange_and_optimizer() -> None:
     assert layers.filter(name="layer conv1 (Conv2d)").height == 2 * (12 + 2)  # replicas, passes
 
 
+@pytest.mark.slow
 def test_programs_label_their_runs(jobs: dict[str, tk.Run]) -> None:
     labels = jobs["lenet_mpi"].labels
     assert {key: labels[key] for key in ("network", "method", "gpus", "batch", "parameters")} == {

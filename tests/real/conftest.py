@@ -9,6 +9,14 @@ import pytest
 
 import tracekit as tk
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.real)
+
 
 @pytest.fixture(scope="session")
 def real_run(

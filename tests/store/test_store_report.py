@@ -53,6 +53,7 @@ def _assert_same(one: Path, other: Path) -> None:
         assert_frame_equal(*tables, categorical_as_str=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("few_rows", [0, _compiled.FEW_ROWS], ids=["compiled", "as it stands"])
 @pytest.mark.parametrize("memory", [1, 8 * 20_000])
@@ -95,6 +96,7 @@ def test_a_report_brings_its_labels_memory_and_overhead_along(tmp_path: Path) ->
     assert trace.read("host").select("library", "start", "end").rows() == [("profiler", -70, 80)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["processes", "iterations", "ranges", "calls", "ops"])
 @pytest.mark.usefixtures("little_at_once")
 def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +114,7 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "report" / "waiting").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["ranges", "calls", "ops"])
 @pytest.mark.parametrize("reads", [0, 1, 15, 30])
 @pytest.mark.usefixtures("little_at_once")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structure_programs import Program, letters, work_of
@@ -70,14 +71,14 @@ def check_consistent(work: Work, found: Structure) -> None:
         assert steps.is_empty()
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(st.integers(0, 14).flatmap(lambda size: columns(size, 12)), st.integers(1, 30))
 def test_any_work_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
     work = made(values, repeats)
     check_consistent(work, find_structure(work))
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(st.integers(20, 120).flatmap(lambda size: columns(size, 2)), st.integers(1, 3))
 def test_work_of_few_symbols_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
     work = made(values, repeats)
@@ -130,7 +131,7 @@ def check_same_in_cut(work: Work, rows: np.ndarray[Any, Any]) -> None:
 
 
 class TestGeneratedPrograms:
-    @settings(max_examples=100, derandomize=True)
+    @settings(max_examples=examples(100), derandomize=True)
     @given(programs())
     def test_every_op_is_told(self, parts: list[tuple[str, int]]) -> None:
         program = built(parts)
@@ -138,7 +139,7 @@ class TestGeneratedPrograms:
         assert found.method == "threads"
         assert letters(found.stage) == letters(program.stages)
 
-    @settings(max_examples=150, derandomize=True)
+    @settings(max_examples=examples(150), derandomize=True)
     @given(programs(), st.floats(0, 1), st.booleans())
     def test_a_cut_changes_no_whole_step(
         self, parts: list[tuple[str, int]], where: float, end: bool
@@ -147,7 +148,7 @@ class TestGeneratedPrograms:
         place = round(where * len(work))
         check_same_in_cut(work, np.arange(place) if end else np.arange(place, len(work)))
 
-    @settings(max_examples=60, derandomize=True)
+    @settings(max_examples=examples(60), derandomize=True)
     @given(programs(passes=1), st.floats(0, 1), st.booleans())
     def test_nor_does_it_by_order(
         self, parts: list[tuple[str, int]], where: float, end: bool
