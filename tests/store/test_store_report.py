@@ -55,11 +55,20 @@ def _assert_same(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("few_rows", [0, _compiled.FEW_ROWS], ids=["compiled", "as it stands"])
-@pytest.mark.parametrize("memory", [1, 8 * 20_000])
+@pytest.mark.parametrize(
+    ("memory", "few_rows"),
+    [
+        pytest.param(1, _compiled.FEW_ROWS, id="none, as it stands"),
+        pytest.param(8 * 20_000, 0, id="some, compiled"),
+        pytest.param(1, 0, id="none, compiled", marks=pytest.mark.nightly),
+        pytest.param(
+            8 * 20_000, _compiled.FEW_ROWS, id="some, as it stands", marks=pytest.mark.nightly
+        ),
+    ],
+)
 @pytest.mark.usefixtures("little_at_once")
 def test_little_memory_gives_the_same(
-    name: str, few_rows: int, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, memory: int, few_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Path] = []
     original = pl.DataFrame.write_ipc
