@@ -21,6 +21,9 @@ SAMPLES = TRACES.parent / "formats" / "samples"
 LONG = ("slow", "training", "real", "nightly")
 """Marks of what is left out of a quick run."""
 
+LONG_ROOMS = ("real", "workloads")
+"""Folders that a quick run does not even look into, unless they are named; one imports PyTorch."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -36,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes depends on what else the machine does.
     settings.register_profile("tracekit", deadline=None, max_examples=effort.examples(100))
     settings.load_profile("tracekit")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("effort") != "quick" or collection_path.parent != Path(__file__).parent:
+        return None
+    is_named = any(f"tests/{collection_path.name}" in each for each in config.args)
+    return True if collection_path.name in LONG_ROOMS and not is_named else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EFFORTS = {"quick": 0.1, "usual": 1.0, "thorough": 10.0}
-FEWEST = 5
+FEWEST = 3
 
 _chosen = "usual"
 

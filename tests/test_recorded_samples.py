@@ -103,6 +103,7 @@ def test_programs_label_their_runs(jobs: dict[str, tk.Run]) -> None:
     assert row["images_per_s"] == pytest.approx(64 / row["step_ns"] * 1e9)
 
 
+@pytest.mark.slow
 def test_all_reduces_carry_the_gradients(jobs: dict[str, tk.Run]) -> None:
     """In each step the buckets add up to the bytes of the parameters, on either rank."""
     trace = jobs["lenet_mpi"].trace

@@ -624,6 +624,7 @@ def _steps_by_sql(run: Trace) -> int:
     return int(query(run, statement)["total"].item())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [1, 5])
 def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> None:
     found = compare(simulated, simulated, skip=skip)

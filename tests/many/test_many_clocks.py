@@ -88,6 +88,7 @@ def test_recorded_mpi_ranks_come_back(tmp_path, sample: str, offset: int) -> Non
     assert (found - known).n_unique() == 1
 
 
+@pytest.mark.slow
 def test_clocks_that_cannot_be_aligned_are_refused(tmp_path) -> None:
     """Ranks of two programs, whose calls are not the same ones."""
     files = [two_hosts(tmp_path, "lenet_mpi", 0)[0], two_hosts(tmp_path, "mpi_latency", 0)[1]]

@@ -118,6 +118,7 @@ def test_a_report_that_kills_its_process_is_given_up_the_third_time(
         assert "SIGKILL 3 times: it may lack memory" in str(error)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_by_itself_is_lost_too(long_ranks, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tracekit.store._executors._PROGRAM", "raise SystemExit(7)")
     [outcome] = one_worker().run(jobs(long_ranks[:1], tmp_path), lambda *_: None)
