@@ -1,4 +1,4 @@
-"""Write the pages that only repeat declarations: the canonical tables, and what commands need.
+"""Write what only repeats the code: canonical tables, what commands need, who imports whom.
 
     python docs/generate.py
 
@@ -8,6 +8,8 @@ A test compares the committed pages with what this would write.
 from __future__ import annotations
 
 from pathlib import Path
+
+import architecture
 
 from tracekit.analysis import capabilities
 from tracekit.model import DERIVED, TABLES, Column, Table
@@ -46,8 +48,12 @@ written by `docs/generate.py` from the declarations in `tracekit/analysis/`.
 
 
 def pages() -> dict[str, str]:
-    """Return the pages as Markdown, by their names."""
-    return {"tables.md": _tables_page(), "info.md": _info_page()}
+    """Return the pages by their names."""
+    return {
+        "tables.md": _tables_page(),
+        "info.md": _info_page(),
+        "architecture.svg": architecture.picture(),
+    }
 
 
 def _info_page() -> str:

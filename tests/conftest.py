@@ -1,17 +1,15 @@
-"""Where the real traces and exports lie that some tests read, and what happens without them."""
+"""How much is tested, who hears signals, and where the real traces lie that some tests read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import effort
 import pytest
 from hypothesis import settings
-
-# How long an example takes depends on what else the machine does.
-settings.register_profile("tracekit", deadline=None)
-settings.load_profile("tracekit")
 
 TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES")
@@ -20,11 +18,82 @@ TRACES = Path(
 SAMPLES = TRACES.parent / "formats" / "samples"
 
 
+LONG = ("slow", "training", "real", "nightly")
+"""Marks of what is left out of a quick run."""
+
+LONG_ROOMS = ("real", "workloads")
+"""Folders that a quick run does not even look into, unless they are named; one imports PyTorch."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--effort",
+        choices=effort.EFFORTS,
+        default="usual",
+        help="quick: two short cases of a test, few random examples; thorough: many examples",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    effort.choose(config.getoption("effort"))
+    # How long an example takes depends on what else the machine does. The same examples are tried
+    # every time, so that a change fails for what it changes; a thorough run draws new ones.
+    settings.register_profile(
+        "tracekit",
+        deadline=None,
+        derandomize=config.getoption("effort") != "thorough",
+        max_examples=effort.examples(100),
+    )
+    settings.load_profile("tracekit")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("effort") != "quick" or collection_path.parent != Path(__file__).parent:
+        return None
+    is_named = any(f"tests/{collection_path.name}" in each for each in config.args)
+    return True if collection_path.name in LONG_ROOMS and not is_named else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("effort") != "quick":
+        return
+    short = [item for item in items if not any(map(item.get_closest_marker, LONG))]
+    kept = set(_first_and_last(short))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return two cases of each test, as of the oldest and the newest version of nsys."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [case for cases in by_test.values() for case in (cases[0], cases[-1])]
+
+
 def _found(folder: Path, name: str) -> Path:
     path = folder / f"{name}.sqlite"
     if not path.is_file():
         pytest.skip(f"no {path.name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs_hear_signals() -> Iterator[None]:
+    """Let what tests start hear SIGINT and SIGHUP, wherever the tests themselves are started.
+
+    Under ``nohup``, and in what a shell runs in the background, they are ignored, and what ignores
+    them hands that on. What handles them does not, so here they are handled, by doing nothing.
+    """
+    ignored = [
+        each for each in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_IGN
+    ]
+    for each in ignored:
+        signal.signal(each, lambda *_: None)
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ print("numba" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp_4gpu", "p2p_2gpu_start_end"])
 def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
@@ -51,7 +53,7 @@ IDS = st.one_of(st.integers(-3, 9), st.integers(-(1 << 63), (1 << 63) - 1))
 
 
 @pytest.mark.parametrize("rows", [0, 1 << 30], ids=["as it stands", "compiled"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(known=st.sets(IDS, max_size=9), others=st.lists(IDS, max_size=9), data=st.data())
 def test_locate(rows: int, known: set[int], others: list[int], data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([*known, *others, 0]), max_size=20))

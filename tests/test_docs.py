@@ -1,24 +1,146 @@
-"""Pages that repeat declarations are as these are."""
+"""Pages that repeat the code are as it is, and what pages say to do can be done."""
 
 from __future__ import annotations
 
-import importlib.util
+import re
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 
+import architecture
 import pytest
+from typer.testing import CliRunner
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+from tracekit.cli import app
 
-
-def _pages() -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return dict(module.pages())
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["tables.md", "info.md"])
-def test_pages_are_as_generated(name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == _pages()[name]
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """What the code says now."""
+    return dict(runpy.run_path(str(DOCS / "generate.py"))["pages"]())
+
+
+@pytest.mark.parametrize("name", ["tables.md", "info.md", "architecture.svg"])
+def test_pages_are_as_generated(pages: dict[str, str], name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == pages[name]
+
+
+def _write(package: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = package / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
+        path.write_text(text)
+
+
+def test_arrows_are_imports_that_no_other_imply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "house"
+    _write(
+        package,
+        roof__tiles="from house.floor import wood\nfrom house import _door\n",
+        floor__wood="def lay():\n    import house.cellar\n",
+        cellar__stone="from house._tools import hammer\nimport os\n",
+        _door="from house.floor import wood\n",
+        _tools="import networkx\n",
+    )
+    monkeypatch.setattr(architecture, "PACKAGE", package)
+    known = architecture.imports(package)
+    assert sorted(known.edges) == [
+        ("floor", "cellar"),
+        ("roof", "floor"),
+        ("roof", architecture.FRONT),
+        (architecture.FRONT, "floor"),
+    ]
+    drawn = architecture.picture(package)
+    assert drawn.count("<rect") == 4
+    assert drawn.count('<path d="M360') == 3
+    assert re.findall(r">(\w+)</text>", drawn) == ["roof", architecture.FRONT, "floor", "cellar"]
+
+
+def test_the_architecture_page_names_every_room() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    for room in architecture.imports():
+        assert f"`{room}`" in page, room
+
+
+def _links(page: Path) -> list[str]:
+    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    return [link for link in found if "://" not in link]
+
+
+@pytest.mark.parametrize(
+    "page", [*DOCS.glob("*.md"), *ROOT.glob("*.md")], ids=lambda page: str(page.name)
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _links(page):
+        assert (page.parent / link).exists(), link
+
+
+def test_every_page_is_in_the_readme() -> None:
+    listed = _links(ROOT / "README.md")
+    for page in DOCS.glob("*.md"):
+        assert f"docs/{page.name}" in listed, page.name
+
+
+def test_words_of_the_glossary_are_in_order_and_in_the_code() -> None:
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\*\*([^*]+)\*\*", page, re.MULTILINE)
+    assert words == sorted(words, key=str.lower)
+    code = "\n".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "tracekit").rglob("*.py")
+    ).lower()
+    for word in words:
+        assert word.lower() in code, word
+
+
+# -- CONTRIBUTING.md -------------------------------------------------------------------------------
+
+
+def _blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", CONTRIBUTING, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A folder with the files that the page shows; run a command there, of a page's block."""
+    monkeypatch.setenv("TRACEKIT_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    for block in _blocks("toml"):
+        name, _, text = block.partition("\n")
+        (tmp_path / name.removeprefix("# ")).write_text(text)
+
+    def run(command: str) -> str:
+        assert command in CONTRIBUTING
+        done = CliRunner().invoke(app, command.split()[1:])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
+
+
+def test_a_machine_is_a_file(followed: Callable[[str], str]) -> None:
+    assert "GPU0-GPU1" in followed("tracekit topology show pair.toml --what links")
+    followed("tracekit topology check pair.toml")
+
+
+def test_a_rule_is_an_entry(followed: Callable[[str], str]) -> None:
+    command = "tracekit breakdown sample_traces/ddp_4gpu.sqlite --rules mine.toml --by stage"
+    assert " ME " not in followed(command)
+
+
+def test_files_that_the_page_names_are_there() -> None:
+    for name in re.findall(r"`((?:tracekit|schemas|tests|docs|\.ci)/[\w./-]*)`", CONTRIBUTING):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_task_runner_does_what_the_page_says() -> None:
+    tasks = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    named = set(re.findall(r"`nox -s (\w+)`", CONTRIBUTING))
+    assert named == set(re.findall(r"^def ([a-z]\w*)\(session", tasks, re.MULTILINE))

@@ -185,6 +185,7 @@ def test_importing_is_cheap(statement: str) -> None:
     assert _loaded_by(statement) & heavy == set()
 
 
+@pytest.mark.slow
 def test_a_name_is_loaded_when_it_is_used() -> None:
     assert "polars" not in _loaded_by("import tracekit; tracekit.TracekitError")
     assert "polars" in _loaded_by("import tracekit.analysis")

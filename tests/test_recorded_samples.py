@@ -92,6 +92,7 @@ def test_a_weight_update_holds_exchange_and_optimizer() -> None:
     assert layers.filter(name="layer conv1 (Conv2d)").height == 2 * (12 + 2)  # replicas, passes
 
 
+@pytest.mark.slow
 def test_programs_label_their_runs(jobs: dict[str, tk.Run]) -> None:
     labels = jobs["lenet_mpi"].labels
     assert {key: labels[key] for key in ("network", "method", "gpus", "batch", "parameters")} == {
@@ -102,6 +103,7 @@ def test_programs_label_their_runs(jobs: dict[str, tk.Run]) -> None:
     assert row["images_per_s"] == pytest.approx(64 / row["step_ns"] * 1e9)
 
 
+@pytest.mark.slow
 def test_all_reduces_carry_the_gradients(jobs: dict[str, tk.Run]) -> None:
     """In each step the buckets add up to the bytes of the parameters, on either rank."""
     trace = jobs["lenet_mpi"].trace

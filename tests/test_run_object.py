@@ -18,6 +18,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
     return tracekit.ingest(SAMPLE, name="ddp", store=tmp_path_factory.mktemp("run") / "store")[0]
 
 
+@pytest.mark.slow
 def test_in_a_notebook_it_is_its_breakdown(
     run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

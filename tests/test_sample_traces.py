@@ -161,6 +161,7 @@ def _content(path: Path) -> dict[str, object]:
     return {"schema": schema, **rows}
 
 
+@pytest.mark.slow
 def test_the_same_rows_are_made_again(tmp_path: Path) -> None:
     generate.generate(tmp_path)
     for name in NAMES:

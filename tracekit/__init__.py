@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__: str
 
 if TYPE_CHECKING:
     from tracekit._run import Run, ingest, open
@@ -50,9 +50,21 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _installed_version() -> str:
+    """Return the version that git's tags gave when this was installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - seldom asked for
+
+    try:
+        return version("tracekit")
+    except PackageNotFoundError:  # run from its source tree
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

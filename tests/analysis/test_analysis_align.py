@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -240,7 +241,7 @@ def shaken(
     return true, seen, late
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(20))
 @given(
     st.integers(-(10**12), 10**12),
     st.sampled_from([0.0, 3e-6, -20e-6]),

@@ -12,6 +12,7 @@ from typing import Any
 import data_parallel
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_helpers import machine
@@ -178,7 +179,7 @@ def test_time_between_iterations_is_part_of_a_step() -> None:
 _LENGTHS = st.lists(st.integers(0, 800), min_size=1, max_size=9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(_LENGTHS, _LENGTHS, st.integers(1, 2))
 def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
     runs = [_run(lengths, devices=devices) for lengths in (a, b)]
@@ -200,7 +201,7 @@ def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
         assert parts["share"].sum() == pytest.approx(1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(_LENGTHS, _LENGTHS)
 def test_means_are_those_of_breakdowns(a: list[int], b: list[int]) -> None:
     """Each iteration's time is a row of the breakdown by iteration, and 0 where there is none."""
@@ -295,6 +296,7 @@ def test_limits() -> None:
             check_limit(more, wrong)
 
 
+@pytest.mark.slow
 def test_a_limit_tells_once_there_are_as_many_more_steps_as_it_says() -> None:
     """Steps of 900 to 1100 ns against ones of 940 to 1140: 4 % above, of a limit of 0."""
 
@@ -553,6 +555,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Trace:
         return _simulate(tmp_path_factory.mktemp("plain") / "run", patch)
 
 
+@pytest.mark.slow
 def test_merged_buckets_are_fewer_collectives(
     simulated: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -573,6 +576,7 @@ def test_merged_buckets_are_fewer_collectives(
     assert check_limit(found, 1).outcome == "above"
 
 
+@pytest.mark.slow
 def test_slow_loading_is_idle_time(
     simulated: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,6 +602,7 @@ def test_slow_loading_is_idle_time(
     assert set(kernels["verdict"]) == {"no difference shown"}
 
 
+@pytest.mark.slow
 def test_a_faster_loader_shows_between_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -640,6 +645,7 @@ def _steps_by_sql(run: Trace) -> int:
     return int(query(run, statement)["total"].item())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [1, 5])
 def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> None:
     found = compare(simulated, simulated, skip=skip)

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -148,7 +149,7 @@ def _nested(draw: Any, low: int, high: int, depth: int = 3) -> list[tuple[int, i
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(_nested(0, 40), min_size=1, max_size=2), st.lists(_nested(0, 40, 0), max_size=1))
 def test_stages_as_if_laid_out_by_the_nanosecond(
     threads: list[list[tuple[int, int, str]]], apart: list[list[tuple[int, int, str]]]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -255,7 +256,7 @@ def _busy(ops: list[dict[str, Any]], style: str) -> int:
     return sum(map(_union, lines.values()))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(_traces())
 def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
     table = breakdown(trace, "range", inclusive=True).drop_nulls("style")
@@ -263,7 +264,7 @@ def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
     assert found == _naive(trace)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(20))
 @given(_traces())
 def test_a_path_stands_above_those_inside_it(trace: Trace) -> None:
     table = breakdown(trace, "range", inclusive=True).filter(pl.col("style") == "push_pop")
@@ -273,6 +274,7 @@ def test_a_path_stands_above_those_inside_it(trace: Trace) -> None:
         assert path.rpartition(" > ")[0] == (trail[depth - 1] if depth else "")
 
 
+@pytest.mark.slow
 def test_loops_give_the_same_when_they_are_compiled(
     training: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ def test_loops_give_the_same_when_they_are_compiled(
     assert breakdown(training, "range", inclusive=True).equals(plain)
 
 
+@pytest.mark.slow
 def test_200_000_ranges_inside_each_other_take_no_more_than_their_number() -> None:
     """As of a program that forgets a pop in each step: every range holds all that come after."""
     number, deep = 200_000, 100

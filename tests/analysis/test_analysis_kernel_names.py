@@ -116,10 +116,10 @@ def test_any_text_has_a_name(name: str) -> None:
 
 
 def test_no_name_takes_long() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for text in ("<", "a<([", "_1d", "_a1", "a", "_v1", "::", "_GLOBAL__N_", "sm80_", "functor"):
         normalised_name(text * 200_000)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def test_only_kernels_are_renamed() -> None:

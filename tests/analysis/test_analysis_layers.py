@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -207,7 +208,7 @@ def test_loops_give_the_same_when_they_are_compiled(monkeypatch: pytest.MonkeyPa
 LAYER = st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 3))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(st.lists(LAYER, min_size=1, max_size=8), st.integers(1, 3))
 def test_every_op_is_in_the_layer_that_launched_it(
     layers: list[tuple[int, bool, int]], steps: int

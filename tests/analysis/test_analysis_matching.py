@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import polars as pl
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,7 +218,7 @@ def ranks_of_groups(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[i
     return [rows[n] for n in order], [truth[n] for n in order]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ranks_of_groups())
 def test_generated_ranks_are_found(
     generated: tuple[list[dict[str, Any]], list[tuple[int, int]]],

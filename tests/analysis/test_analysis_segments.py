@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -45,7 +46,7 @@ def _overlaps(row: Row, other: Row) -> bool:
     return row[0] == other[0] and row[1] < other[2] and other[1] < row[2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(rows=ROWS.map(lambda rows: sorted(rows, key=lambda row: row[1])), size=st.integers(1, 30))
 def test_segments(rows: list[Row], size: int) -> None:
     taken, edges = _segments(rows, size)
@@ -86,7 +87,7 @@ def test_what_never_ends_is_handed_on_as_one() -> None:
     assert union_length(taken[0], []).item() == 1000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows=ROWS, size=st.integers(1, 30))
 def test_intervals_out_of_order_are_noticed(rows: list[Row], size: int) -> None:
     starts = [[start for line, start, _ in rows if line == number] for number in range(3)]
@@ -109,7 +110,7 @@ def _trace(rows: list[Row]) -> Trace:
 BYS = st.sampled_from(("stage", "kernel", "kind", "range", "stream", "device", "stage,device"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=ROWS.filter(bool), by=BYS, size=st.integers(1, 12), in_order=st.booleans())
 def test_neither_batches_nor_the_order_of_ops_matter(
     rows: list[Row], by: str, size: int, in_order: bool

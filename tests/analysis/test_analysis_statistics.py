@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -29,7 +30,7 @@ def _array(rows: list[list[int]]) -> np.ndarray:
     return np.array(rows, dtype=np.int64)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(_SAMPLES)
 def test_samples_that_change_places_mirror(samples) -> None:
     a, b = map(_array, samples)
@@ -43,7 +44,7 @@ def test_samples_that_change_places_mirror(samples) -> None:
     assert (there.high <= b.max(axis=1) - a.min(axis=1)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(_SAMPLES)
 def test_a_sample_does_not_differ_from_itself(samples) -> None:
     a = _array(samples[0])
@@ -79,6 +80,7 @@ def test_the_interval_is_near_student_s() -> None:
     assert found.high[0] == pytest.approx(exact.high, abs=0.08 * width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [5, 8, 30])
 @pytest.mark.parametrize("spread", ["normal", "lognormal"])
 def test_intervals_hold_the_truth_as_often_as_they_say(iterations: int, spread: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -263,7 +264,7 @@ _SPANS = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(_SPANS, min_size=1, max_size=25), st.integers(0, 2))
 def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: int) -> None:
     builder = TraceBuilder()

@@ -16,6 +16,7 @@ from chunk_helpers import (
     mode,
     plans,
 )
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, default_rules, paths_of
@@ -30,7 +31,9 @@ __all__ = ["mode"]
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 SAMPLES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")
 QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
@@ -68,6 +71,7 @@ def _sample(name: str) -> tuple[Trace, Trace]:
     return trace, attribute(trace, default_rules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("height", [37, 400])
 @pytest.mark.usefixtures("mode", "small_rooms")

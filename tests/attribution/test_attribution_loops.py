@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from chunk_helpers import HEIGHTS, MARKER, Plan, mode, plans, stream
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import default_rules
@@ -28,7 +29,9 @@ from tracekit.model import Trace
 __all__ = ["mode"]
 
 QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 Key = tuple[int, int | None]
@@ -139,9 +142,9 @@ def test_no_pattern_of_ids_takes_long(ids: np.typing.NDArray[np.int64]) -> None:
     keys = [(0, one) for one in ids.tolist()]
     calls = [(0, key) for key in keys]
     _linked(keys[:1], calls[:1], workspace=None)
-    began = time.monotonic()
+    began = time.process_time()
     found = _linked(keys, calls)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert (found.repeated, found.alone) == (0, 0)
 
 
@@ -382,7 +385,9 @@ def _expected(
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(plan=plans())
 @pytest.mark.usefixtures("mode")

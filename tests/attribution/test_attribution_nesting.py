@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, stages
@@ -59,6 +60,7 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranges", "expected"),
     [
@@ -124,7 +126,9 @@ DOMAINS = st.lists(st.sampled_from((None, "NCCL", "DALI")), min_size=12, max_siz
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(ranges=RANGES, domains=DOMAINS)
 @pytest.mark.usefixtures("mode")
@@ -140,7 +144,7 @@ NAMES = ("forward", "backward", "optimizer", "validation", "some layer", "aten::
 MEANS = {"forward": "FP", "backward": "BP", "optimizer": "WU"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     ranges=st.lists(
         st.tuples(
@@ -199,9 +203,9 @@ def test_a_long_chain_of_crossings(domains: tuple[str | None, str | None]) -> No
     # Each range outlives the one before it by a little.
     count = 3000
     frame = _frame([(0, 10 * n, 10 * n + 12) for n in range(count)], domains * (count // 2))
-    began = time.monotonic()
+    began = time.process_time()
     assert _tree(frame)["parent"].null_count() == count
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_domains_that_interleave() -> None:

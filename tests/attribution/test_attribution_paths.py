@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, paths_of
@@ -118,7 +119,7 @@ _RANGES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(rows=_RANGES)
 def test_paths_are_the_names_of_all_ranges_around(
     rows: list[tuple[int, int, int, str, int]],

@@ -354,9 +354,9 @@ def test_no_pattern_takes_long(write: Write) -> None:
     )
     builder = TraceBuilder()
     builder.range(0, 10, "a" * 5000)
-    began = time.monotonic()
+    began = time.process_time()
     builder.attributed(rules)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_the_default_rules_say_what_each_list_is_for() -> None:

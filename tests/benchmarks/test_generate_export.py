@@ -39,6 +39,7 @@ def run(export: Path) -> tracekit.Run:
     return tracekit.ingest(export, store=export.parent / "store")[0]
 
 
+@pytest.mark.slow
 def test_every_row_is_ingested(export: Path, run: tracekit.Run) -> None:
     counts = [
         rows(export, f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_{table}")[0][0]
@@ -108,6 +109,7 @@ def test_the_seed_decides(export: Path, tmp_path: Path) -> None:
     assert other.read_bytes() != export.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["3.0.0", "3.28.0", "none-2020.4"])
 def test_other_schema_versions_hold_the_same_job(
     tmp_path: Path, run: tracekit.Run, schema: str
@@ -119,6 +121,7 @@ def test_other_schema_versions_hold_the_same_job(
     assert other.trace.read("ops").select(stages).equals(run.trace.read("ops").select(stages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2", "4"])
 def test_stages_are_known_for_any_number_of_threads(tmp_path: Path, threads: str) -> None:
     export = generate(tmp_path / "threads.sqlite", "--threads", threads)

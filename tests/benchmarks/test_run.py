@@ -306,12 +306,13 @@ def test_both_readers_read_every_row_and_one_decodes_no_page(module: Any, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_whole_run_measures_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reports", ["0", pytest.param("2", marks=pytest.mark.nightly)])
+def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
     out = tmp_path / "figures.json"
-    options = ("--kernels", "2000", "--rounds", "1", "--json", out, "--folder", tmp_path)
-    reports = ("--reports", "2", "--report-kernels", "500")
+    options = ("--kernels", "500", "--rounds", "1", "--json", out, "--folder", tmp_path)
+    of_reports = ("--reports", reports, "--report-kernels", "200")
     printed = subprocess.run(
-        [sys.executable, BENCHMARKS / "run.py", *options, *reports],
+        [sys.executable, BENCHMARKS / "run.py", *options, *of_reports],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     figures = json.loads(out.read_text("utf-8"))
@@ -334,8 +335,11 @@ def test_a_whole_run_measures_everything(tmp_path: Path) -> None:
     assert {"check content", "read GPU work", "attribute stages", "summary and catalogue"} <= set(
         export["steps_s"]
     )
-    assert list(figures["reports"]["measures"]) == ["1 process", "2 processes"]
-    assert figures["goals_of_reports"][0]["measured"][0]["value"] > 0
+    if reports == "0":
+        assert "reports" not in figures
+    else:
+        assert list(figures["reports"]["measures"]) == ["1 process", "2 processes"]
+        assert figures["goals_of_reports"][0]["measured"][0]["value"] > 0
     assert "cores" in figures["machine"]
     assert printed.startswith("Machine: ")
     assert list(tmp_path.iterdir()) == [out]  # exports and stores are gone

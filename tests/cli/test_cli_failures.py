@@ -55,6 +55,7 @@ def test_a_mistake_of_tracekit_itself_is_not_hidden(monkeypatch: pytest.MonkeyPa
     assert isinstance(tracekit("breakdown").exception, ZeroDivisionError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["table", "csv", "json", "parquet"])
 def test_a_reader_that_goes_away_is_no_error(stored: Path, output_format: str) -> None:
     # More than a pipe holds, so that writing meets the closed end.
@@ -88,6 +89,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_with_one_line() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WAITING],
@@ -102,6 +104,7 @@ def test_an_interrupt_stops_with_one_line() -> None:
     assert (process.returncode, stderr) == (130, b"tracekit: interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = in_process("ingest", SAMPLE, TRACEKIT_STORE=str(tmp_path / "file" / "store"))
@@ -133,6 +136,7 @@ def test_completion_of_keys() -> None:
     assert list(complete_keys(KEYS, "stage,de")) == ["stage,device"]
 
 
+@pytest.mark.slow
 def test_a_shell_gets_its_completions(stored: Path) -> None:
     done = subprocess.run(
         command(),

@@ -218,6 +218,7 @@ def test_an_output_that_cannot_be_written_is_one_message(
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_message(stored: Path) -> None:
     done = in_process("breakdown", "--output", "/dev/full")
     assert done.code == 2
@@ -227,6 +228,7 @@ def test_a_full_disk_is_one_message(stored: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_whole_names_and_no_colours(stored: Path) -> None:
     done = in_process("breakdown", "--by", "kernel", COLUMNS="40", TERM="xterm-256color")
     longest = max(len(row["name"]) for row in rows_by_kernel())
@@ -242,6 +244,7 @@ def rows_by_kernel() -> list[dict[str, str]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 140])
 @pytest.mark.parametrize("words", [["breakdown", "--by", "kernel"], ["info"], ["runs"]], ids=str)
 def test_a_terminal_is_not_overrun(stored: Path, words: list[str], columns: int) -> None:
@@ -250,6 +253,7 @@ def test_a_terminal_is_not_overrun(stored: Path, words: list[str], columns: int)
     assert max(cells(line) for line in ANSI.sub("", done.stdout).splitlines()) <= columns
 
 
+@pytest.mark.slow
 def test_colours_are_for_terminals_and_for_who_asks(stored: Path) -> None:
     words = ["breakdown"]
     assert "\x1b[38;5;" in on_terminal(*words).stdout
@@ -268,6 +272,7 @@ def test_parquet_is_not_written_to_a_terminal(stored: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_show_a_character_replaces_it(stored: Path) -> None:
     done = in_process("breakdown", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.code == 0

@@ -84,6 +84,7 @@ def test_name_labels_and_json() -> None:
     assert (row["name"], row["status"], row["labels"]) == ("ddp", "ingested", ["a=b=c", "d="])
 
 
+@pytest.mark.slow
 def test_every_file_is_a_run() -> None:
     done = tracekit("ingest", SAMPLE, OTHER, "--format", "json")
     document = json.loads(done.stdout)
@@ -92,6 +93,7 @@ def test_every_file_is_a_run() -> None:
     assert len(runs()) == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "empty.sqlite").touch()
     done = tracekit("ingest", SAMPLE, "empty.sqlite", "nothing.sqlite", OTHER)
@@ -207,11 +209,13 @@ def test_a_file_without_permission(store: Path) -> None:
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_no_bar_without_a_terminal() -> None:
     done = in_process("ingest", SAMPLE)
     assert (done.code, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path: Path) -> None:
     path = tmp_path / "[red]x.sqlite"
     path.write_bytes(SAMPLE.read_bytes())

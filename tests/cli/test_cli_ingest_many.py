@@ -28,6 +28,7 @@ def rows(*words: str | Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_all_files_are_one_run() -> None:
     done = tracekit("ingest", OTHER, SAMPLE, "--run", "job", "--label", "a=b")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -58,6 +59,7 @@ def test_a_file_that_fails_stops_the_run(tmp_path: Path, store: Path) -> None:
         assert not store.exists()
 
 
+@pytest.mark.slow
 def test_files_that_fail_are_skipped_and_listed(tmp_path: Path) -> None:
     bad = tmp_path / "bad.sqlite"
     bad.write_text("no trace")
@@ -108,6 +110,7 @@ def test_options_that_make_no_sense(store: Path, words: list[str], message: str)
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_no_dask_scheduler_is_one_message(store: Path) -> None:
     done = in_process("ingest", SAMPLE, OTHER, "--run", "a", "--dask", "tcp://127.0.0.1:1")
     assert (done.code, done.stdout) == (2, "")
@@ -133,6 +136,7 @@ def test_what_is_no_size(text: str) -> None:
         parse_size(text)
 
 
+@pytest.mark.slow
 def test_each_report_has_a_line_on_a_terminal() -> None:
     words = ("ingest", SAMPLE, OTHER, "--run", "job", "--processes", "2")
     done = on_terminal(*words, stream="stderr")
@@ -143,6 +147,7 @@ def test_each_report_has_a_line_on_a_terminal() -> None:
     assert done.stdout.startswith(" job\n")
 
 
+@pytest.mark.slow
 def test_clocks_that_the_user_gives() -> None:
     words = ["ingest", SAMPLE, OTHER, "--run", "job"]
     for text, says in (("+1ms", "is of no report"), ("report1=soon", "'soon' is not a time")):
@@ -155,6 +160,7 @@ def test_clocks_that_the_user_gives() -> None:
     assert (found[1]["known_by"], found[1]["offset_ns"]) == ("given", 1_500_000)
 
 
+@pytest.mark.slow
 def test_reports_of_two_jobs_are_forced_to_be_one(tmp_path: Path) -> None:
     copy = tmp_path / "other.sqlite"
     copy.write_bytes(SAMPLE.read_bytes())

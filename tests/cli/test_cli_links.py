@@ -137,6 +137,7 @@ def test_a_topology_is_imported_checked_and_shown(tmp_path: Path) -> None:
     assert "dgx1v" in complete_machine("dgx1")
 
 
+@pytest.mark.slow
 def test_figures_are_files_that_open_offline(stored: Path, tmp_path: Path) -> None:
     options = [
         word for name in ("matrix", "drawing", "timeline")
@@ -159,6 +160,7 @@ def test_counts(text: str, count: int) -> None:
         parse_count(f"{text}x")
 
 
+@pytest.mark.slow
 def test_a_run_is_checked_against_its_machine(store: Path) -> None:
     """The sample's peer copies are faster than PCIe, which is all that two V100 tell."""
     done = tracekit("topology", "check", P2P, "--format", "json")

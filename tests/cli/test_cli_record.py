@@ -31,6 +31,7 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_a_program_is_recorded_ingested_and_broken_down(tmp_path: Path) -> None:
     done = in_process("record", "--name", "first", "--label", "gpus=0", "--", *PRINTING)
     assert done.code == 0, done.stderr
@@ -44,6 +45,7 @@ def test_a_program_is_recorded_ingested_and_broken_down(tmp_path: Path) -> None:
     assert (tmp_path / "recordings" / "first" / "report.nsys-rep").is_file()
 
 
+@pytest.mark.slow
 def test_its_result_is_a_breakdown_in_any_format() -> None:
     done = in_process("record", "--format", "json", *PRINTING)
     document = json.loads(done.stdout)
@@ -52,6 +54,7 @@ def test_its_result_is_a_breakdown_in_any_format() -> None:
     assert document["rows"][0]["ranges"] == 2
 
 
+@pytest.mark.slow
 def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
@@ -71,6 +74,7 @@ def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
     assert "there is a run 'train' already" in taken.stderr
 
 
+@pytest.mark.slow
 def test_ranks_become_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = tmp_path / "srun"
     launcher.write_text(
@@ -118,6 +122,7 @@ def test_what_cannot_be_recorded(words: list[str], message: str) -> None:
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
     done = in_process("record", "--name", "x", "--", sys.executable, "-c", "raise SystemExit(7)")
     assert done.code == 2
@@ -125,6 +130,7 @@ def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
     assert json.loads(tracekit("runs", "--format", "json").stdout)["rows"] == []
 
 
+@pytest.mark.slow
 def test_a_program_without_stages_makes_a_run_all_the_same(nsys: Path) -> None:
     make_fake_nsys(nsys.parent, staged=False)
     done = in_process("record", "--name", "x", "--", *PRINTING)
@@ -144,6 +150,7 @@ device = "cpu"
 """
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "codes.toml"
     path.write_text(STUDY)
@@ -163,6 +170,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "recorded already" in third.stdout
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     slow = "import time; time.sleep({code})"
@@ -179,6 +187,7 @@ def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
     assert "recording: " not in said
 
 
+@pytest.mark.slow
 def test_values_that_look_alike_are_different_recordings(tmp_path: Path) -> None:
     path = tmp_path / "data.toml"
     path.write_text(STUDY.replace("code = [0, 5]", 'code = ["0 or 0", "0/1", "0_1", "0:1"]'))

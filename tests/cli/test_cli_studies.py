@@ -33,6 +33,7 @@ def test_the_keys_are_those_of_the_analysis() -> None:
     assert set(KEYS) == set(COMPARE_KEYS)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_differ_from_itself(stored: Path) -> None:
     found = document("compare", "ddp", "ddp")
     assert {row["verdict"] for row in found["rows"]} == {"no difference shown"}
@@ -40,6 +41,7 @@ def test_a_run_does_not_differ_from_itself(stored: Path) -> None:
     assert found["meta"]["step"]["delta_ns"] == 0
 
 
+@pytest.mark.slow
 def test_parts_of_the_step_add_up(stored: Path) -> None:
     """What differs between the two samples is the second run's noise, not what trains."""
     found = document("compare", "ddp", OTHER, "--by", "step", "--skip", "1")
@@ -50,6 +52,7 @@ def test_parts_of_the_step_add_up(stored: Path) -> None:
     assert [row["delta_ns"] for row in back["rows"]] == [-row["delta_ns"] for row in found["rows"]]
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_comparable_get_no_verdict(stored: Path) -> None:
     found = document("compare", "ddp", P2P)
     assert found["meta"]["not_comparable"]
@@ -58,6 +61,7 @@ def test_runs_that_are_not_comparable_get_no_verdict(stored: Path) -> None:
     assert "not comparable (" in text
 
 
+@pytest.mark.slow
 def test_a_limit_for_ci(stored: Path) -> None:
     within = tracekit("compare", STAR, STAR, "--fail-above", "5%")
     assert within.exit_code == 0
@@ -78,6 +82,7 @@ def test_a_limit_for_ci(stored: Path) -> None:
     assert "4 GPUs in ddp, 2 GPUs in p2p_2gpu_start_end" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     """One GPU updates the weights while the others wait: steps begin every 100.01 ms."""
     names = {"network": "star", "method": "p2p", "gpus": "4", "batch": "16"}
@@ -181,6 +186,7 @@ def test_named_runs_are_not_pooled(stored: Path, tmp_path: Path) -> None:
     assert "runs, with least and greatest" in (tmp_path / "scaling.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_study_of_labelled_runs(stored: Path) -> None:
     tk.ingest(P2P, name="two", labels={"network": "net", "batch": "8", "method": "p2p"})
     tk.ingest(OTHER, name="four", labels={"network": "net", "batch": "8", "method": "nccl"})
@@ -228,6 +234,7 @@ def test_a_label_that_is_no_batch(stored: Path, batch: str) -> None:
         assert "run 'odd' has the label batch=" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.slow
 def test_latency_of_one_run_and_against_another(stored: Path) -> None:
     alone = document("latency", "--bytes", "all_reduce=8MB")["rows"]
     sized = next(row for row in alone if row["operation"] == "all_reduce")
@@ -238,6 +245,7 @@ def test_latency_of_one_run_and_against_another(stored: Path) -> None:
     assert row["base_ns"] == sized["p50_ns"]
 
 
+@pytest.mark.slow
 def test_figures(stored: Path, tmp_path: Path) -> None:
     drawn = {
         "compare": ["compare", "ddp", OTHER, "--figure"],

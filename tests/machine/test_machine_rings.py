@@ -65,9 +65,9 @@ def test_the_search_is_bounded() -> None:
     """Two cliques of eight that one NVLink joins have no ring, which takes long to prove."""
     pairs = itertools.combinations(range(16), 2)
     cliques = {pair: 2 for pair in pairs if pair[0] // 8 == pair[1] // 8} | {(7, 8): 2}
-    started = time.monotonic()
+    started = time.process_time()
     assert find_rings(_machine(16, cliques), range(16)) == [Ring(tuple(range(16)))]
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
     many = dict.fromkeys(itertools.combinations(range(17), 2), 1)
     assert find_rings(_machine(17, many), range(17)) == [Ring(tuple(range(17)))]
 

@@ -73,7 +73,7 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def await_true(condition: Callable[[], bool], seconds: float = 20) -> None:
+def await_true(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -34,6 +34,7 @@ def rewritten(path: Path, offset: int, drift: float, host: str, sample: Path = S
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offset", "drift"), [(0, 0.0), (123_456_789, 0.0), (-5_000_000, 2e-5)])
 def test_a_rewritten_copy_comes_back(tmp_path, offset: int, drift: float) -> None:
     first = rewritten(tmp_path / "rank0.sqlite", 0, 0.0, "node0")
@@ -68,6 +69,7 @@ def two_hosts(folder: Path, sample: str, offset: int) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["mpi_latency", "lenet_mpi"])
 @pytest.mark.parametrize("offset", [0, 1_234_567, 987_654_321])
 def test_recorded_mpi_ranks_come_back(tmp_path, sample: str, offset: int) -> None:
@@ -86,6 +88,7 @@ def test_recorded_mpi_ranks_come_back(tmp_path, sample: str, offset: int) -> Non
     assert (found - known).n_unique() == 1
 
 
+@pytest.mark.slow
 def test_clocks_that_cannot_be_aligned_are_refused(tmp_path) -> None:
     """Ranks of two programs, whose calls are not the same ones."""
     files = [two_hosts(tmp_path, "lenet_mpi", 0)[0], two_hosts(tmp_path, "mpi_latency", 0)[1]]
@@ -96,6 +99,7 @@ def test_clocks_that_cannot_be_aligned_are_refused(tmp_path) -> None:
     assert evidence["calls"].to_list() == [None, None]
 
 
+@pytest.mark.slow
 def test_a_user_gives_a_clock(tmp_path) -> None:
     files, store = two_hosts(tmp_path, "lenet_mpi", 1_500_000), tmp_path / "store"
     run, _ = tracekit.ingest(files, name="a", store=store, clocks={"lenet_mpi_rank1": -1_500_000})

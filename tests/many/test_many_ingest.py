@@ -15,6 +15,7 @@ from tracekit.errors import InputError, NotATraceError, StoreError, UsageError
 from tracekit.store import run_digest
 
 
+@pytest.mark.slow
 def test_one_run_of_many_reports(ranks) -> None:
     run, is_new = tracekit.ingest(ranks, name="job", labels={"gpus": "4"})
     assert is_new
@@ -31,6 +32,7 @@ def test_one_run_of_many_reports(ranks) -> None:
     assert again.breakdown("stage").height == 1
 
 
+@pytest.mark.slow
 def test_analyses_of_a_combined_run_are_those_of_its_reports(ranks) -> None:
     run, _ = tracekit.ingest(ranks, name="job")
     single = [tracekit.ingest(path)[0] for path in ranks]
@@ -61,6 +63,7 @@ def test_reports_are_in_natural_order(tmp_path) -> None:
     assert run.name == tmp_path.name.replace("/", "_")
 
 
+@pytest.mark.slow
 def test_the_same_reports_are_one_run_in_whatever_order_and_place(ranks, tmp_path) -> None:
     run, _ = tracekit.ingest(ranks, name="job")
     moved = [Path(shutil.copy(path, tmp_path / f"x{path.name}")) for path in reversed(ranks)]
@@ -77,6 +80,7 @@ def test_a_run_of_one_report_is_that_of_its_file(ranks) -> None:
     assert run.warnings == ()
 
 
+@pytest.mark.slow
 def test_other_rules_make_it_anew_and_attribute_by_report(ranks) -> None:
     run, _ = tracekit.ingest(ranks, name="job")
     again, is_new = tracekit.ingest(ranks, iteration="forward")
@@ -90,6 +94,7 @@ def test_other_rules_make_it_anew_and_attribute_by_report(ranks) -> None:
     assert opened.warnings == again.warnings
 
 
+@pytest.mark.slow
 def test_a_run_of_an_older_layout_is_made_again(ranks, store) -> None:
     run, _ = tracekit.ingest(ranks, name="job")
     for manifest in store.rglob("parts.json"):
@@ -101,6 +106,7 @@ def test_a_run_of_an_older_layout_is_made_again(ranks, store) -> None:
     assert '"format": 6' in run.record.options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_report_that_fails_stops_everything(ranks, store, tmp_path, processes) -> None:
     damaged = tmp_path / "rank1b.sqlite"
@@ -114,6 +120,7 @@ def test_a_report_that_fails_stops_everything(ranks, store, tmp_path, processes)
     assert not store.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_reports_that_fail_are_skipped(ranks, tmp_path, processes) -> None:
     damaged = tmp_path / "rank1b.sqlite"
@@ -176,6 +183,7 @@ def test_options_that_make_no_sense(ranks, store, options, message) -> None:
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_progress_of_each_report_and_of_all(ranks) -> None:
     overall: list[tuple[str, int, int]] = []
     each: list[tuple[str, str]] = []
@@ -195,6 +203,7 @@ def test_progress_of_each_report_and_of_all(ranks) -> None:
         assert "" not in steps[:-1]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_an_interrupt(ranks, store) -> None:
     tracekit.ingest(ranks[0])
 
@@ -248,6 +257,7 @@ def test_two_reports_of_one_rank_are_of_two_jobs(tmp_path, store) -> None:
     assert run.table("reports").collect()["rank"].to_list() == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_foreign_reports_are_skipped_with_the_reason(tmp_path, store, processes) -> None:
     files = [

@@ -101,6 +101,7 @@ MIXES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_mixes_are_merged_or_refused(mix: str, tmp_path: Path) -> None:
     first, other, why = MIXES[mix]

@@ -40,6 +40,7 @@ def _rank(path: Path, rank: int, *, begins: int, names_gpus: bool) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names_gpus", [True, False])
 def test_an_uplink_that_two_ranks_share(tmp_path: Path, names_gpus: bool) -> None:
     """16,000 bytes in 1,250 ns are 12.8 GB/s, 80 % of it; added over clocks it would be 50 %."""

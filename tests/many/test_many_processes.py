@@ -36,6 +36,7 @@ def _nothing_left(store):
         assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_processes_make_what_one_makes(long_ranks, serial) -> None:
     seen = set()
 
@@ -47,6 +48,7 @@ def test_processes_make_what_one_makes(long_ranks, serial) -> None:
     assert len(seen) == 2
 
 
+@pytest.mark.slow
 def test_labels_come_through_processes(tmp_path) -> None:
     paths = write_labelled(tmp_path, 3)
     run, _ = tracekit.ingest(paths, labels={"by": "me"}, processes=2)
@@ -54,6 +56,7 @@ def test_labels_come_through_processes(tmp_path) -> None:
     assert [text for text in run.warnings if "label 'rank'" in text] != []
 
 
+@pytest.mark.slow
 def test_a_report_whose_process_is_killed_is_made_by_another(long_ranks, serial) -> None:
     killed = []
 
@@ -98,6 +101,7 @@ def one_worker():
     return Processes(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_report_that_kills_its_process_is_given_up_the_third_time(
     long_ranks, tmp_path, times
@@ -114,12 +118,14 @@ def test_a_report_that_kills_its_process_is_given_up_the_third_time(
         assert "SIGKILL 3 times: it may lack memory" in str(error)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_by_itself_is_lost_too(long_ranks, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tracekit.store._executors._PROGRAM", "raise SystemExit(7)")
     [outcome] = one_worker().run(jobs(long_ranks[:1], tmp_path), lambda *_: None)
     assert "ended with 7 3 times" in str(outcome.error)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_store_ends_everything(long_ranks, tmp_path) -> None:
     absent = tmp_path / "absent"
     with (
@@ -129,6 +135,7 @@ def test_what_is_wrong_with_the_store_ends_everything(long_ranks, tmp_path) -> N
         list(executor.run(jobs(long_ranks, absent), lambda *_: None))
 
 
+@pytest.mark.slow
 def test_who_stops_listening_ends_the_processes(long_ranks, tmp_path) -> None:
     with open_executor(2) as executor:
         outcomes = executor.run(jobs(long_ranks, tmp_path), lambda *_: None)
@@ -169,6 +176,7 @@ def start(store: Path, ranks: list[Path]) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_ingest_that_is_killed_takes_its_processes_along(
@@ -180,10 +188,10 @@ def test_an_ingest_that_is_killed_takes_its_processes_along(
         assert ingest.stdout is not None
         assert ingest.stderr is not None
         ingest.stdout.readline()
+        await_true(lambda: len(workers(ingest.pid)) == 2)
         theirs = workers(ingest.pid)
-        assert len(theirs) == 2
         ingest.send_signal(how)
-        assert ingest.wait(20) == -how
+        assert ingest.wait(60) == -how
         await_true(lambda: not any(map(is_alive, theirs)))
         ingest.stdout.read()
         assert ("KeyboardInterrupt" in ingest.stderr.read()) == (how == signal.SIGINT)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -139,7 +140,7 @@ ROWS = st.lists(
 OFFSETS = st.sampled_from([0, BIG, -BIG])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(rows=ROWS, offset=OFFSETS)
 def test_lengths_count_nanoseconds(
     rows: list[tuple[int | None, str, int, int]], offset: int

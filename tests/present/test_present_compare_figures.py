@@ -5,6 +5,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present_frames import HOSTILE
@@ -105,7 +106,7 @@ def test_no_step_without_time() -> None:
         assert "no time in any stage" in texts(steps(rows))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 10**10)] * 2), min_size=1, max_size=6))
 def test_the_last_part_ends_at_the_step_of_b(times: list[tuple[int, int]]) -> None:
     rows = [(stage, a, b, b - a) for stage, (a, b) in zip(STAGE_COLOURS, times, strict=False)]

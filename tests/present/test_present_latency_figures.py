@@ -5,6 +5,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present_frames import HOSTILE
@@ -92,7 +93,7 @@ def test_classes_of_sizes_are_refused() -> None:
         latency_figure(table, title="", subtitle="")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 10**13)), min_size=1))
 def test_all_medians_are_within_the_axes(points: list[tuple[int, int]]) -> None:
     figure = timed([("mpi", "all_reduce", size, time, None, None) for size, time in points])

@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from present_frames import HOSTILE
@@ -128,7 +129,7 @@ def test_nothing_covers_anything_else(name: str) -> None:
         )
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_machine_is_drawn_over_itself(
     drawn: tuple[int, set[tuple[int, int]], list[int]],
 ) -> None:
@@ -272,6 +273,7 @@ def test_many_nics_of_one_switch_are_one_box() -> None:
     assert any(text.startswith("8 x") for text in texts(shown(machine)))
 
 
+@pytest.mark.slow
 def test_deep_chains_of_switches_end_somewhere() -> None:
     nodes = {f"PCIe{n}": {"type": "pcie"} for n in range(3000)}
     links = [Link((f"PCIe{n}", f"PCIe{n + 1}"), "pcie") for n in range(2999)]

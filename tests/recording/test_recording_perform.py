@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from fake_nsys import make_fake_nsys
 
@@ -189,51 +192,157 @@ def test_a_launcher_that_is_not_there(tmp_path: Path, nsys: Nsys) -> None:
     assert list(tmp_path.glob("out*")) == []
 
 
+_SLEEPING = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGINT, {handler})
+pathlib.Path({ready!r}).write_text(str(os.getpid()))
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    pass
+"""
+
+_RECORDING = """
+import signal, sys
+from pathlib import Path
+from tracekit.recording import *
+from tracekit.recording import _process
+_process._LAST_WORDS_S = 0.5
+signal.signal(signal.SIGINT, {handler})
+made = plan([sys.executable, "-c", {program!r}], Wanted(), find_nsys({tool!r}), Path({out!r}))
+try:
+    perform(made)
+except KeyboardInterrupt:
+    sys.exit("interrupted")
+"""
+
+
+def _tool(nsys: Nsys, before: str) -> str:
+    """Return an nsys that does something before it starts its program."""
+    tool = Path(nsys.program).with_name("patient")
+    tool.write_text(Path(nsys.program).read_text().replace("code = subprocess", before))
+    tool.chmod(0o755)
+    return str(tool)
+
+
+@pytest.fixture
+def patient(nsys: Nsys) -> str:
+    """An nsys that an interrupt does not end before its program."""
+    handled = "import signal; signal.signal(signal.SIGINT, lambda *_: None)\n"
+    return _tool(nsys, f"{handled}code = subprocess")
+
+
+@contextmanager
+def _recording(
+    folder: Path, tool: str, program: str = "signal.default_int_handler", ours: str = "",
+) -> Iterator[tuple[subprocess.Popen[str], int]]:  # fmt: skip
+    """Give a recording whose program sleeps, and that program's number.
+
+    Parameters
+    ----------
+    folder
+        Where it is recorded, into `out`.
+    tool
+        The nsys.
+    program, ours
+        What the program and the recording do of SIGINT.
+    """
+    ready = folder / "ready"
+    sleeping = _SLEEPING.format(ready=str(ready), handler=program)
+    script = _RECORDING.format(
+        program=sleeping, tool=tool, out=str(folder / "out"),
+        handler=ours or "signal.default_int_handler",
+    )  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True,
+    ) as process:  # fmt: skip
+        try:
+            _await(lambda: ready.exists() and ready.read_text() != "")
+            yield process, int(ready.read_text())
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("to_all", [True, False])
 def test_an_interrupt_waits_for_the_report(
-    tmp_path: Path, nsys: Nsys, sent: signal.Signals, to_all: bool
+    tmp_path: Path, patient: str, sent: signal.Signals, to_all: bool
 ) -> None:
     """Be it sent to all processes, as from a terminal, or to tracekit alone."""
-    ready = tmp_path / "ready"
-    program = (
-        "import pathlib, time\n"
-        f"pathlib.Path({str(ready)!r}).touch()\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    pass\n"
-    )
-    tool = tmp_path / "patient"
-    tool.write_text(
-        Path(nsys.program)
-        .read_text()
-        .replace(
-            "code = subprocess",
-            "import signal; signal.signal(signal.SIGINT, lambda *_: None)\ncode = subprocess",
-        )
-    )
-    tool.chmod(0o755)
-    script = (
-        "import sys\nfrom pathlib import Path\n"
-        "from tracekit.recording import *\n"
-        f"made = plan([sys.executable, '-c', {program!r}], Wanted(), find_nsys({str(tool)!r}),"
-        f" Path({str(tmp_path / 'out')!r}))\n"
-        "try:\n    perform(made)\nexcept KeyboardInterrupt:\n    sys.exit('interrupted')\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        end = time.monotonic() + 60
-        while not ready.exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        time.sleep(0.2)
+    with _recording(tmp_path, patient) as (process, _):
         (os.killpg if to_all else os.kill)(process.pid, sent)
         _, said = process.communicate(timeout=60)
     assert said == "interrupted\n"
     assert reports_in(tmp_path / "out.partial")
+
+
+def test_in_the_background_it_can_be_terminated(tmp_path: Path, patient: str) -> None:
+    """Where a shell lets us ignore interrupts, the program that we start hears them."""
+    with _recording(tmp_path, patient, ours="signal.SIG_IGN") as (process, _):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert said == "interrupted\n"
+    assert reports_in(tmp_path / "out.partial")
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["hears SIGTERM", "hears nothing"])
+def test_a_program_does_not_outlive_an_interrupted_nsys(
+    tmp_path: Path, nsys: Nsys, stubborn: bool
+) -> None:
+    """As where nsys is interrupted before it listens, and the program before it could hear it."""
+    tool = _tool(nsys, "process = subprocess.Popen(program)\nprocess.wait()\ncode = subprocess")
+    program = "signal.SIG_IGN"
+    if stubborn:
+        program += "); signal.signal(signal.SIGTERM, signal.SIG_IGN"
+    with _recording(tmp_path, tool, program) as (process, left):
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert said.endswith("interrupted\n")
+        _await(lambda: not _runs(left))
+
+
+def _runs(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_while_the_program_is_started(
+    tmp_path: Path, patient: str, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
+) -> None:
+    """It is held back until there is a program that it can end."""
+    start = subprocess.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        os.kill(os.getpid(), sent)
+        started.append(start(*words, **options))
+        return started[0]
+
+    made = plan([sys.executable, "-c", "import time; time.sleep(60)"], Wanted(),
+                find_nsys(patient), tmp_path / "out")  # fmt: skip
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            perform(made)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert started[0].returncode is not None
 
 
 def test_a_program_on_a_terminal_can_read_it(tmp_path: Path, nsys: Nsys) -> None:

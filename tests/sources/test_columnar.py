@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import polars as pl
 import pytest
 from columnar_builder import write_columnar, write_table
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
@@ -227,7 +228,7 @@ def _frames(draw: st.DrawFn) -> pl.DataFrame:
 
 class TestArrowStreams:
     @settings(
-        max_examples=150,
+        max_examples=examples(60),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
@@ -288,6 +289,7 @@ class TestRefused:
         with pytest.raises(InputError, match="give the folder"):
             read(export / f"StringIds{suffix}")
 
+    @pytest.mark.slow
     def test_a_table_that_is_cut_anywhere(self, export, suffix):
         path = export / f"NVTX_EVENTS{suffix}"
         whole = path.read_bytes()

@@ -98,6 +98,7 @@ def test_a_run_has_no_more_labels_than_a_person_would_give_it(one):
     assert warning == "the program gave its run more than 100 labels; others are left out"
 
 
+@pytest.mark.slow
 def test_labels_are_the_same_however_few_rows_are_worked_on_at_once(one):
     one.push_pop(0, 9, "r")
     for number in range(300):

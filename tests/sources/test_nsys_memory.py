@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsys_builder import NsysBuilder
@@ -230,7 +231,7 @@ def _naive(events: list[tuple[int, int, int, bool, int, int]]) -> list[tuple[int
     return changes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(
         st.tuples(

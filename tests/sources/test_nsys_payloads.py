@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsys_builder import NsysBuilder
@@ -268,7 +269,7 @@ def _structs(draw: st.DrawFn) -> list[tuple[int, Any]]:
     return [(number, draw(_values(NUMBERS[number]))) for number in types]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(fields=_structs(), explicit=st.booleans())
 def test_what_c_packs_comes_back(fields: list[tuple[int, Any]], explicit: bool) -> None:
     kinds = "".join(NUMBERS[number] for number, _ in fields)
@@ -330,6 +331,7 @@ class TestBytesOfATable:
         assert frame.rows() == [("ä", b"\xc3\xa4\xff")]
 
 
+@pytest.mark.slow
 def test_many_payloads_in_batches(tmp_path):
     count = 70_000
     with NsysBuilder(tmp_path / "t.sqlite", schema="3.28.0") as nsys:

@@ -238,6 +238,7 @@ def test_a_line_of_nvprof_between_header_and_units(path):
     assert column(trace_of(path, text), "ops", "start") == [1_000_000]
 
 
+@pytest.mark.slow
 def test_blocks_do_not_matter(path, monkeypatch):
     text = document(*(line(f"{at}", "1", f"k{at % 3}") for at in range(50)))
     whole = trace_of(path, text).read("ops")

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvprof_builder import END, EPOCH, MARK, PROCESS, START, VERSIONS, NvprofBuilder, object_id
@@ -184,7 +185,7 @@ class TestRanges:
         assert dict(recording.labels) == {"network": "lenet", "gpus": "4"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(0, 40), st.booleans()), max_size=40),
     st.integers(1, 9),

@@ -69,7 +69,7 @@ def test_names_that_would_explode_or_run_deep_do_no_harm():
         f"1{letter}IS{number}_S{number}_E"
         for letter, number in zip("cdefghijklmnopqr", "13579BDFHJLNPRTV", strict=True)
     )
-    began = time.monotonic()
+    began = time.process_time()
     for name in (doubling, "_Z1f" + "N" * 50_000, "_Z3foo" + "I" * 50_000, "_Z1f" + "P" * 50_000):
         assert short_name(readable(name) or "")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -90,7 +91,7 @@ def _whole(rows: Ordered) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches=BATCHES, sampled=st.integers(1, 4), rows=st.integers(1, 9))
 def test_random_batches(batches: list[Batch], sampled: int, rows: int, disk: bool) -> None:
     frames = _frames(batches)
@@ -101,7 +102,7 @@ def test_random_batches(batches: list[Batch], sampled: int, rows: int, disk: boo
         assert_frame_equal(_whole(found), _expected(frames))  # read again
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     batches=BATCHES,
     rows=st.integers(1, 9),
@@ -119,7 +120,7 @@ def test_some_columns(batches: list[Batch], rows: int, columns: list[str], disk:
             assert some.height == whole.height
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches=BATCHES, rows=st.integers(1, 9))
 def test_rows_that_start_together_are_in_one_chunk(batches: list[Batch], rows: int) -> None:
     with _small(2, rows, disk=False) as workspace:
@@ -166,7 +167,7 @@ def test_a_stream_has_all_rows_of_columns_that_no_piece_has() -> None:
                     assert table["op"].to_list() == list(range(9))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches=BATCHES, rows=st.integers(1, 9), named=st.booleans())
 def test_chunks_of_some_columns(batches: list[Batch], rows: int, named: bool) -> None:
     frames = _frames(batches)
@@ -181,10 +182,10 @@ MANY = 200_000
 
 
 def _quick(frames: list[pl.DataFrame], workspace: Workspace) -> Ordered:
-    began = time.monotonic()
+    began = time.process_time()  # of this process alone, however busy the machine is
     found = ordered(frames, workspace)
     assert sum(found.heights) == sum(frame.height for frame in frames)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
     return found
 
 
@@ -199,6 +200,7 @@ def test_many_rows_that_start_together(others: int, step: int) -> None:
     assert_frame_equal(found.select("start", "end", "row"), _expected(frames).drop("name", "bytes"))
 
 
+@pytest.mark.slow
 def test_many_pieces_that_overlap() -> None:
     rows = pl.DataFrame({"start": range(MANY // 2), "end": range(MANY // 2)})
     pieces = 2000

@@ -256,6 +256,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestSampleTraces:
     """The traces in the repository are what their generator makes, and keep its promises."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", SAMPLES)
     def test_committed_files_are_those_generated(self, made: Path, name: str) -> None:
         committed = ROOT / "sample_traces"

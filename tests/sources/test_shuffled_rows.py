@@ -44,6 +44,7 @@ def _attributed(path: Path) -> Trace:
     return attribute(read(path), Rules.load(None, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp_4gpu", "p2p_2gpu_start_end", "recorded/mpi_latency_rank0"])
 def test_shuffled_rows_change_no_number(name: str, tmp_path: Path) -> None:
     path = SAMPLES / f"{name}.sqlite"

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_helpers import execute
@@ -361,7 +362,7 @@ class TestDamage:
         assert len(_read_all(path)) == 2000
 
     @settings(
-        max_examples=60,
+        max_examples=examples(60),
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.function_scoped_fixture],

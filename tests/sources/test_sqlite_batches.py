@@ -150,6 +150,7 @@ def _outcome(database: Database) -> str:
 
 
 class TestCorpus:
+    @pytest.mark.slow
     def test_random_tables_are_read_as_sqlite_reads_them(self, tmp_path, decoded):
         _check_seeds(range(QUICK), tmp_path, decoded)
 
@@ -158,6 +159,7 @@ class TestCorpus:
     def test_thousands_of_random_tables_are_read_as_sqlite_reads_them(self, tmp_path, decoded):
         _check_seeds(range(QUICK, QUICK + MANY), tmp_path, decoded)
 
+    @pytest.mark.slow
     def test_damaged_tables_are_read_as_sqlite_reads_them_or_not_at_all(self, tmp_path, decoded):
         outcomes = _check_damaged(range(QUICK // 4), tmp_path)
         assert outcomes["same"] > QUICK / 10

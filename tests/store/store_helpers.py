@@ -104,7 +104,7 @@ class Child:
 
     def end(self) -> tuple[int, list[str]]:
         """Let it go on; return its exit status and the words that it wrote."""
-        output, _ = self._process.communicate("go\n", timeout=30)
+        output, _ = self._process.communicate("go\n", timeout=60)
         return self._process.returncode, output.split()
 
     def kill(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from store_helpers import add, left_over, never, tiny
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["make", "staged", "published"])
 def test_a_killed_ingest_is_no_run_and_the_next_one_finishes_the_job(store, child, point):
     assert child("aa", "die", point).end() == (-signal.SIGKILL, [])
@@ -21,6 +22,7 @@ def test_a_killed_ingest_is_no_run_and_the_next_one_finishes_the_job(store, chil
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_an_ingest_of_anything_clears_what_a_killed_one_left(store, child):
     add(store, "aa")
     child("bb", "die", "published").end()
@@ -29,6 +31,7 @@ def test_an_ingest_of_anything_clears_what_a_killed_one_left(store, child):
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_what_is_left_over_is_cleared_before_more_is_written(store, child):
     add(store, "aa")
     child("bb", "die", "published").end()
@@ -38,6 +41,7 @@ def test_what_is_left_over_is_cleared_before_more_is_written(store, child):
     assert store.find("@latest").summary == {"runs on disk": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "devices"), [("published", 1), ("committed", 0)])
 def test_a_killed_replacement_leaves_the_old_columns_or_the_new(store, child, point, devices):
     record, _ = add(store, "aa", trace=lambda: tiny(1))
@@ -50,6 +54,7 @@ def test_a_killed_replacement_leaves_the_old_columns_or_the_new(store, child, po
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_ingest_leaves_nothing(store, child):
     ingest = child("aa", "pause", "make")
     ingest.pause()
@@ -61,6 +66,7 @@ def test_an_interrupted_ingest_leaves_nothing(store, child):
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["make", "staged", "published"])
 def test_another_ingest_does_not_disturb_one_that_is_alive(store, child, point):
     slow = child("aa", "pause", point)
@@ -74,6 +80,7 @@ def test_another_ingest_does_not_disturb_one_that_is_alive(store, child, point):
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_a_run_can_be_removed_before_its_ingest_has_ended(store, child):
     ingest = child("aa", "pause", "committed")
     ingest.pause()
@@ -83,6 +90,7 @@ def test_a_run_can_be_removed_before_its_ingest_has_ended(store, child):
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_two_processes_that_ingest_the_same_make_one_run(store, child):
     ingests = [child("aa", "pause", "published") for _ in range(2)]
     for ingest in ingests:
@@ -96,6 +104,7 @@ def test_two_processes_that_ingest_the_same_make_one_run(store, child):
     assert left_over(store) == []
 
 
+@pytest.mark.slow
 def test_two_processes_that_ingest_different_reports_make_two_runs(store, child):
     # The store itself is new to both.
     ingests = [child(content) for content in ("aa", "bb", "cc")]

@@ -59,6 +59,7 @@ def test_labels_of_the_user_outlast_a_run_that_is_made_anew(store):
     assert again.labels == {"gpus": "4", "batch": "32"}
 
 
+@pytest.mark.slow
 def test_many_reports_give_no_more_labels_than_one(store):
     reports = [{f"key{number}": "x"} for number in range(MOST + 20)]
     record, _ = add(store, **made(*reports))

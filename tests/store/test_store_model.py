@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -92,4 +93,4 @@ class Commands(RuleBasedStateMachine):
 
 
 TestCommands = Commands.TestCase
-TestCommands.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestCommands.settings = settings(max_examples=examples(15), stateful_step_count=12, deadline=None)

@@ -53,12 +53,22 @@ def _assert_same(one: Path, other: Path) -> None:
         assert_frame_equal(*tables, categorical_as_str=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("few_rows", [0, _compiled.FEW_ROWS], ids=["compiled", "as it stands"])
-@pytest.mark.parametrize("memory", [1, 8 * 20_000])
+@pytest.mark.parametrize(
+    ("memory", "few_rows"),
+    [
+        pytest.param(1, _compiled.FEW_ROWS, id="none, as it stands"),
+        pytest.param(8 * 20_000, 0, id="some, compiled"),
+        pytest.param(1, 0, id="none, compiled", marks=pytest.mark.nightly),
+        pytest.param(
+            8 * 20_000, _compiled.FEW_ROWS, id="some, as it stands", marks=pytest.mark.nightly
+        ),
+    ],
+)
 @pytest.mark.usefixtures("little_at_once")
 def test_little_memory_gives_the_same(
-    name: str, few_rows: int, memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, memory: int, few_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Path] = []
     original = pl.DataFrame.write_ipc
@@ -95,6 +105,7 @@ def test_a_report_brings_its_labels_memory_and_overhead_along(tmp_path: Path) ->
     assert trace.read("host").select("library", "start", "end").rows() == [("profiler", -70, 80)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["processes", "iterations", "ranges", "calls", "ops"])
 @pytest.mark.usefixtures("little_at_once")
 def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +123,7 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "report" / "waiting").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["ranges", "calls", "ops"])
 @pytest.mark.parametrize("reads", [0, 1, 15, 30])
 @pytest.mark.usefixtures("little_at_once")

@@ -59,6 +59,7 @@ def _summary(folder: Path, *command: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.training
 def test_training_is_that_of_one_device(mpiexec: list[str], tmp_path: Path) -> None:
     asked = ["--batch=12", "--batch-scope=global", "--steps=4", "--learning-rate=0.05"]
     found = _summary(tmp_path, *mpiexec, *TRAIN, *asked, "--evaluate-every=4", "--bucket-mb=0.05")
@@ -76,6 +77,7 @@ def test_training_is_that_of_one_device(mpiexec: list[str], tmp_path: Path) -> N
     assert (found["scatter_bytes"], found["evidence"]) == (0, "message")
 
 
+@pytest.mark.training
 def test_it_starts_its_processes_itself(mpiexec: list[str], tmp_path: Path) -> None:
     found = _summary(tmp_path, *TRAIN, "--gpus=2", "--steps=1", "--batch=2")
     assert found["gather_bytes"] == 4 * 61_706
@@ -100,6 +102,7 @@ run(Options(method="mpi", gpus=2, steps=3, batch=2, nvtx=False))
 """
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_process_that_fails_ends_all(mpiexec: list[str], rank: str) -> None:
     done = _run(*mpiexec, sys.executable, "-c", FAILING, WHO_FAILS=rank)
@@ -107,6 +110,7 @@ def test_a_process_that_fails_ends_all(mpiexec: list[str], rank: str) -> None:
     assert "lost on purpose" in done.stderr
 
 
+@pytest.mark.training
 def test_another_mpi_than_that_of_the_launcher(mpiexec: list[str]) -> None:
     """Started by Open MPI's launcher, a process that has loaded MPICH is alone."""
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -161,6 +165,7 @@ def test_fill_buckets() -> None:
     assert [len(some) for some in fill_buckets(parameters, 1 << 20)] == [5]
 
 
+@pytest.mark.training
 def test_latency_by_size(mpiexec: list[str]) -> None:
     sweep = [sys.executable, "-m", "workloads.latency", "--no-nvtx", "--repeats=3"]
     done = _run(*mpiexec, *sweep, "--largest=64")
@@ -175,6 +180,7 @@ def test_latency_by_size(mpiexec: list[str]) -> None:
         assert least <= mean <= most
 
 
+@pytest.mark.training
 def test_nobody_to_exchange_messages_with(mpiexec: list[str]) -> None:
     done = _run(mpiexec[0], "-n", "1", sys.executable, "-m", "workloads.latency", "--no-nvtx")
     assert done.returncode == 2

@@ -140,6 +140,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Summary]:
     return train_each([wanted, wanted], WORKERS, tmp_path_factory.mktemp("stores"))
 
 
+@pytest.mark.training
 def test_training_is_that_of_one_device(runs: list[Summary]) -> None:
     alone, found = train(BASE, World()), runs[0]
     assert found.losses == pytest.approx(alone.losses, abs=1e-5)
@@ -147,10 +148,12 @@ def test_training_is_that_of_one_device(runs: list[Summary]) -> None:
     assert found.evaluations[0].loss == pytest.approx(alone.evaluations[0].loss, abs=1e-5)
 
 
+@pytest.mark.training
 def test_it_comes_out_the_same_each_time(runs: list[Summary]) -> None:
     assert runs[0].losses == runs[1].losses
 
 
+@pytest.mark.training
 def test_bytes_of_all_workers_but_the_servers_own(runs: list[Summary]) -> None:
     for found in runs:
         assert found.gather_bytes == (WORKERS - 1) * 4 * 61_706

@@ -172,6 +172,7 @@ def test_parameters(name: str, parameters: int, count: Callable[[], int]) -> Non
     assert NETWORKS[name].parameters == parameters == count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters", "count"),
     [
@@ -257,6 +258,7 @@ def _deviation(module: nn.Module, name: str) -> float:
     return module.get_parameter(f"{name}.weight").std().item()
 
 
+@pytest.mark.slow
 def test_initial_weights() -> None:
     alexnet, resnet, inception = map(_built, ("alexnet", "resnet-50", "inception-v3"))
     assert _deviation(alexnet, "fc7") == pytest.approx(0.01, rel=0.01)

@@ -181,6 +181,7 @@ PUBLISHED = {  # 10^9 products and sums, each pair counted as one
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_can_be_cut(name: str) -> None:
     network = build(name)
@@ -248,6 +249,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return dict(zip(WANTED, zip(alone, found, strict=True), strict=True))
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("name", "network"),
     [("gpipe", "lenet"), ("1f1b", "lenet"), ("transformer", "transformer")],
@@ -262,6 +264,7 @@ def test_training_is_that_of_one_device(runs: Runs, name: str, network: str) -> 
     assert (found.gather_bytes, found.scatter_bytes) == (0, 0)
 
 
+@pytest.mark.training
 def test_activations_of_16_bits(runs: Runs) -> None:
     alone, found = runs["bf16"]
     assert found.losses == pytest.approx(alone.losses, abs=0.05)

@@ -174,6 +174,7 @@ def test_labels_say_what_the_run_is(recorder: Recorder) -> None:
     assert "scaling" not in pairs
 
 
+@pytest.mark.training
 def test_without_annotations_nvtx_is_not_even_imported() -> None:
     program = (
         "import sys; from workloads._loop import train; from workloads._options import Options;"

@@ -117,6 +117,7 @@ def test_each_option_is_on_the_command_line() -> None:
     assert "python -m workloads.train --network lenet" in told
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("method", "error", "says"),
     [
@@ -136,7 +137,7 @@ def test_a_process_that_fails_takes_the_others_down(
     assert ("ZeroDivisionError" in capfd.readouterr().err) == (method == "Raising")
 
 
-@pytest.mark.slow
+@pytest.mark.training
 def test_a_job_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
     job = subprocess.Popen(
         [*PROGRAM, "--method", "gloo", "--gpus", "2", "--steps", "1000000"],
@@ -156,6 +157,7 @@ def test_a_job_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
     assert alive == []
 
 
+@pytest.mark.training
 def test_the_command_trains_and_tells(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     done = _finished(
@@ -175,7 +177,7 @@ def test_the_command_trains_and_tells(tmp_path: Path) -> None:
     assert told["gpus"] == "2"
 
 
-@pytest.mark.slow
+@pytest.mark.training
 @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_a_job_that_a_launcher_has_started(launcher: str, tmp_path: Path) -> None:
     before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -226,6 +228,7 @@ def test_the_commands_import_no_pytorch_to_show_their_help() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_data_that_are_written_can_be_trained_on(tmp_path: Path) -> None:
     folder = tmp_path / "lenet"
     written = CliRunner().invoke(data_app, [str(folder), "--images", "70", "--shards", "3"])

@@ -61,6 +61,7 @@ def _agree(one: Summary, other: Summary, tolerance: float = 1e-5) -> None:
         assert found.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_one_device_learns_and_exchanges_nothing() -> None:
     summary = train(replace(CPU, batch=64, steps=20, warm_up=0, evaluate_every=20), World())
     assert len(summary.losses) == 20
@@ -71,6 +72,7 @@ def test_one_device_learns_and_exchanges_nothing() -> None:
     assert summary.images_per_s == pytest.approx(64 * 20 / summary.seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", Root)
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_copies_between_devices_are_as_good_as_one_device(
@@ -84,6 +86,7 @@ def test_copies_between_devices_are_as_good_as_one_device(
     assert summary.evidence == "copied"
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("exchange", Exchange)
 def test_collectives_of_two_processes_are_as_good_as_one_device(
     exchange: Exchange, alone: Summary
@@ -96,6 +99,7 @@ def test_collectives_of_two_processes_are_as_good_as_one_device(
     assert summary.evidence == "message"
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("exchange", Exchange)
 def test_collectives_of_one_process_warn_of_nothing(
     exchange: Exchange, alone: Summary, tmp_path: Path

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from tracekit import __version__
 from tracekit._memory import keep_free_memory
 from tracekit.cli._breakdown import breakdown
 from tracekit.cli._collectives import collectives
@@ -34,6 +33,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from tracekit import __version__
+
         typer.echo(f"tracekit {__version__}")
         raise typer.Exit
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tracekit.errors import RecordingError, UsageError
 from tracekit.recording._plan import Plan, reports_in
+from tracekit.recording._process import run
 
 _PARTIAL = ".partial"
 _LOCK = ".lock"
@@ -89,7 +85,7 @@ def unfinished(plan: Plan) -> Path:
 
 
 def _record(plan: Plan) -> None:
-    code = _run(plan)
+    code = run(plan.command, plan.environment)
     found = reports_in(plan.folder)
     if code:
         raise RecordingError(
@@ -100,62 +96,6 @@ def _record(plan: Plan) -> None:
             f"nsys wrote no report of {shlex.join(plan.launch.program)}",
             "what it said is above; with a capture range, the program has to reach it",
         )
-
-
-def _run(plan: Plan) -> int:
-    environment = os.environ | plan.environment
-    # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
-    apart = not os.isatty(0)
-    try:
-        process = subprocess.Popen(  # noqa: S603 - the program that the user asked for
-            plan.command,
-            stdout=sys.stderr.fileno(),
-            env=environment,
-            # Elsewhere it is sent on, and once, whoever it was sent to: with a second one nsys
-            # would not write its report.
-            process_group=0 if apart else None,
-        )
-    except OSError as error:
-        raise RecordingError(f"{plan.command[0]} does not run ({error.strerror})") from error
-    with process, _terminated_like_interrupted():
-        try:
-            return process.wait()
-        except KeyboardInterrupt as interrupt:
-            if apart:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)
-            elif isinstance(interrupt, _TerminatedError):
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait()
-            except KeyboardInterrupt:  # again: nothing is waited for
-                process.kill()
-            raise
-
-
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which are taken as an interrupt."""
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as interrupts, or the program would be left running."""
-
-    def interrupt(*_: object) -> None:
-        raise _TerminatedError
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
-    for each, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as under nohup
-            signal.signal(each, interrupt)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _left(folder: Path, reports: list[Path]) -> str | None:

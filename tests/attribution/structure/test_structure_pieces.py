@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -103,7 +104,7 @@ class TestMirror:
         assert inner < 4000 <= outer
         assert outer - inner < 40
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(st.lists(st.integers(1, 6), min_size=6, max_size=24))
     def test_the_share_is_that_of_the_heaviest_nest(self, sizes: list[int]) -> None:
         _, _, share = find_turn(np.array(sizes))

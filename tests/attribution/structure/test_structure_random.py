@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structure_programs import Program, letters, work_of
@@ -78,7 +79,7 @@ GRAPH_NAMED_AS_UPDATE = {
 }  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @example(GRAPH_NAMED_AS_UPDATE, 30)
 @given(st.integers(0, 14).flatmap(lambda size: columns(size, 12)), st.integers(1, 30))
 def test_any_work_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
@@ -86,7 +87,7 @@ def test_any_work_is_told_consistently(values: dict[str, Any], repeats: int) -> 
     check_consistent(work, find_structure(work))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(20, 120).flatmap(lambda size: columns(size, 2)), st.integers(1, 3))
 def test_work_of_few_symbols_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
     work = made(values, repeats)
@@ -139,7 +140,7 @@ def check_same_in_cut(work: Work, rows: np.ndarray[Any, Any]) -> None:
 
 
 class TestGeneratedPrograms:
-    @settings(max_examples=100)
+    @settings(max_examples=examples(100))
     @given(programs())
     def test_every_op_is_told(self, parts: list[tuple[str, int]]) -> None:
         program = built(parts)
@@ -147,7 +148,7 @@ class TestGeneratedPrograms:
         assert found.method == "threads"
         assert letters(found.stage) == letters(program.stages)
 
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(programs(), st.floats(0, 1), st.booleans())
     def test_a_cut_changes_no_whole_step(
         self, parts: list[tuple[str, int]], where: float, end: bool
@@ -156,7 +157,7 @@ class TestGeneratedPrograms:
         place = round(where * len(work))
         check_same_in_cut(work, np.arange(place) if end else np.arange(place, len(work)))
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(programs(passes=1), st.floats(0, 1), st.booleans())
     def test_nor_does_it_by_order(
         self, parts: list[tuple[str, int]], where: float, end: bool

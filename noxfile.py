@@ -1,0 +1,49 @@
+"""Tasks of those who work on tracekit: `nox -l` lists them, `nox -s quick` runs one.
+
+They use the environment that nox itself is in, which has the extra `dev`: nothing is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["check", "quick"]
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Format, lint and types, as they must be before a change lands."""
+    _run(session, "ruff", "format", "--check", ".")
+    _run(session, "ruff", "check", ".")
+    _run(session, "mypy")
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run the tests of the inner loop."""
+    _run(session, "pytest", "-q", "--effort=quick", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests that CI runs."""
+    _run(session, "pytest", "--durations=10", *session.posargs)
+
+
+@nox.session
+def night(session: nox.Session) -> None:
+    """Run what takes too long for CI, and ten times as many random examples."""
+    _run(session, "pytest", "-m", "nightly or not nightly", "--effort=thorough", *session.posargs)
+
+
+@nox.session
+def pages(session: nox.Session) -> None:
+    """Write the pages and the picture that repeat the code."""
+    session.run(sys.executable, "docs/generate.py")
+
+
+def _run(session: nox.Session, module: str, *arguments: str) -> None:
+    session.run(sys.executable, "-m", module, *arguments)

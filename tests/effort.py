@@ -1,0 +1,19 @@
+"""How much the tests try: little while one works, as much as they say in CI, more at night."""
+
+from __future__ import annotations
+
+EFFORTS = {"quick": 0.1, "usual": 1.0, "thorough": 10.0}
+FEWEST = 3
+
+_chosen = "usual"
+
+
+def choose(effort: str) -> None:
+    """Choose one of `EFFORTS`, before tests are collected."""
+    global _chosen  # noqa: PLW0603 - what pytest's options say, for what is imported afterwards
+    _chosen = effort
+
+
+def examples(usual: int) -> int:
+    """Return how many random examples a test tries that usually tries `usual`."""
+    return max(FEWEST, round(usual * EFFORTS[_chosen]))

@@ -1,0 +1,141 @@
+"""Runs a program to its end, of which an interrupt is a part: nsys then writes its report.
+
+Elsewhere than on a terminal the program is a group of processes of its own, for three reasons.
+An interrupt reaches it once, whoever it was sent to: with a second one nsys would not write its
+report. It hears it even where a shell has let us ignore it, as in the background or under `nohup`.
+And what outlives the program can be ended: a process loses a signal that comes between its birth
+and its first instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tracekit.errors import RecordingError
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LAST_WORDS_S = 5.0
+"""How long what outlives an interrupted program has to end by itself."""
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command with more variables, its output on standard error, and return its exit code.
+
+    Raises
+    ------
+    RecordingError
+        If it cannot be run.
+    KeyboardInterrupt
+        If it is interrupted or terminated, once it has ended.
+    """
+    # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
+    apart = not os.isatty(0)
+    with _Interrupts(others_hear=apart) as interrupts:
+        process = _start(command, environment, apart=apart)
+        try:
+            interrupts.let_through()
+            return process.wait()
+        except KeyboardInterrupt as interrupt:
+            if apart:
+                _signal_group(process.pid, signal.SIGINT)
+            elif isinstance(interrupt, _TerminatedError):
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # again: nothing is waited for
+                process.kill()
+                process.wait()
+            if apart:
+                _end_group(process.pid)
+            raise
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], *, apart: bool
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - the program that the user asked for
+            command,
+            stdout=sys.stderr.fileno(),
+            env=os.environ | environment,
+            process_group=0 if apart else None,
+        )
+    except OSError as error:
+        raise RecordingError(f"{command[0]} does not run ({error.strerror})") from error
+
+
+def _signal_group(group: int, sent: int) -> bool:
+    """Send a signal to all processes of a group, and tell whether there are any."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sent)
+        return True
+    return False
+
+
+def _end_group(group: int) -> None:
+    """End what is left of a group whose first process has ended."""
+    end = time.monotonic() + _LAST_WORDS_S
+    left = _signal_group(group, signal.SIGTERM)
+    while left and time.monotonic() < end:
+        time.sleep(0.02)
+        left = _signal_group(group, 0)
+    if left:
+        _signal_group(group, signal.SIGKILL)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which are taken as an interrupt, or the program would be left running."""
+
+
+class _Interrupts:
+    """What interrupts us, held back until the program that it is to end is known.
+
+    What we ignore we go on to ignore; but a program that is started meanwhile hears SIGINT, if
+    `others_hear` it: it would inherit what is ignored, and does not inherit what is handled.
+    """
+
+    def __init__(self, *, others_hear: bool) -> None:
+        self._before: dict[int, Any] = {}
+        self._came: list[int] = []
+        self._are_held = True
+        if threading.current_thread() is threading.main_thread():  # others handle no signals
+            known = {each: signal.getsignal(each) for each in _INTERRUPTS}
+            heard = {signal.SIGINT} if others_hear else set()
+            self._before = {
+                each: handler
+                for each, handler in known.items()
+                if handler is not signal.SIG_IGN or each in heard
+            }
+
+    def __enter__(self) -> _Interrupts:
+        for each in self._before:
+            signal.signal(each, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def let_through(self) -> None:
+        """Raise what has come, and from now on whatever comes."""
+        self._are_held = False
+        for sent in self._came:
+            self._raise(sent)
+
+    def _take(self, sent: int, _: object) -> None:
+        if self._are_held:
+            self._came.append(sent)
+        else:
+            self._raise(sent)
+
+    def _raise(self, sent: int) -> None:
+        if self._before[sent] is not signal.SIG_IGN:
+            raise KeyboardInterrupt if sent == signal.SIGINT else _TerminatedError
