@@ -1,0 +1,163 @@
+"""Write what every command prints of some runs, in every format, to compare two versions.
+
+    python benchmarks/outputs.py write before --store STORE
+    python benchmarks/outputs.py write after --store STORE       # with the other version
+    python benchmarks/outputs.py compare before after
+
+With `--only REGEX` those commands alone are written; what only the first folder holds is no
+difference then.
+
+The runs are those of the store, which both versions have to open. Each output is one file; a
+comparison lists those that differ and ends with 1 if any does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import filecmp
+import io
+import itertools
+import os
+import re
+import shlex
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tracekit import Store
+from tracekit.cli import app
+
+WIDTH = 100
+FORMATS = ("table", "json", "csv", "markdown")
+OF_RUN = [
+    *(f"breakdown RUN --by {key}" for key in (
+        "stage", "kind,device", "kernel", "range", "layer", "stream", "rank,node", "iteration",
+        "stage,iteration",
+    )),
+    "breakdown RUN --per-iteration",
+    "breakdown RUN --by kernel --per-iteration --skip 1",
+    "breakdown RUN --by range --inclusive",
+    "breakdown RUN --by range --depth 2",
+    "breakdown RUN --as inference",
+    *(f"links RUN --by {key}" for key in ("link", "pair,method", "route", "stage", "iteration")),
+    "links RUN --counters",
+    "links RUN --by method --parameters 60M --bytes all_reduce=25MB",
+    "collectives RUN",
+    "collectives RUN --by collective,stage,rank",
+    "latency RUN",
+    "latency RUN --buckets class --measure span",
+    *(f"latency RUN --what {what}" for what in ("histogram", "pointer-queries", "staging")),
+    *(f"memory RUN --what {what}" for what in ("use", "extra", "growth")),
+    "memory RUN --what largest-batch --capacity 16GiB",
+    "study RUN",
+    "scaling RUN --images 256K",
+    "overhead RUN",
+    "overhead RUN --api",
+    "overhead RUN --profiler",
+    "info RUN",
+    "info RUN --stages",
+    "info RUN --clocks",
+    "runs show RUN",
+    "topology show RUN",
+    "topology check RUN",
+]  # fmt: skip
+OF_PAIR = [
+    *(f"compare RUN OTHER --by {key}" for key in (
+        "stage", "step", "kind", "kernel", "range", "device,rank", "collective", "api", "link",
+        "memory",
+    )),
+    "compare RUN OTHER --skip 1 --anyway --match-names",
+    "compare RUN OTHER --fail-above 5%",
+    "latency RUN --against OTHER",
+    "study RUN OTHER",
+    "scaling RUN OTHER",
+    "overhead RUN OTHER",
+]  # fmt: skip
+OF_STORE = [
+    "runs", "study", "scaling", "overhead", "topology list", "topology show dgx1v --what routes",
+    'sql @latest "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"', "nonsense",
+    "record --study dgx1", *(f"{each} --help" for each in (
+        "", "breakdown", "compare", "links", "collectives", "latency", "memory", "study",
+        "scaling", "overhead", "info", "sql", "runs", "topology", "ingest", "record",
+    )),
+]  # fmt: skip
+
+
+class _Terminal(io.TextIOWrapper):
+    """A standard output that passes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def outputs(store: Path) -> list[str]:
+    """Return the commands, without their formats."""
+    names = sorted(run.name for run in Store.discover(store).runs())
+    told = [line.replace("RUN", name) for name in names for line in OF_RUN]
+    pairs = itertools.pairwise(names)
+    told += [line.replace("RUN", a).replace("OTHER", b) for a, b in pairs for line in OF_PAIR]
+    return [*told, *OF_STORE]
+
+
+def write(folder: Path, store: Path, only: str) -> None:
+    """Write one file per command and format."""
+    folder.mkdir(parents=True)
+    os.environ.update(TRACEKIT_STORE=str(store), COLUMNS=str(WIDTH), LINES="50")
+    told = [
+        line if form is None else f"{line} --format {form}"
+        for line in outputs(store)
+        for form in (FORMATS if "--help" not in line and line != "nonsense" else (None,))
+    ]
+    told = [line for line in told if re.search(only, line)]
+    with ProcessPoolExecutor(2) as pool:
+        list(pool.map(_write_one, told, itertools.repeat(folder), chunksize=16))
+
+
+def _write_one(line: str, folder: Path) -> None:
+    raw = io.BytesIO()
+    out, error = _Terminal(raw, "utf-8", write_through=True), io.StringIO()
+    code: object = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            app(shlex.split(line), prog_name="tracekit")
+        except SystemExit as stop:
+            code = stop.code
+    name = re.sub(r"[^A-Za-z0-9_.,-]+", " ", line).strip()[:200]
+    text = f"{line}\nexit {code}\n{error.getvalue()}\n".encode()
+    (folder / name).write_bytes(text + raw.getvalue())
+
+
+def compare(before: Path, after: Path) -> int:
+    """List what differs, and return how many outputs do."""
+    names = sorted(path.name for path in after.iterdir())
+    different = [
+        name for name in names
+        if not (before / name).exists()
+        or not filecmp.cmp(before / name, after / name, shallow=False)
+    ]  # fmt: skip
+    print(*different, sep="\n")
+    print(f"{len(different)} of {len(names)} outputs differ", file=sys.stderr)
+    return len(different)
+
+
+def main() -> int:
+    """Run the command line of this script."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    writing = commands.add_parser("write")
+    writing.add_argument("folder", type=Path)
+    writing.add_argument("--store", type=Path, required=True)
+    writing.add_argument("--only", default="")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    given = parser.parse_args()
+    if given.command == "write":
+        write(given.folder.resolve(), given.store.resolve(), given.only)
+        return 0
+    return min(1, compare(given.before, given.after))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
