@@ -17,32 +17,27 @@ import tracekit
 from tracekit import errors
 
 PACKAGE = Path(tracekit.__file__).parent
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 PUBLIC = {
     "tracekit": """
-        Run RunRecord Store TracekitError __version__ compare ingest memory_points open select_runs
-        study
+        Answer Run RunRecord Store TracekitError __version__ compare ingest memory memory_points
+        open overhead scaling select_runs study
     """,
     "tracekit.analysis": """
-        API_KEYS COMPARE_KEYS KEYS LINK_KEYS BatchScope Comparison Limit Traffic align
-        aligned api_by_run api_calls api_calls_with_meta basis_of batch_label breakdown
-        breakdown_for_people breakdown_meta breakdown_with_meta capabilities check_limit
-        clock_evidence collective_calls collectives collectives_meta
-        collectives_with_meta communicators comparability compare confusion
-        copy_transfers crossings epoch_bytes epoch_time expected_traffic features
-        identify idle_ranges images_per_step iterations_per_epoch largest_batch latency
-        latency_meta latency_speedup link_counters link_timeline links memory_at
-        memory_extra memory_growth memory_use memory_use_with_meta message_histogram
-        nccl_calls normalised_name overhead overhead_matrix overhead_meta parse_keys
-        parse_link_keys pointer_queries pointer_queries_meta profiler_overhead
-        projected_ranges query range_paths read_memory_table read_times scaling
-        scaling_meta share_meaning speedup_by_class staging staging_calls study
-        study_row study_stages summarise traffic_root verdict_evidence verdict_meta
-        with_routes
+        BatchScope Buckets Comparison Measure ScalingMode ScalingTime Traffic align
+        aligned api_by_run api_calls basis_of batch_label breakdown capabilities
+        check_limit clock_evidence collective_calls collectives communicators compare
+        confusion epoch_bytes epoch_time features identify idle_ranges images_per_step
+        iterations_per_epoch largest_batch latency latency_speedup links memory_extra
+        memory_growth memory_use message_histogram overhead overhead_matrix
+        pointer_queries profiler_overhead projected_ranges query range_paths
+        read_memory_table read_times scaling staging study study_row study_stages
+        summarise verdict_evidence verdict_meta
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
-    "tracekit.cli": "app main",
+    "tracekit.cli": "Judged app command main",
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
         bus_factor find_machine find_rings is_topology link_table load_preset machine_of
@@ -53,16 +48,16 @@ PUBLIC = {
     "tracekit.model": """
         CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES
         EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES HOST ITERATIONS KERNEL_KINDS KEYS
-        KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS PATHS
-        PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES REPORTS STAGE
-        STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS TRANSFERS
-        UNMATCHED VERDICT VERDICTS Clock Column Maker PathTree Place PolarsType Recording
-        Stream Table Trace TraceWriter combine covered_by in_any layered_lengths
-        layers_down missing_files path_number path_texts replace_table same_machine
-        union_length with_one_tree
+        KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS
+        PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES
+        REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
+        TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathTree
+        Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
+        covered_by in_any layered_lengths layers_down missing_files path_number
+        path_texts replace_table same_machine traits union_length with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
+        ACCENT ANSWER_COLOURS FACE IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
         colour_of comparison_figure figure_layout figure_text heat_figure
         histogram_figure html latency_figure machine_figure matrix_figure memory_figure
         memory_fit_figure overhead_figure printable records save_figure scaling_figure
@@ -74,7 +69,9 @@ PUBLIC = {
         is_python load_study perform plan profile_command reports_in split study_names trace_names
         unfinished
     """,
-    "tracekit.sources": "Progress check_readable content_files open_report read read_smi",
+    "tracekit.sources": """
+        FORMATS Format Opening check_readable content_files open_report read read_smi
+    """,
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
@@ -91,6 +88,8 @@ EVERYWHERE = {
     "errors",
     "_files",
     "_labels",
+    "_lazily",
+    "_progress",
     "_resources",
     "_ahead",
     "_compiled",
@@ -163,12 +162,17 @@ def test_errors_are_the_tree_that_their_module_draws() -> None:
 
 def _loaded_by(statement: str) -> set[str]:
     """Return the packages that a fresh interpreter holds after a statement."""
-    program = f"import sys; {statement}; print(*(name.partition('.')[0] for name in sys.modules))"
+    return {name.partition(".")[0] for name in _modules_after(statement)}
+
+
+def _modules_after(statement: str) -> set[str]:
+    """Return the modules that a fresh interpreter holds after a statement."""
+    program = f"import sys; {statement}; print(); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("statement", ["import tracekit", "import tracekit.cli"])
@@ -188,7 +192,24 @@ def test_importing_is_cheap(statement: str) -> None:
 @pytest.mark.slow
 def test_a_name_is_loaded_when_it_is_used() -> None:
     assert "polars" not in _loaded_by("import tracekit; tracekit.TracekitError")
-    assert "polars" in _loaded_by("import tracekit.analysis")
+    assert "polars" not in _loaded_by("import tracekit.analysis")
+    assert "polars" in _loaded_by("import tracekit.analysis; tracekit.analysis.breakdown")
+
+
+NEVER = {"plotly", "networkx", "scipy", "numba", "dask", "adbc_driver_sqlite", "nanoarrow"}
+"""What no breakdown by stage of a stored run takes."""
+
+
+def test_a_breakdown_loads_what_it_takes(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", name="ddp", store=store)
+    tracekit.ingest(SAMPLES / "p2p_2gpu_start_end.sqlite", name="p2p", store=store)
+    asked = "from tracekit.cli import app; app({}, standalone_mode=False)"
+    words = ["breakdown", "ddp", "--store", str(store)]
+    assert _loaded_by(asked.format(words)) & NEVER == set()
+    words = ["compare", "ddp", "p2p", "--store", str(store)]
+    assert _loaded_by(asked.format(words)) & (NEVER - {"scipy"}) == set()
+    assert "scipy.stats" not in _modules_after(asked.format(words))
 
 
 def _imports(file: Path) -> Iterator[str]:
@@ -218,6 +239,16 @@ def test_imports_follow_the_design(name: str) -> None:
             assert other in MAY_IMPORT[part] | EVERYWHERE, f"{name} imports {imported}"
         is_package = (PACKAGE / other).is_dir()
         assert not (is_package and rest.startswith("_")), f"{name} imports {imported}, private"
+
+
+def test_the_readme_prints_the_rule_of_imports() -> None:
+    rule = [
+        f"    {part}: {', '.join(sorted(may, key=list(MAY_IMPORT).index)) or '-'}"
+        for part, may in MAY_IMPORT.items()
+        if part not in EVERYWHERE
+    ]
+    readme = (PACKAGE.parent / "README.md").read_text()
+    assert "\n".join(rule) in readme
 
 
 def test_the_design_names_parts_that_exist() -> None:

@@ -14,7 +14,7 @@ from nsys_builder import NsysBuilder, schema_versions
 from trace_builder import default_rules
 
 import tracekit as tk
-from tracekit.analysis import breakdown_with_meta, collective_calls, latency, study_row
+from tracekit.analysis import breakdown, collective_calls, latency, study_row
 from tracekit.attribution import attribute
 from tracekit.model import Trace
 from tracekit.sources import read
@@ -71,7 +71,8 @@ def test_nothing_tells_where_they_were_recorded(name: str) -> None:
     ],
 )
 def test_stages_and_iterations(name: str, processes: int, stages: dict[str, int]) -> None:
-    table, meta = breakdown_with_meta(_trace(name))
+    answer = breakdown(_trace(name))
+    table, meta = answer.rows, answer.meta
     found = dict(table.select(pl.col("stage").cast(pl.String), "ranges").iter_rows())
     found["WU"] = stages["WU"]  # of what is inside of it, see below
     assert found == stages
@@ -121,7 +122,7 @@ def test_latency_by_size(jobs: dict[str, tk.Run]) -> None:
     """Of each size 10 calls and 3 of warm-up; a ping-pong sends and receives on both ranks."""
     calls = collective_calls(jobs["mpi_latency"].trace)
     assert calls["match"].null_count() == 0
-    table = latency(calls, buckets="exact").filter(
+    table = latency(calls, buckets="exact").rows.filter(
         pl.col("operation").is_in(["all_reduce", "broadcast"])
     )
     sizes = [4 << power for power in range(21)]

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
 def test_in_a_notebook_it_is_its_breakdown(
     run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = html(run.breakdown(), run.breakdown_meta(), "ddp")
+    expected = html(run.breakdown(), run.breakdown.answer().meta, "ddp · time by stage")
     assert "share: exposed_ns / window_ns" in expected
     times: list[object] = []
     hand_out = _breakdown.hand_out
@@ -42,7 +42,8 @@ def test_without_gpu_work_and_ranges_it_is_what_the_run_holds(
     absent = {name: run.trace.read(name).clear() for name in ("ops", "ranges")}
     empty = run.trace.with_tables(absent)
     monkeypatch.setitem(vars(run), "trace", empty)
-    assert run._repr_html_() == html(run.info(), {}, "ddp")
+    told = run.info.answer()
+    assert run._repr_html_() == html(told.rows, told.meta, "ddp · what it holds")
 
 
 def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
@@ -54,8 +55,62 @@ def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
     texts = run.table("path_texts").collect()
     assert texts.height == run.table("paths").collect().height > 0
     assert run.sql("SELECT path, text FROM path_texts ORDER BY path").equals(texts)
-    with pytest.raises(tracekit.TracekitError, match=r"'copies': .*memory, machine, transfers"):
+    with pytest.raises(tracekit.TracekitError, match=r"'copies': .*memory, .*machine, transfers"):
         run.table("copies")
     assert run.links("pair").is_empty()
     assert run.links("method", topology="pcie-4").height == 2
     assert run.collectives("collective")["count"].sum() == 20
+
+
+def test_every_question_has_its_rows_and_its_answer(run: tracekit.Run) -> None:
+    for name, options in {
+        "breakdown": {"by": "kernel"},
+        "links": {"by": "pair"},
+        "collectives": {"by": "collective"},
+        "latency": {"buckets": "class"},
+        "memory": {"what": "use"},
+        "overhead": {"api": True},
+        "info": {},
+        "confusion": {},
+        "clocks": {},
+        "sql": {"query": "SELECT count(*) AS n FROM ops"},
+    }.items():
+        question = getattr(run, name)
+        answer = question.answer(**options)
+        assert isinstance(answer, tracekit.Answer)
+        assert question(**options).equals(answer.rows)
+        assert answer.command.partition(" ")[0] == {"confusion": "info", "clocks": "info"}.get(
+            name, name
+        )
+        assert "<table" in (answer._repr_html_() or "")
+        assert question.__doc__
+
+
+def test_questions_to_several_runs(run: tracekit.Run) -> None:
+    for question in (tracekit.study, tracekit.scaling, tracekit.memory):
+        assert question([run]).equals(question.answer([run]).rows)
+    with pytest.raises(tracekit.TracekitError, match="no run of the method 'p2p'"):
+        tracekit.overhead([run])
+    with pytest.raises(tracekit.TracekitError, match="'speed' is not known of memory"):
+        tracekit.memory([run], what="speed")
+
+
+def test_a_comparison_is_an_answer(run: tracekit.Run) -> None:
+    found = tracekit.compare(run, run, by="step")
+    assert found.rows.equals(found.contributions)
+    assert found.table is found.rows
+    html_of = found._repr_html_() or ""
+    assert "ddp → ddp · by step" in html_of
+    assert found.figure().data
+    assert found.figure("changes").data
+
+
+def test_figures_of_answers(run: tracekit.Run) -> None:
+    links = run.links.answer(sizes={"all_reduce": 25_000_000})
+    for name in ("matrix", "drawing", "timeline"):
+        assert links.figure(name).layout.title.text
+    assert tracekit.study.answer([run]).figure().data
+    with pytest.raises(tracekit.TracekitError, match=r"no figure 'map' .*: there is matrix, draw"):
+        links.figure("map")
+    with pytest.raises(tracekit.TracekitError, match="leave it out"):
+        run.latency.answer(what="staging").figure()

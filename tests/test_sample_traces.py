@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from trace_builder import default_rules
 
-from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.analysis import breakdown
 from tracekit.attribution import attribute
 from tracekit.model import Trace
 from tracekit.sources import read
@@ -131,22 +131,22 @@ def test_how_the_stages_were_found(name: str, sources: set[str]) -> None:
 def test_times_add_up_on_each_device(name: str) -> None:
     trace = _trace(name)
     for skip in (0, 1, 5):
-        stages = breakdown(trace, "stage,device", skip=skip)
-        devices = breakdown(trace, "device", skip=skip)
+        stages = breakdown(trace, "stage,device", skip=skip).rows
+        devices = breakdown(trace, "device", skip=skip).rows
         exposed = stages.group_by("device").agg(pl.col("exposed_ns").sum())
         sums = devices.join(exposed, on="device")
         assert sums.height == devices.height > 0
         assert (sums["exposed_ns"] + sums["idle_ns"]).equals(sums["window_ns"])
-        assert breakdown_meta(trace, skip=skip)["window_ns"] == sums["window_ns"].sum()
-    assert breakdown(trace)["ops"].sum() == _truth(name).height
+        assert breakdown(trace, skip=skip).meta["window_ns"] == sums["window_ns"].sum()
+    assert breakdown(trace).rows["ops"].sum() == _truth(name).height
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_skipped_iterations_are_the_first(name: str) -> None:
-    table = breakdown(_trace(name), "iteration", skip=2)
+    table = breakdown(_trace(name), "iteration", skip=2).rows
     number = 12 if name == "p2p_4gpu_star" else 6
     assert [n for n in table["iteration"] if n is not None] == list(range(2, number))
-    assert breakdown_meta(_trace(name), skip=2)["iterations"] == number - 2
+    assert breakdown(_trace(name), skip=2).meta["iterations"] == number - 2
 
 
 def _content(path: Path) -> dict[str, object]:

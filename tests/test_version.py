@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -70,5 +71,8 @@ def test_what_is_not_installed_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
+    module = importlib.import_module("tracekit._version")
     monkeypatch.setattr(metadata, "version", absent)
-    assert tracekit.__version__ == "0+unknown"
+    assert importlib.reload(module).__version__ == "0+unknown"
+    monkeypatch.undo()
+    assert importlib.reload(module).__version__ == tracekit.__version__

@@ -10,31 +10,39 @@ are loaded when they are first used, so that ``import tracekit`` costs next to n
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__: str
+from tracekit._lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit._memories import memory, memory_points
     from tracekit._run import Run, ingest, open
-    from tracekit._studies import compare, memory_points, select_runs, study
+    from tracekit._studies import compare, overhead, scaling, select_runs, study
+    from tracekit._version import __version__
     from tracekit.errors import TracekitError
+    from tracekit.model import Answer
     from tracekit.store import RunRecord, Store
 
 _HOMES = {
+    "__version__": "tracekit._version",
+    "Answer": "tracekit.model",
     "Run": "tracekit._run",
     "RunRecord": "tracekit.store",
     "Store": "tracekit.store",
     "TracekitError": "tracekit.errors",
     "compare": "tracekit._studies",
     "ingest": "tracekit._run",
-    "memory_points": "tracekit._studies",
+    "memory": "tracekit._memories",
+    "memory_points": "tracekit._memories",
     "open": "tracekit._run",
+    "overhead": "tracekit._studies",
+    "scaling": "tracekit._studies",
     "select_runs": "tracekit._studies",
     "study": "tracekit._studies",
 }
 
 __all__ = [
+    "Answer",
     "Run",
     "RunRecord",
     "Store",
@@ -42,30 +50,14 @@ __all__ = [
     "__version__",
     "compare",
     "ingest",
+    "memory",
     "memory_points",
     "open",
+    "overhead",
+    "scaling",
     "select_runs",
     "study",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _installed_version()
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def _installed_version() -> str:
-    """Return the version that git's tags gave when this was installed."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - seldom asked for
-
-    try:
-        return version("tracekit")
-    except PackageNotFoundError:  # run from its source tree
-        return "0+unknown"
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+StrPath = str | os.PathLike[str]
+"""How callers may name a file."""
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is either there as a whole or as it was before."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit._ahead import cores
+from tracekit._progress import Progress, ReportProgress
 from tracekit.errors import InputError, UsageError
 from tracekit.store import (
     Made,
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
     from tracekit.store import Executor
 
-Progress = Callable[[str, int, int], None]
-"""Told a step, how much of it is done, and how much there is."""
-ReportProgress = Callable[[Path, str, int, int], None]
-"""Told the same of one of several files; when it is through, with no step's name."""
 OnError = str | Callable[[Path, InputError], None]
 
 _FORMAT = 6

@@ -8,9 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tracekit._ingest import OnError, Progress, ReportProgress, Request, add_run, content_digest
+from tracekit import _questions
+from tracekit._files import StrPath
+from tracekit._ingest import OnError, Request, add_run, content_digest
+from tracekit._progress import Progress, ReportProgress
+from tracekit._question import RunQuestion
 from tracekit.errors import MissingDataError, UnknownRunError
 from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, SummaryValue
 
@@ -19,10 +23,8 @@ if TYPE_CHECKING:
 
     from tracekit.analysis import Traffic
     from tracekit.attribution import Rules
-    from tracekit.machine import Machine, NcclLog, Placed
+    from tracekit.machine import Machine, Placed
     from tracekit.model import Trace
-
-StrPath = str | os.PathLike[str]
 
 
 def _silent(*_: object) -> None:
@@ -44,16 +46,27 @@ class Run:
         parts = [f"{numbers.get(key)} {key}" for key in ("devices", "ops", "iterations")]
         return f"<Run {self.name!r} ({self.id}): {', '.join(parts)}>"
 
-    def _repr_html_(self) -> str:
-        from tracekit.analysis import breakdown_with_meta, share_meaning
-        from tracekit.present import html
-
+    def _repr_html_(self) -> str | None:
         try:
-            rows, meta = breakdown_with_meta(self.trace)
-            meta["share"] = share_meaning("stage")
+            return self.breakdown.answer()._repr_html_()
         except MissingDataError:
-            rows, meta = self.info(), {}
-        return html(rows, meta, self.name)
+            return self.info.answer()._repr_html_()
+
+    breakdown = RunQuestion(_questions.breakdown)
+    links = RunQuestion(_questions.links)
+    collectives = RunQuestion(_questions.collectives)
+    latency = RunQuestion(_questions.latency)
+    info = RunQuestion(_questions.info)
+    confusion = RunQuestion(_questions.confusion)
+    clocks = RunQuestion(_questions.clocks)
+    memory = RunQuestion(_questions.memory)
+    overhead = RunQuestion(_questions.overhead)
+    sql = RunQuestion(_questions.sql)
+
+    @property
+    def reports(self) -> Sequence[Trace]:
+        """The run's tables by report, as they were stored."""
+        return self._reports
 
     @property
     def id(self) -> str:
@@ -105,35 +118,13 @@ class Run:
         UnknownRunError
             If there is no such table.
         """
-        derived = self._derived()
+        derived = self.derived()
         if name in derived:
             return derived[name]().lazy()
         if name not in self.trace.tables:
             names = ", ".join((*self.trace.tables, *derived))
             raise UnknownRunError(f"no table {name!r}", f"there are {names}")
         return self.trace[name]
-
-    def breakdown(
-        self,
-        by: str | Sequence[str] = "stage",
-        *,
-        skip: int = 0,
-        per_iteration: bool = False,
-        inclusive: bool = False,
-        depth: int | None = None,
-    ) -> pl.DataFrame:
-        """Return where GPU time goes; see `tracekit.analysis.breakdown`."""
-        from tracekit.analysis import breakdown
-
-        return breakdown(
-            self.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
-        )
-
-    def breakdown_meta(self, by: str | Sequence[str] = "stage", *, skip: int = 0) -> dict[str, Any]:
-        """Return what `breakdown` is measured against; see `tracekit.analysis.breakdown_meta`."""
-        from tracekit.analysis import breakdown_meta, share_meaning
-
-        return {**breakdown_meta(self.trace, skip=skip), "share": share_meaning(by)}
 
     def machine(self, topology: StrPath | None = None) -> Machine:
         """Return the machine that the run used; see `traffic` for `topology`."""
@@ -179,73 +170,9 @@ class Run:
         """
         from tracekit.analysis import Traffic
 
-        return Traffic(self.trace, self._placed(topology), _log(nccl_log), sizes, ranks)
-
-    def links(self, by: str | Sequence[str] = "link", **options: Any) -> pl.DataFrame:
-        """Return traffic by link and other keys.
-
-        `tracekit.analysis.links` says which columns there are; `options` are those of `traffic`.
-        """
-        return self.traffic(**options).links(by)
-
-    def collectives(
-        self,
-        by: str | Sequence[str] = "library,collective,bytes,communicator",
-        *,
-        nccl_log: Sequence[StrPath] = (),
-        sizes: Mapping[str, int] | None = None,
-    ) -> pl.DataFrame:
-        """Return what collectives cost; see `tracekit.analysis.collectives`."""
-        return self.collectives_with_meta(by, nccl_log=nccl_log, sizes=sizes)[0]
-
-    def collectives_with_meta(
-        self,
-        by: str | Sequence[str] = "library,collective,bytes,communicator",
-        *,
-        nccl_log: Sequence[StrPath] = (),
-        sizes: Mapping[str, int] | None = None,
-    ) -> tuple[pl.DataFrame, dict[str, Any]]:
-        """Return `collectives`, and how much is known of them."""
-        from tracekit.analysis import collectives_with_meta
-
-        return collectives_with_meta(self.trace, by=by, log=_log(nccl_log), sizes=sizes)
-
-    def info(self) -> pl.DataFrame:
-        """Return what the run holds and lacks; see `tracekit.analysis.features`."""
-        from tracekit.analysis import features
-
-        return features(self.trace)
-
-    def info_meta(self) -> dict[str, str | None]:
-        """Return what the run's reports are; see `tracekit.analysis.identify`."""
-        from tracekit.analysis import identify
-
-        return identify(self.trace)
-
-    def verdict_meta(self, *, in_words: bool = True) -> dict[str, Any]:
-        """Return what the run's processes do.
-
-        Returns
-        -------
-        What `tracekit.analysis.verdict_meta` returns, and, if that is wanted in words, sentences of
-        ``evidence``.
-        """
-        from tracekit.analysis import verdict_evidence, verdict_meta
-
-        evidence = verdict_evidence(self.trace) if in_words else []
-        return {**verdict_meta(self.trace), **({"evidence": evidence} if evidence else {})}
-
-    def confusion(self) -> pl.DataFrame:
-        """Return what sources of stages say of the same ops; see `tracekit.analysis.confusion`."""
-        from tracekit.analysis import confusion
-
-        return confusion(self.trace)
-
-    def clocks(self) -> pl.DataFrame:
-        """Return how it is known whose times can be compared; see `analysis.clock_evidence`."""
-        from tracekit.analysis import clock_evidence
-
-        return clock_evidence(self._reports)
+        return Traffic(
+            self.trace, self._placed(topology), _questions.read_log(nccl_log), sizes, ranks
+        )
 
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return the run's size and how much of it is explained."""
@@ -253,19 +180,7 @@ class Run:
 
         return summarise(self.trace)
 
-    def sql(self, query: str) -> pl.DataFrame:
-        """Run a reading SQL statement over the canonical tables.
-
-        Raises
-        ------
-        UsageError
-            If the statement is wrong, or does more than read.
-        """
-        from tracekit.analysis import query as run_query
-
-        return run_query(self.trace, query, self._derived())
-
-    def _derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
+    def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
         from tracekit.analysis import collective_calls, range_paths
 
@@ -283,12 +198,6 @@ def _found_in(report: Trace) -> tuple[str, ...]:
     return stored_findings(
         {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
     )
-
-
-def _log(paths: Sequence[StrPath]) -> NcclLog | None:
-    from tracekit.machine import read_nccl_log
-
-    return read_nccl_log(*map(Path, paths)) if paths else None
 
 
 def ingest(

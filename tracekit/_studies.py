@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tracekit._run as runs
-from tracekit.errors import UsageError
+from tracekit._files import StrPath
+from tracekit._question import Question
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.store import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import BatchScope, Comparison
+    from tracekit.analysis import BatchScope, Comparison, ScalingMode, ScalingTime
+    from tracekit.model import Answer
 
-StrPath = str | os.PathLike[str]
+Reference = StrPath | runs.Run
+"""How a run may be named."""
+_FEW = 4
+"""So many runs are called by their names."""
 
 
 def compare(
@@ -47,10 +53,11 @@ def compare(
         Whether runs that are not comparable get verdicts too.
     """
     from tracekit.analysis import compare as compare_traces
+    from tracekit.present import FACE
 
     moved = (a.traffic(topology=topology), b.traffic(topology=topology)) if "link" in by else None
     names = (a.name, b.name) if a.name != b.name else ("A", "B")
-    return compare_traces(
+    found = compare_traces(
         a.trace,
         b.trace,
         by,
@@ -61,10 +68,17 @@ def compare(
         labels=(a.labels, b.labels),
         anyway=anyway,
     )
+    warned = [f"{run.name}: {text}" for run in (a, b) for text in run.warnings]
+    return replace(
+        found.saying(warnings=warned),
+        title=f"{a.name} → {b.name} · {found.title}",
+        source=(a.name, b.name),
+        face=FACE,
+    )
 
 
 def select_runs(
-    references: Sequence[StrPath] = (),
+    references: Sequence[Reference] = (),
     *,
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
@@ -74,7 +88,7 @@ def select_runs(
     Parameters
     ----------
     references
-        Names of runs, beginnings of ids, ``@latest``, or trace files.
+        Runs; or their names, beginnings of ids, ``@latest``, or trace files.
     where
         Labels that all runs of the study carry. Without references and labels, all runs of the
         store are meant.
@@ -84,7 +98,10 @@ def select_runs(
     UsageError
         If there is no such run.
     """
-    named = [runs.open(reference, store=store) for reference in references]
+    named = [
+        reference if isinstance(reference, runs.Run) else runs.open(reference, store=store)
+        for reference in references
+    ]
     if references and not where:
         return named
     place = Store.discover(None if store is None else Path(store))
@@ -99,16 +116,17 @@ def select_runs(
     return [*named, *labelled]
 
 
+@Question
 def study(
-    references: Sequence[StrPath] = (),
+    references: Sequence[Reference] = (),
     *,
     where: Mapping[str, str] | None = None,
     table: StrPath | None = None,
     skip: int = 0,
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
-) -> pl.DataFrame:
-    """Return the table of a study, one row per run; see `tracekit.analysis.study_row`.
+) -> Answer:
+    """List runs as a study, one row per run; see `tracekit.analysis.study_row`.
 
     Parameters
     ----------
@@ -126,21 +144,117 @@ def study(
     UsageError
         If some runs hold GPU work and others none: their times are not set against each other.
     """
-    return study_with_meta(
-        references, where=where, table=table, skip=skip, batch_scope=batch_scope, store=store
-    )[0]
+    import polars.selectors as cs
+
+    from tracekit.analysis import study_stages
+    from tracekit.model import Answer
+
+    rows, verdicts = _studied(references, where, table, skip, batch_scope, store)
+    people = rows.drop("devices", cs.ends_with("_total_ns"))
+    if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
+        people = people.drop("window_ns")
+    found = Answer(
+        rows=rows,
+        meta={"runs": rows.height, "skip": skip, "batch_scope": batch_scope, **_per(rows)},
+        title="study",
+        tables={"stages": study_stages(rows, apart=bool(references))},
+        people=people,
+        empty="no runs",
+        command="study",
+        figures={"figure": "stages"},
+    )
+    return _shown(found.saying(**verdicts), rows)
 
 
-def study_with_meta(
-    references: Sequence[StrPath] = (),
+@Question
+def scaling(
+    references: Sequence[Reference] = (),
     *,
     where: Mapping[str, str] | None = None,
     table: StrPath | None = None,
+    mode: ScalingMode = "strong",
+    images: int | None = None,
+    time: ScalingTime | None = None,
+    value: str = "speedup",
     skip: int = 0,
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
+) -> Answer:
+    """List speedup, efficiency and throughput by number of GPUs; see `analysis.scaling`.
+
+    Parameters
+    ----------
+    references, where, table, skip, batch_scope
+        As for `study`.
+    mode, images, time
+        As for `tracekit.analysis.scaling`.
+    value
+        What the figure shows: ``speedup`` or ``efficiency``.
+    """
+    from tracekit.analysis import scaling
+
+    study, verdicts = _studied(references, where, table, skip, batch_scope, store)
+    found = scaling(
+        study, mode=mode, images=images, batch_scope=batch_scope, time=time, apart=bool(references)
+    )
+    per = _per(study) if found.meta["time"] == "step" else {}
+    drawn = replace(found.saying(**verdicts, **per), figures={"figure": value})
+    return _shown(drawn, study)
+
+
+@Question
+def overhead(
+    references: Sequence[Reference] = (),
+    *,
+    where: Mapping[str, str] | None = None,
+    table: StrPath | None = None,
+    baseline: str = "p2p",
+    as_matrix: bool = False,
+    api: bool = False,
+    profiler: bool = False,
+    skip: int = 0,
+    store: StrPath | None = None,
+) -> Answer:
+    """List what a way to communicate costs beside another; see `tracekit.analysis.overhead`.
+
+    Parameters
+    ----------
+    references, where, table, skip
+        As for `study`.
+    baseline
+        The method to hold others against.
+    as_matrix
+        Lay it out as a column per batch.
+    api, profiler
+        List calls of the CUDA API by run and method instead, or what the profiler itself took.
+    """
+    from tracekit.analysis import overhead, overhead_matrix
+
+    if api or profiler:
+        if table is not None:
+            raise UsageError(
+                "calls and the profiler's time are of runs", "leave out --api and --profiler"
+            )
+        chosen = select_runs(references, where=where, store=store)
+        return _api(chosen) if api else _profiler(chosen)
+    study, verdicts = _studied(references, where, table, skip, "gpu", store)
+    found = overhead(study, baseline=baseline, apart=bool(references)).saying(**verdicts)
+    drawn = replace(found, tables={"overheads": found.rows})
+    if as_matrix:
+        return _shown(replace(drawn, rows=overhead_matrix(found.rows), people=None), study)
+    is_of_steps = set(found.rows["time"].drop_nulls()) == {"step"}
+    return _shown(drawn.saying(**(_per(study) if is_of_steps else {})), study)
+
+
+def _studied(
+    references: Sequence[Reference],
+    where: Mapping[str, str] | None,
+    table: StrPath | None,
+    skip: int,
+    batch_scope: BatchScope,
+    store: StrPath | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `study`, and ``verdicts``, what the processes of each run do; of a table nothing."""
+    """Return the table of a study, and what the processes of each run do; of a table nothing."""
     from tracekit import analysis
 
     if table is not None:
@@ -158,45 +272,72 @@ def study_with_meta(
 
 def verdicts_of(chosen: Sequence[runs.Run]) -> dict[str, Any]:
     """Return as ``verdicts`` what the processes of each run do, by the run's name."""
-    return {"verdicts": {run.name: run.verdict_meta(in_words=False) for run in chosen}}
+    from tracekit.analysis import verdict_meta
+
+    return {"verdicts": {run.name: verdict_meta(run.trace) for run in chosen}}
 
 
-def memory_points(chosen: Sequence[runs.Run], samples: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return the memory of each GPU of several runs, for what is compared between them.
+def _shown(answer: Answer, study: pl.DataFrame) -> Answer:
+    """Return an answer that is made of a study, to be looked at."""
+    from tracekit.present import FACE
 
-    Returns
-    -------
-    ``run, network, batch, method`` (labels), ``gpu`` and the columns of
-    `tracekit.analysis.memory_use`.
-    """
-    return memory_points_with_meta(chosen, samples)[0]
+    return replace(answer, source=_of_runs(study), face=FACE)
 
 
-def memory_points_with_meta(
-    chosen: Sequence[runs.Run], samples: pl.DataFrame | None = None
-) -> tuple[pl.DataFrame, dict[str, dict[str, Any]]]:
-    """Return `memory_points`, and by run's name what is not known of its memory."""
+def _per(study: pl.DataFrame) -> dict[str, str]:
+    """Say what times of steps are means over, where there are any."""
+    if not study["step_ns"].count():
+        return {}
+    return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
+
+
+def _of_runs(study: pl.DataFrame) -> str:
+    """Say which runs a figure is of, by name where they are few, and what was measured."""
+    names = study["run"].drop_nulls().to_list()
+    told = ", ".join(names) if names and len(names) <= _FEW else f"{study.height:,} runs"
+    known = set(study["basis"].drop_nulls())
+    measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
+    return told + "".join(measured[basis] for basis in sorted(known))
+
+
+def _api(chosen: Sequence[runs.Run]) -> Answer:
+    from tracekit.analysis import api_by_run, api_calls
+    from tracekit.model import Answer
+    from tracekit.present import FACE
+
+    tables: dict[str, pl.DataFrame | None] = {}
+    for run in chosen:
+        try:
+            tables[run.name] = api_calls(run.trace).rows
+        except MissingDataError:
+            tables[run.name] = None
+    methods = {run.name: run.labels.get("method") for run in chosen}
+    rows = api_by_run(tables, methods)
+    return Answer(
+        rows=rows,
+        meta=verdicts_of(chosen),
+        title="CUDA API calls by run",
+        command="overhead",
+        face=FACE,
+    )
+
+
+def _profiler(chosen: Sequence[runs.Run]) -> Answer:
     import polars as pl
 
-    from tracekit.analysis import memory_use_with_meta
+    from tracekit.analysis import profiler_overhead
+    from tracekit.model import Answer
+    from tracekit.present import FACE
 
-    found = {run.name: memory_use_with_meta(run.trace, samples) for run in chosen}
-    points = pl.concat(
-        found[run.name][0].select(
-            *_labelled(run), pl.col("device").cast(pl.Int64).alias("gpu"), pl.all()
-        )
+    rows = pl.concat(
+        profiler_overhead(run.trace).select(pl.lit(run.name).alias("run"), pl.all())
         for run in chosen
     )
-    return points, {name: meta for name, (_, meta) in found.items()}
-
-
-def _labelled(run: runs.Run) -> list[pl.Expr]:
-    """Return a run's name, and what its labels say of it, as columns."""
-    import polars as pl
-
-    from tracekit.analysis import batch_label
-
-    words = {"run": run.name, **{key: run.labels.get(key) for key in ("network", "method")}}
-    batch = pl.lit(batch_label(run.labels, run.name), pl.Int64)
-    return [*(pl.lit(word, pl.String).alias(key) for key, word in words.items()),
-            batch.alias("batch")]  # fmt: skip
+    return Answer(
+        rows=rows,
+        meta=verdicts_of(chosen),
+        title="time of the profiler",
+        empty="none was recorded",
+        command="overhead",
+        face=FACE,
+    )

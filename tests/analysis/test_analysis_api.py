@@ -13,7 +13,6 @@ from trace_builder import TraceBuilder
 from tracekit.analysis._api import (
     api_by_run,
     api_calls,
-    api_calls_with_meta,
     profiler_overhead,
 )
 from tracekit.errors import MissingDataError, UsageError
@@ -50,7 +49,7 @@ def _shares() -> Trace:
 
 
 def test_shares_of_calls() -> None:
-    found = _rounded(api_calls(_shares()))
+    found = _rounded(api_calls(_shares()).rows)
     assert found.columns == [
         "name", "calls", "total_ns", "mean_ns", "min_ns", "p50_ns", "max_ns", "share", "busy_ns",
         "wall_share",
@@ -72,7 +71,8 @@ def test_wall_time_is_each_threads_own() -> None:
         ("cudaMalloc", 0, 10, 0), ("cudaFree", 90, 100, 0), ("cudaMalloc", 50, 60, 1),
         ("cudaFree", 120, 150, 1),
     )  # fmt: skip
-    found, meta = api_calls_with_meta(trace)
+    answer = api_calls(trace)
+    found, meta = answer.rows, answer.meta
     assert found.select("name", "total_ns", "wall_share").rows() == [
         ("cudaFree", 40, 0.2), ("cudaMalloc", 20, 0.1),
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_wall_time_is_each_threads_own() -> None:
         "calls": 4, "threads": 2, "total_ns": 60, "busy_ns": 60, "wall_ns": 200, "nested": 0,
         "warnings": [],
     }  # fmt: skip
-    by_thread = api_calls(trace, "thread,name")
+    by_thread = api_calls(trace, "thread,name").rows
     assert by_thread.select("pid", "tid", "name", "share", "wall_share").rows() == [
         (100, 1001, "cudaFree", 0.5, 0.3),
         (100, 1000, "cudaFree", 1 / 6, 0.1),
@@ -91,7 +91,7 @@ def test_wall_time_is_each_threads_own() -> None:
 
 def test_waiting_on_several_threads_is_no_more_than_all_of_their_time() -> None:
     trace = _trace(*(("cudaStreamSynchronize", 0, 100, thread) for thread in range(4)))
-    found = api_calls(trace)
+    found = api_calls(trace).rows
     assert found.select("total_ns", "busy_ns", "wall_share").rows() == [(400, 400, 1.0)]
 
 
@@ -100,7 +100,8 @@ def test_a_call_within_a_call_takes_no_time_of_its_own() -> None:
         ("cudaLaunchKernel", 0, 100, 0), ("cuLaunchKernel", 10, 90, 0),
         ("cudaLaunchKernel", 100, 200, 0),
     )  # fmt: skip
-    found, meta = api_calls_with_meta(trace)
+    answer = api_calls(trace)
+    found, meta = answer.rows, answer.meta
     assert found.select("name", "total_ns", "busy_ns", "wall_share").rows() == [
         ("cudaLaunchKernel", 200, 200, 1.0), ("cuLaunchKernel", 80, 80, 0.4),
     ]  # fmt: skip
@@ -111,26 +112,26 @@ def test_a_call_within_a_call_takes_no_time_of_its_own() -> None:
         1,
     )
     assert "1 of 3 calls lie within another call" in meta["warnings"][0]
-    kinds = api_calls(trace, ["api"]).select("api", "calls", "busy_ns").rows()
+    kinds = api_calls(trace, ["api"]).rows.select("api", "calls", "busy_ns").rows()
     assert kinds == [("runtime", 2, 200), ("driver", 1, 80)]
 
 
 def test_a_call_of_the_same_function_within_itself_is_busy_once() -> None:
     trace = _trace(("cudaFree", 0, 100, 0), ("cudaFree", 20, 50, 0))
-    assert api_calls(trace).select("total_ns", "busy_ns").rows() == [(130, 100)]
+    assert api_calls(trace).rows.select("total_ns", "busy_ns").rows() == [(130, 100)]
 
 
 def test_processes() -> None:
     trace = _trace(("cudaFree", 0, 100, 0), ("cudaFree", 0, 300, 10), ("nvmlInit", 300, 400, 10))
-    found = api_calls(trace, "process")
+    found = api_calls(trace, "process").rows
     assert found.select("pid", "calls", "total_ns", "share", "wall_share").rows() == [
         (101, 2, 400, 0.8, 1.0), (100, 1, 100, 0.2, 1.0),
     ]  # fmt: skip
-    assert api_calls(trace, "api")["api"].to_list() == ["runtime", "other"]
+    assert api_calls(trace, "api").rows["api"].to_list() == ["runtime", "other"]
 
 
 def test_calls_without_length() -> None:
-    found = api_calls(_trace(("cudaFree", 5, 5, 0)))
+    found = api_calls(_trace(("cudaFree", 5, 5, 0))).rows
     assert found.select("total_ns", "share", "wall_share").rows() == [(0, None, None)]
 
 
@@ -160,7 +161,8 @@ _CALLS = st.lists(
 @given(_CALLS)
 def test_against_counting_each_nanosecond(spans: list[tuple[str, int, int, int]]) -> None:
     calls = [(name, start, start + length, thread) for name, start, length, thread in spans]
-    found, meta = api_calls_with_meta(_trace(*calls))
+    answer = api_calls(_trace(*calls))
+    found, meta = answer.rows, answer.meta
     walls: dict[int, list[int]] = {}
     for _, start, end, thread in calls:
         walls.setdefault(thread, []).extend((start, end))
@@ -182,8 +184,8 @@ def test_against_counting_each_nanosecond(spans: list[tuple[str, int, int, int]]
 
 
 def test_runs_beside_each_other() -> None:
-    one = api_calls(_trace(("cudaFree", 0, 30, 0), ("cudaMalloc", 30, 100, 0)))
-    two = api_calls(_trace(("cudaFree", 0, 90, 0), ("cuInit", 90, 100, 0)))
+    one = api_calls(_trace(("cudaFree", 0, 30, 0), ("cudaMalloc", 30, 100, 0))).rows
+    two = api_calls(_trace(("cudaFree", 0, 90, 0), ("cuInit", 90, 100, 0))).rows
     tables = {"p": two, "n": one, "x": None}
     found = _rounded(api_by_run(tables, {"n": "nccl", "p": "p2p"}))
     assert found.select("name", "run", "method", "calls", "total_ns", "share", "max_ns").rows() == [

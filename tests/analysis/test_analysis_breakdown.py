@@ -8,15 +8,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import (
-    KEYS,
-    breakdown,
-    breakdown_for_people,
-    breakdown_meta,
-    breakdown_with_meta,
-    parse_keys,
-    share_meaning,
-)
+from tracekit.analysis import breakdown, share_meaning
+from tracekit.analysis._keys import KEYS, parse_keys
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
@@ -55,7 +48,7 @@ def training() -> Trace:
 
 
 def test_stages_of_a_training_step(training: Trace) -> None:
-    table = _rounded(breakdown(training))
+    table = _rounded(breakdown(training).rows)
     assert table.columns == ["stage", "ops", "busy_ns", "exposed_ns", "overlap_ns", "share"]
     assert table.rows() == [
         ("FP", 1, 20 * US, 20 * US, 0, 0.2),
@@ -68,7 +61,7 @@ def test_stages_of_a_training_step(training: Trace) -> None:
 
 
 def test_what_a_training_step_is_measured_against(training: Trace) -> None:
-    assert breakdown_meta(training) == {
+    assert breakdown(training).meta == {
         "window_ns": 100 * US,
         "idle_ns": 2 * US,
         "wu_residual_ns": 50 * US,
@@ -86,7 +79,7 @@ def test_what_a_training_step_is_measured_against(training: Trace) -> None:
 
 
 def test_kinds(training: Trace) -> None:
-    table = _rounded(breakdown(training, "kind"))
+    table = _rounded(breakdown(training, "kind").rows)
     assert table.columns == ["kind", "ops", "total_ns", "busy_ns", "share"]
     assert table.rows() == [
         ("compute", 5, 63 * US, 63 * US, 0.63),
@@ -103,7 +96,7 @@ def test_stages_that_overlap_count_once_for_the_one_of_higher_rank() -> None:
         ("FP", 35, 38),
     ):  # fmt: skip
         _op(builder, stage, start, end)
-    table = breakdown(builder.trace()).select("stage", "busy_ns", "exposed_ns", "overlap_ns")
+    table = breakdown(builder.trace()).rows.select("stage", "busy_ns", "exposed_ns", "overlap_ns")
     assert table.rows() == [
         ("FP", 3, 3, 0),
         ("BP", 15, 12, 3),
@@ -118,7 +111,7 @@ def test_stages_on_different_devices_do_not_overlap() -> None:
     builder = TraceBuilder()
     _op(builder, "FP", 0, 10, device=0)
     _op(builder, "WU", 0, 10, device=1)
-    table = breakdown(builder.trace())
+    table = breakdown(builder.trace()).rows
     assert table.select("stage", "exposed_ns", "share").rows() == [("FP", 10, 0.5), ("WU", 10, 0.5)]
 
 
@@ -137,7 +130,7 @@ def _two_devices() -> Trace:
 
 
 def test_by_device() -> None:
-    table = breakdown(_two_devices(), "device")
+    table = breakdown(_two_devices(), "device").rows
     assert table.columns == [
         "device", "ops", "total_ns", "busy_ns", "window_ns", "idle_ns", "share",
     ]  # fmt: skip
@@ -153,16 +146,16 @@ def test_by_stage_and_device() -> None:
         (1, "WU", 1, 40, 20, 20, 0.2),
         (1, "IO", 1, 8, 8, 0, 0.08),
     ]
-    table = breakdown(_two_devices(), ["device", "stage"])
+    table = breakdown(_two_devices(), ["device", "stage"]).rows
     assert table.columns[:2] == ["device", "stage"]
     assert table.rows() == expected
-    other = breakdown(_two_devices(), "stage, device")
+    other = breakdown(_two_devices(), "stage, device").rows
     assert other.columns[:2] == ["stage", "device"]
     assert other.select(table.columns).rows() == expected
 
 
 def test_by_kernel() -> None:
-    table = breakdown(_two_devices(), "kernel")
+    table = breakdown(_two_devices(), "kernel").rows
     assert table.columns == [
         "name", "kind", "ops", "total_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "busy_ns",
         "share",
@@ -175,7 +168,7 @@ def test_by_kernel() -> None:
 
 
 def test_by_kernel_and_stage() -> None:
-    table = breakdown(_two_devices(), "stage,kernel")
+    table = breakdown(_two_devices(), "stage,kernel").rows
     assert "exposed_ns" not in table.columns
     assert table.select("stage", "name", "ops", "busy_ns").rows() == [
         ("FP", "gemm", 3, 84), ("FP", "relu", 2, 50), ("WU", "ncclAllReduce", 2, 80),
@@ -183,7 +176,7 @@ def test_by_kernel_and_stage() -> None:
 
 
 def test_by_stream() -> None:
-    table = breakdown(_two_devices(), "stream")
+    table = breakdown(_two_devices(), "stream").rows
     assert table.columns == ["device", "pid", "stream", "ops", "total_ns", "busy_ns", "share"]
     assert table.rows() == [
         (0, 100, 7, 3, 52, 52, 0.26),
@@ -193,13 +186,13 @@ def test_by_stream() -> None:
         (1, 101, 8, 1, 30, 30, 0.15),
         (0, 100, 8, 1, 20, 20, 0.1),
     ]
-    own = breakdown(_two_devices(), "device,stream")
+    own = breakdown(_two_devices(), "device,stream").rows
     assert own.columns == table.columns
     assert own.rows()[0] == (0, 100, 7, 3, 52, 52, 0.52)
 
 
 def test_by_range() -> None:
-    table = breakdown(_two_devices(), "range")
+    table = breakdown(_two_devices(), "range").rows
     assert table.columns == ["range", "ops", "total_ns", "busy_ns", "share"]
     assert table.rows() == [
         (OUTSIDE[2], 4, 96, 96, 0.48),
@@ -209,7 +202,7 @@ def test_by_range() -> None:
 
 
 def test_by_stage_and_range_of_ops_outside_of_all_ranges() -> None:
-    table = breakdown(_two_devices(), "stage,range").select("stage", "range", "ops", "busy_ns")
+    table = breakdown(_two_devices(), "stage,range").rows.select("stage", "range", "ops", "busy_ns")
     assert table.rows() == [
         ("FP", "forward", 3, 90), ("FP", "forward > layer", 2, 44), ("WU", OUTSIDE[2], 2, 80),
         ("IO", OUTSIDE[2], 2, 16),
@@ -217,7 +210,7 @@ def test_by_stage_and_range_of_ops_outside_of_all_ranges() -> None:
 
 
 def test_by_kind_and_device() -> None:
-    table = breakdown(_two_devices(), "kind,device").select("kind", "device", "ops", "busy_ns")
+    table = breakdown(_two_devices(), "kind,device").rows.select("kind", "device", "ops", "busy_ns")
     assert table.rows() == [
         ("compute", 0, 3, 64), ("collective", 0, 1, 40), ("h2d", 0, 1, 8),
         ("compute", 1, 2, 70), ("collective", 1, 1, 40), ("h2d", 1, 1, 8),
@@ -251,7 +244,7 @@ def _iterations() -> Trace:
 
 def test_by_iteration() -> None:
     # Windows: begin [5, 20), step 0 [20, 120), 1 [120, 220), 2 [220, 260), left over [260, 290).
-    table = breakdown(_iterations(), "iteration")
+    table = breakdown(_iterations(), "iteration").rows
     assert table.columns == [
         "iteration", "iteration_name", "ops", "total_ns", "busy_ns", "window_ns", "idle_ns",
         "between_ns", "share", "devices",
@@ -266,7 +259,7 @@ def test_by_iteration() -> None:
 
 
 def test_by_iteration_and_stage() -> None:
-    table = breakdown(_iterations(), "iteration,stage")
+    table = breakdown(_iterations(), "iteration,stage").rows
     assert table.columns == [
         "iteration", "iteration_name", "stage", "ops", "busy_ns", "exposed_ns", "overlap_ns",
         "share", "devices",
@@ -285,12 +278,12 @@ def test_by_iteration_and_stage() -> None:
         (None, "OTHER", 2, 24, 24, 0, pytest.approx(24 / 45)),
         (None, "idle", None, None, 16, None, pytest.approx(16 / 45)),
     ]
-    by_device = breakdown(_iterations(), "device,stage,iteration")
+    by_device = breakdown(_iterations(), "device,stage,iteration").rows
     assert by_device["exposed_ns"].to_list() == table["exposed_ns"].to_list()
 
 
 def test_by_kernel_and_iteration_of_an_op_that_goes_on() -> None:
-    table = breakdown(_iterations(), "kernel,iteration").filter(pl.col("name") == "late")
+    table = breakdown(_iterations(), "kernel,iteration").rows.filter(pl.col("name") == "late")
     assert table.select("iteration", "ops", "total_ns", "mean_ns", "busy_ns").rows() == [
         (0, 1, 70, 70.0, 60),
         (1, 0, 0, None, 10),
@@ -298,7 +291,7 @@ def test_by_kernel_and_iteration_of_an_op_that_goes_on() -> None:
 
 
 def test_by_iteration_and_device() -> None:
-    table = breakdown(_iterations(), "iteration,device").select(
+    table = breakdown(_iterations(), "iteration,device").rows.select(
         "iteration", "device", "ops", "window_ns", "idle_ns"
     )
     assert table.rows() == [
@@ -309,15 +302,15 @@ def test_by_iteration_and_device() -> None:
 def test_skip() -> None:
     # From the begin of step 1 at 120 to the end of step 2, with its last op, at 260.
     trace = _iterations()
-    assert _rounded(breakdown(trace, skip=1)).rows() == [
+    assert _rounded(breakdown(trace, skip=1).rows).rows() == [
         ("FP", 2, 80, 80, 0, pytest.approx(80 / 140)),
         ("WU", 1, 40, 30, 10, pytest.approx(30 / 140)),
     ]
-    meta = breakdown_meta(trace, skip=1)
+    meta = breakdown(trace, skip=1).meta
     assert (meta["window_ns"], meta["idle_ns"], meta["wu_residual_ns"]) == (140, 30, None)
     assert (meta["iterations"], meta["skip"]) == (2, 1)
-    assert breakdown(trace, "iteration", skip=2).select("iteration", "ops").rows() == [(2, 1)]
-    assert breakdown(trace, skip=0)["ops"].sum() == 9
+    assert breakdown(trace, "iteration", skip=2).rows.select("iteration", "ops").rows() == [(2, 1)]
+    assert breakdown(trace, skip=0).rows["ops"].sum() == 9
 
 
 def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
@@ -326,7 +319,7 @@ def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
         builder.iteration(number, 100 * number, 100 * number + 50)
         _op(builder, "FP", 100 * number, 100 * number + 50)
         _op(builder, "ME", 100 * number + 60, 100 * number + 90)
-    table = breakdown(builder.trace(), "iteration,stage", skip=1)
+    table = breakdown(builder.trace(), "iteration,stage", skip=1).rows
     assert table.select("iteration", "stage", "ops", "busy_ns", "exposed_ns").rows() == [
         (1, "FP", 1, 50, 50), (1, "ME", 1, 30, 30), (1, "between", None, None, 20),
         (2, "FP", 1, 50, 50),
@@ -340,7 +333,7 @@ def test_skip_counts_from_each_process_own_first_iteration() -> None:
             builder.iteration(first + number, 100 * number, 100 * number + 100, thread=thread)
             row = {"thread": thread, "device": thread // 10}
             _op(builder, "FP", 100 * number + thread, 100 * number + 50, **row)
-    table = breakdown(builder.trace(), "device,iteration", skip=2)
+    table = breakdown(builder.trace(), "device,iteration", skip=2).rows
     assert table.select("device", "iteration", "ops", "window_ns").rows() == [
         (0, 9, 1, 50), (1, 5, 1, 40),
     ]  # fmt: skip
@@ -355,9 +348,11 @@ def test_a_step_that_never_ran_ahead_of_an_earlier_one() -> None:
     _op(builder, "FP", 20, 50, at=15, name="of 1", stream=8)
     _op(builder, "FP", 60, 70, at=16, name="of 1 too")
     trace = builder.trace()
-    rows = breakdown(trace, "iteration").select("iteration", "ops", "busy_ns", "window_ns").rows()
+    rows = (
+        breakdown(trace, "iteration").rows.select("iteration", "ops", "busy_ns", "window_ns").rows()
+    )
     assert rows == [(0, 1, 10, 10), (1, 2, 30, 40)]
-    assert breakdown(trace, "iteration", skip=1)["iteration"].to_list() == [1]
+    assert breakdown(trace, "iteration", skip=1).rows["iteration"].to_list() == [1]
 
 
 def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
@@ -368,7 +363,7 @@ def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
     _op(builder, "FP", 5, 15)
     _op(builder, "FP", 40, 50, at=15)
     _op(builder, "FP", 40, 60, at=25, stream=8)
-    table = breakdown(builder.trace(), skip=2, per_iteration=True)
+    table = breakdown(builder.trace(), skip=2, per_iteration=True).rows
     assert table.select("ops", "busy_ns", "iterations", "p5_ns").rows() == [(2, 20, 1, 20)]
 
 
@@ -379,7 +374,7 @@ def test_windows_that_begin_together_lose_nothing() -> None:
         at, early = 10 * number, 1000 - number
         _op(builder, "FP", early, early + 1, at=at, name="early", stream=number)
         _op(builder, "FP", 1000, 1100, at=at + 5, name="long", stream=number)
-    table = breakdown(builder.trace(), "iteration")
+    table = breakdown(builder.trace(), "iteration").rows
     # Every step but the first would begin before the one ahead of it does.
     assert table.select("iteration", "ops", "busy_ns", "window_ns").rows() == [
         (0, 39, 39, 39), (39, 41, 100, 100),
@@ -388,14 +383,14 @@ def test_windows_that_begin_together_lose_nothing() -> None:
 
 def test_per_iteration_statistics() -> None:
     # Of the exposed times: FP 40, 40, 40; WU 60, 30, none; IO 0, none, none.
-    table = breakdown(_iterations(), per_iteration=True)
+    table = breakdown(_iterations(), per_iteration=True).rows
     added = ["iterations", "p5_ns", "median_ns", "p95_ns", "devices"]
     assert table.columns[-5:] == added
     statistics = table.select("stage", "iterations", "p5_ns", "median_ns", "p95_ns").rows()
     assert statistics == [
         ("FP", 3, 40, 40, 40), ("WU", 3, 0, 30, 60), ("IO", 3, 0, 0, 0), ("OTHER", 3, 0, 0, 0),
     ]  # fmt: skip
-    assert table.drop(added).equals(breakdown(_iterations()))
+    assert table.drop(added).equals(breakdown(_iterations()).rows)
 
 
 def test_percentiles_are_shown_per_gpu() -> None:
@@ -408,17 +403,17 @@ def test_percentiles_are_shown_per_gpu() -> None:
             builder.op("fw", device=device, at=at + 1, start=at + 5, end=at + 5 + length)
     trace = builder.trace()
     statistics = ("p5_ns", "median_ns", "p95_ns")
-    table, meta = breakdown_with_meta(trace, "kind", per_iteration=True)
+    answer = breakdown(trace, "kind", per_iteration=True)
+    table, meta = answer.rows, answer.meta
     assert table.select(*statistics, "devices").rows() == [(60, 60, 60, 2)]
     assert (meta["sum_over"], meta["percentiles_per"]) == ("2 GPUs", "step/GPU")
-    assert breakdown_for_people(table, meta).select("busy_ns", *statistics).rows() == [
-        (180, 30, 30, 30)
-    ]
-    table, meta = breakdown_with_meta(trace, "device", per_iteration=True)
+    assert answer.for_people.select("busy_ns", *statistics).rows() == [(180, 30, 30, 30)]
+    answer = breakdown(trace, "device", per_iteration=True)
+    table, meta = answer.rows, answer.meta
     assert table.select("device", "median_ns", "devices").rows() == [(0, 40, 1), (1, 20, 1)]
-    table, meta = breakdown_with_meta(trace, "kernel", per_iteration=True)
-    shown = breakdown_for_people(table, meta)
-    assert shown.select("median_ns", "iteration_median_ns").rows() == [(30, 30)]
+    answer = breakdown(trace, "kernel", per_iteration=True)
+    table, meta = answer.rows, answer.meta
+    assert answer.for_people.select("median_ns", "iteration_median_ns").rows() == [(30, 30)]
     assert table["iteration_median_ns"].to_list() == [60]
 
 
@@ -430,7 +425,7 @@ def test_percentiles_are_of_steps_that_all_processes_have() -> None:
             at = 100 * number
             builder.iteration(10 * process + number, at, at + 90, process=process)
             builder.op("fw", process=process, device=process, at=at + 1, start=at + 5, end=at + 25)
-    table = breakdown(builder.trace(), "kind", per_iteration=True)
+    table = breakdown(builder.trace(), "kind", per_iteration=True).rows
     assert table.select("iterations", "median_ns", "devices").rows() == [(3, 40, 2)]
 
 
@@ -440,19 +435,19 @@ def test_a_device_without_steps_has_no_percentiles() -> None:
         builder.iteration(number, 100 * number, 100 * number + 90)
         builder.op("fw", at=100 * number + 1, start=100 * number + 5, end=100 * number + 25)
     builder.op("stray", device=1, process=1, start=50, end=60)
-    table = breakdown(builder.trace(), "device", per_iteration=True)
+    table = breakdown(builder.trace(), "device", per_iteration=True).rows
     assert table.select("device", "median_ns", "devices").rows() == [(0, 20, 1), (1, None, None)]
 
 
 def test_per_iteration_statistics_with_skip() -> None:
-    table = breakdown(_iterations(), "kind", skip=1, per_iteration=True)
+    table = breakdown(_iterations(), "kind", skip=1, per_iteration=True).rows
     assert table.select("kind", "iterations", "p5_ns", "median_ns", "p95_ns").rows() == [
         ("compute", 2, 40, 70, 70)
     ]  # fmt: skip
 
 
 def test_per_iteration_statistics_of_kernels_keep_their_names_apart() -> None:
-    table = breakdown(_iterations(), "kernel", per_iteration=True)
+    table = breakdown(_iterations(), "kernel", per_iteration=True).rows
     late = table.filter(pl.col("name") == "late")
     assert late.select("median_ns", "iteration_p5_ns", "iteration_median_ns").rows() == [
         (70.0, 0, 10)
@@ -461,7 +456,7 @@ def test_per_iteration_statistics_of_kernels_keep_their_names_apart() -> None:
 
 
 def test_per_iteration_statistics_by_range_of_ops_without_one() -> None:
-    table = breakdown(_iterations(), "range", per_iteration=True)
+    table = breakdown(_iterations(), "range", per_iteration=True).rows
     assert table.select("range", "iterations", "median_ns").rows() == [(OUTSIDE[2], 3, 70)]
 
 
@@ -488,7 +483,7 @@ def test_a_window_without_length_has_no_shares() -> None:
     _op(builder, "FP", 7, 7)
     assert breakdown(builder.trace()).rows() == [("FP", 1, 0, 0, 0, None)]
     assert breakdown(builder.trace(), "device").rows() == [(0, 1, 0, 0, 0, 0, None)]
-    meta = breakdown_meta(builder.trace())
+    meta = breakdown(builder.trace()).meta
     assert (meta["window_ns"], meta["idle_ns"], meta["coverage"]) == (0, 0, {"nvtx": 0.0})
 
 
@@ -497,7 +492,7 @@ def test_times_above_what_a_float_holds() -> None:
     builder = TraceBuilder()
     _op(builder, "FP", base, base + 10)
     _op(builder, "WU", base + 9, base + 14)
-    assert breakdown(builder.trace()).select("stage", "busy_ns", "exposed_ns").rows() == [
+    assert breakdown(builder.trace()).rows.select("stage", "busy_ns", "exposed_ns").rows() == [
         ("FP", 10, 10), ("WU", 5, 4),
     ]  # fmt: skip
 
@@ -508,10 +503,10 @@ def test_ops_that_no_launch_is_known_of() -> None:
     _op(builder, "FP", 10, 20)
     builder.op("unknown", start=30, end=50)
     trace = builder.trace()
-    assert breakdown_meta(trace)["launched"] == 0.5
-    assert breakdown(trace)["ops"].sum() == 2
+    assert breakdown(trace).meta["launched"] == 0.5
+    assert breakdown(trace).rows["ops"].sum() == 2
     # They count in the window in which they run.
-    assert breakdown(trace, "iteration").select("iteration", "ops", "busy_ns").rows() == [
+    assert breakdown(trace, "iteration").rows.select("iteration", "ops", "busy_ns").rows() == [
         (0, 2, 30)
     ]  # fmt: skip
 
@@ -524,9 +519,11 @@ def test_a_device_of_which_no_launch_is_known() -> None:
     _op(builder, "FP", 110, 120)
     builder.op("unknown", start=30, end=50, device=1)
     trace = builder.trace()
-    table = breakdown(trace, "iteration,device").select("iteration", "device", "ops", "window_ns")
+    table = breakdown(trace, "iteration,device").rows.select(
+        "iteration", "device", "ops", "window_ns"
+    )
     assert table.rows() == [(0, 0, 1, 100), (1, 0, 1, 10), (None, 1, 1, 20)]
-    assert breakdown(trace, "device", skip=1).select("device", "ops").rows() == [(0, 1)]
+    assert breakdown(trace, "device", skip=1).rows.select("device", "ops").rows() == [(0, 1)]
 
 
 @pytest.mark.parametrize("options", [{"by": "iteration"}, {"skip": 1}, {"per_iteration": True}])
@@ -543,7 +540,7 @@ def test_skipping_too_much_or_too_little() -> None:
     with pytest.raises(UsageError, match="-1 iterations cannot be skipped"):
         breakdown(_iterations(), skip=-1)
     with pytest.raises(UsageError, match="all iterations would be skipped"):
-        breakdown_meta(_iterations(), skip=99)
+        breakdown(_iterations(), skip=99)
 
 
 def test_a_run_without_gpu_work_or_stages() -> None:
@@ -554,7 +551,7 @@ def test_a_run_without_gpu_work_or_stages() -> None:
         with pytest.raises(MissingDataError, match="neither GPU work nor NVTX ranges"):
             breakdown(builder.trace(), **options)
     with pytest.raises(MissingDataError, match="neither GPU work nor NVTX ranges"):
-        breakdown_meta(builder.trace())
+        breakdown(builder.trace())
 
 
 @pytest.mark.parametrize("by", ["", "stages", "stage,", "stage,stage", "Stage", [], ["stage", ""]])
@@ -588,7 +585,7 @@ def test_meaning_of_shares(by: str, meaning: str) -> None:
 
 @pytest.mark.parametrize("by", [*KEYS, "stage,kind", "stage,iteration,device", "range,device"])
 def test_rows_come_in_the_same_order_each_time(by: str) -> None:
-    tables = [breakdown(_iterations(), by) for _ in range(3)]
+    tables = [breakdown(_iterations(), by).rows for _ in range(3)]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
     unique = [c for c in tables[0].columns if c in {"stage", "kind", "name", "range", "device",

@@ -13,8 +13,6 @@ from tracekit.analysis._collectives import (
     _with_classes,
     collective_calls,
     collectives,
-    collectives_meta,
-    collectives_with_meta,
 )
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog
@@ -91,7 +89,7 @@ def rows(trace: Trace, *columns: str, **options: Any) -> list[Any]:
 
 
 def one(trace: Trace, **options: Any) -> dict[str, Any]:
-    found = collectives(trace, **options)
+    found = collectives(trace, **options).rows
     assert found.height == 1
     return found.row(0, named=True)
 
@@ -228,8 +226,8 @@ class TestSizes:
     def test_an_empty_trace(self) -> None:
         trace = TraceBuilder().trace()
         assert collective_calls(trace).schema == COLLECTIVE_CALLS.schema
-        assert collectives(trace).height == 0
-        assert collectives_meta(trace) == {
+        assert collectives(trace).rows.height == 0
+        assert collectives(trace).meta == {
             "calls": 0, "sized": {}, "matched": 0, "collectives": 0, "missing": [], "warnings": [],
         }  # fmt: skip
 
@@ -255,7 +253,7 @@ class TestLog:
         given = log(calls=[logged("all_reduce", 5)])
         trace = self.trace(ranges=ranges)
         assert rows(trace, "bytes", log=given) == [None, None]
-        (warning,) = collectives_meta(trace, log=given)["warnings"]
+        (warning,) = collectives(trace, log=given).meta["warnings"]
         assert warning.startswith("the NCCL log has 1 all_reduce calls of process 0 and the "
                                   "trace 2")  # fmt: skip
 
@@ -374,7 +372,7 @@ class TestMpi:
             {"name": "MPI_Allreduce", "start": 2, "end": 3},
         )
         assert rows(trace, "start") == [2]
-        (warning,) = collectives_meta(trace)["warnings"]
+        (warning,) = collectives(trace).meta["warnings"]
         assert warning.startswith("1 MPI collectives that do not block are left out")
 
     def test_ranges_stand_for_calls_where_a_report_keeps_none(self) -> None:
@@ -447,7 +445,7 @@ class TestCosts:
         for process in range(2):
             b.kernel("all_reduce", 10, 110, process)
         b.kernel("all_gather", 10, 110, 2)
-        found = collectives(b.trace(), sizes={"all_reduce": 1000})
+        found = collectives(b.trace(), sizes={"all_reduce": 1000}).rows
         reduced = found.filter(pl.col("collective") == "all_reduce").row(0, named=True)
         assert reduced["basis"] == "span of 2 participants of an unknown number"
         assert (reduced["algorithm_bandwidth_gb_s"], reduced["bus_bandwidth_gb_s"]) == (10.0, None)
@@ -475,7 +473,7 @@ class TestCosts:
         b = Builder()
         for at, size in ((10, 100), (60, 200), (110, 100), (160, None)):
             b.collective("ncclAllReduce", "all_reduce", at, at + 20, size)
-        found = collectives(b.trace(), by="collective,bytes").select("bytes", "count").rows()
+        found = collectives(b.trace(), by="collective,bytes").rows.select("bytes", "count").rows()
         assert found == [(100, 2), (200, 1), (None, 1)]
 
     def test_many_sizes_are_classes(self) -> None:
@@ -484,7 +482,7 @@ class TestCosts:
             b.collective(
                 "ncclAllReduce", "all_reduce", 100 * turn + 10, 100 * turn + 30, 1000 + 2 * turn
             )
-        found = collectives(b.trace()).select("bytes", "count").rows()
+        found = collectives(b.trace()).rows.select("bytes", "count").rows()
         assert found == [(1012, 12), (1032, 8)]  # to 1023, and from 1024 on
 
     @pytest.mark.parametrize("by", ["stage", "iteration", "library", ("collective", "stage")])
@@ -532,20 +530,21 @@ class TestCosts:
 def test_what_is_missing_is_said() -> None:
     b = Builder()
     b.collective("ncclAllReduce", "all_reduce", 10, 50, 100)
-    meta = collectives_meta(b.trace())
+    meta = collectives(b.trace()).meta
     assert meta["sized"] == {"payload": 1}
     (missing,) = meta["missing"]
     assert missing.startswith("of all collectives one participant is known, whose time includes")
     bare = Builder()
     bare.kernel("all_reduce", 10, 50)
-    assert "no NVTX ranges of NCCL" in collectives_meta(bare.trace())["missing"][0]
+    assert "no NVTX ranges of NCCL" in collectives(bare.trace()).meta["missing"][0]
     bare.nccl(0, "ncclAllReduce", None, 0)
-    assert "--include-blobs=true" in collectives_meta(bare.trace())["missing"][0]
+    assert "--include-blobs=true" in collectives(bare.trace()).meta["missing"][0]
     b.kernel("all_reduce", 100, 110)
-    assert "1 of 2 NCCL kernels" in collectives_meta(b.trace())["missing"][0]
-    table, both = collectives_with_meta(b.trace())
-    assert table.equals(collectives(b.trace()))
-    assert both == collectives_meta(b.trace())
+    assert "1 of 2 NCCL kernels" in collectives(b.trace()).meta["missing"][0]
+    answer = collectives(b.trace())
+    table, both = answer.rows, answer.meta
+    assert table.equals(collectives(b.trace()).rows)
+    assert both == collectives(b.trace()).meta
 
 
 def test_classes_of_sizes_beyond_32_bits() -> None:
@@ -582,7 +581,7 @@ class TestProcesses:
         return trace.with_tables({**tables, "reports": reports})
 
     def test_each_rank_has_its_own_waiting(self) -> None:
-        found = collectives(self._trace(), by="collective,rank")
+        found = collectives(self._trace(), by="collective,rank").rows
         columns = ("rank", "count", "participants", "duration_max_ns", "wait_ns", "bytes")
         # They wait 40, 30, 0 ns in the first one, and 0, 30, 30 ns in the second one.
         assert found.select(columns).rows() == [
@@ -590,14 +589,14 @@ class TestProcesses:
         ]  # fmt: skip
 
     def test_a_collective_counts_once_for_a_node(self) -> None:
-        found = collectives(self._trace(), by="node")
+        found = collectives(self._trace(), by="node").rows
         assert found.select("node", "count", "participants").rows() == [
             ("n1", 2, 3), ("n2", 2, 3),
         ]  # fmt: skip
 
     def test_other_keys_are_as_before(self) -> None:
         trace = self._trace()
-        whole = collectives(trace, by="collective").drop("straggler_device", "straggler_rank")
-        one_rank = collectives(trace, by="collective,rank").filter(rank=1)
+        whole = collectives(trace, by="collective").rows.drop("straggler_device", "straggler_rank")
+        one_rank = collectives(trace, by="collective,rank").rows.filter(rank=1)
         same = [name for name in whole.columns if name != "wait_ns"]
         assert one_rank.select(same).rows() == whole.select(same).rows()

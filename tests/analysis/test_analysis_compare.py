@@ -22,13 +22,12 @@ from tracekit.analysis import (
     Comparison,
     Traffic,
     breakdown,
-    breakdown_meta,
     check_limit,
-    comparability,
     compare,
     memory_use,
     query,
 )
+from tracekit.analysis._comparability import comparability
 from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError
@@ -187,7 +186,7 @@ def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
     parts = found.contributions
     steps = []
     for side, run, lengths in zip("ab", runs, (a, b), strict=True):
-        window = breakdown_meta(run)["window_ns"]
+        window = breakdown(run).meta["window_ns"]
         assert parts[f"{side}_total_ns"].sum() == window
         steps.append(Fraction(window, len(lengths) * devices))
     exact = [
@@ -207,7 +206,7 @@ def test_means_are_those_of_breakdowns(a: list[int], b: list[int]) -> None:
     """Each iteration's time is a row of the breakdown by iteration, and 0 where there is none."""
     found = compare(_run(a), _run(b), "kernel").table
     for side, lengths in (("a", a), ("b", b)):
-        each = breakdown(_run(lengths), "kernel,iteration").drop_nulls("iteration")
+        each = breakdown(_run(lengths), "kernel,iteration").rows.drop_nulls("iteration")
         for name, mean in found.select("name", f"{side}_ns").rows():
             total = each.filter(pl.col("name").cast(pl.String) == name)["busy_ns"].sum()
             assert mean == pytest.approx(total / len(lengths))
@@ -489,7 +488,7 @@ def test_peak_memory_of_reports_on_one_clock_is_what_the_memory_command_says() -
     }
     run = _run(A).with_tables(tables)
     assert compare(run, run, "memory").table["a_bytes"].to_list() == [100]
-    assert memory_use(run)["peak_bytes"].to_list() == [100]
+    assert memory_use(run).rows["peak_bytes"].to_list() == [100]
 
 
 def _copies(size: int) -> Trace:
@@ -649,7 +648,7 @@ def _steps_by_sql(run: Trace) -> int:
 @pytest.mark.parametrize("skip", [1, 5])
 def test_steps_of_ranks_add_up_to_the_window(simulated: Trace, skip: int) -> None:
     found = compare(simulated, simulated, skip=skip)
-    meta = breakdown_meta(simulated, skip=skip)
+    meta = breakdown(simulated, skip=skip).meta
     assert found.contributions["a_total_ns"].sum() == meta["window_ns"]
     mean = meta["window_ns"] / (meta["iterations"] * meta["devices"])
     assert found.meta["step"]["a_ns"] == mean
@@ -704,7 +703,7 @@ def test_devices_on_clocks_of_their_own_have_no_last_step() -> None:
     assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
     assert found.meta["step"]["a_ns"] == 1000
     assert found.table.filter(stage="FP")["a_outside_ns"].item() == 2 * 500
-    assert breakdown(apart, "iteration").select("iteration", "window_ns").rows()[-2:] == [
+    assert breakdown(apart, "iteration").rows.select("iteration", "window_ns").rows()[-2:] == [
         (4, 2000), (None, 2 * 530),
     ]  # fmt: skip
 

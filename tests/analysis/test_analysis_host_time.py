@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta, breakdown_with_meta
+from tracekit.analysis import breakdown
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Trace
 
@@ -36,7 +36,8 @@ def steps() -> Trace:
 
 
 def test_stages_add_up_to_the_window(steps: Trace) -> None:
-    table, meta = breakdown_with_meta(steps)
+    answer = breakdown(steps)
+    table, meta = answer.rows, answer.meta
     assert table.columns == ["stage", "ranges", "busy_ns", "exposed_ns", "overlap_ns", "share"]
     assert table.drop("share").rows() == [
         ("FP", 2, 600, 600, 0),
@@ -56,23 +57,23 @@ def test_stages_add_up_to_the_window(steps: Trace) -> None:
 
 
 def test_iterations_are_the_time_of_their_ranges(steps: Trace) -> None:
-    table = breakdown(steps, "iteration")
+    table = breakdown(steps, "iteration").rows
     # The first step goes on until the second one begins, 100 ns later, of which 80 are in a stage.
     assert table.select("iteration", "window_ns", "idle_ns", "between_ns").rows() == [
         (0, 1000, 50, 20),
         (1, 900, 50, 0),
     ]
-    by_stage = breakdown(steps, "stage,iteration").filter(pl.col("stage") == "IO")
+    by_stage = breakdown(steps, "stage,iteration").rows.filter(pl.col("stage") == "IO")
     assert by_stage.select("iteration", "ranges", "busy_ns", "exposed_ns").rows() == [
         (0, 2, 250, 100),
         (1, 1, 100, 100),
     ]
-    kept = breakdown_meta(steps, skip=1)
+    kept = breakdown(steps, skip=1).meta
     assert (kept["window_ns"], kept["iterations"]) == (900, 1)
 
 
 def test_percentiles_are_over_iterations(steps: Trace) -> None:
-    table = breakdown(steps, per_iteration=True)
+    table = breakdown(steps, per_iteration=True).rows
     assert table.filter(pl.col("stage") == "FP")["median_ns"].to_list() == [300]
 
 
@@ -83,7 +84,7 @@ def test_percentiles_of_processes_that_number_their_steps_differently() -> None:
             at = 100 * number
             builder.iteration(number + 10 * process, at, at + 90, process=process)
             builder.range(at + 10, at + 30, "FP", thread=10 * process)
-    table = breakdown(builder.attributed(), per_iteration=True)
+    table = breakdown(builder.attributed(), per_iteration=True).rows
     assert table.select("iterations", "median_ns", "devices").rows() == [(2, 40, 2)]
 
 
@@ -91,7 +92,8 @@ def test_each_process_is_a_window_of_its_own() -> None:
     builder = TraceBuilder()
     builder.range(0, 100, "FP")
     builder.range(50, 250, "FP", thread=10)
-    found, meta = breakdown_with_meta(builder.attributed())
+    answer = breakdown(builder.attributed())
+    found, meta = answer.rows, answer.meta
     assert found["busy_ns"].to_list() == [300]
     assert (meta["processes"], meta["window_ns"]) == (2, 300)
 
@@ -104,7 +106,7 @@ def test_ranges_of_two_domains_that_cross() -> None:
     builder.range(200, 300, "FP", domain="a", thread=1)  # these nest, whatever their domains
     builder.range(220, 240, "IO", domain="b", thread=1)
     builder.range(290, 300, "IO", domain="b", thread=1)
-    table = breakdown(builder.attributed())
+    table = breakdown(builder.attributed()).rows
     assert table.select("stage", "busy_ns", "exposed_ns").rows() == [
         ("FP", 80, 80),
         ("WU", 95, 90),
@@ -170,7 +172,7 @@ def test_stages_as_if_laid_out_by_the_nanosecond(
         builder.start_end(start, end, name)
         for time in range(start, end):
             here[time] |= {name} & set(STAGES)
-    table = breakdown(builder.attributed())
+    table = breakdown(builder.attributed()).rows
     for stage in STAGES:
         found = table.filter(pl.col("stage") == stage)
         above = set(STAGES[: STAGES.index(stage)])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_with_meta, projected_ranges, range_paths
+from tracekit.analysis import breakdown, projected_ranges, range_paths
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace
@@ -49,7 +49,7 @@ def training() -> Trace:
 
 
 def test_a_range_holds_what_those_inside_it_launch(training: Trace) -> None:
-    table = breakdown(training, "range", inclusive=True)
+    table = breakdown(training, "range", inclusive=True).rows
     assert table.columns == COLUMNS
     # From 30 to 295 the window is 265 long. Per step, gemm and copy run for 25 together, copy and
     # relu for 5 at once, and the pass from 30 to 70 with 5 of nothing before its loss.
@@ -66,14 +66,15 @@ def test_a_range_holds_what_those_inside_it_launch(training: Trace) -> None:
 
 
 def test_some_levels_are_listed_and_hold_what_is_deeper(training: Trace) -> None:
-    whole = breakdown(training, "range", inclusive=True)
-    table, meta = breakdown_with_meta(training, "range", depth=2)
+    whole = breakdown(training, "range", inclusive=True).rows
+    answer = breakdown(training, "range", depth=2)
+    table, meta = answer.rows, answer.meta
     assert table.rows() == whole.filter((pl.col("depth") < 2) | pl.col("depth").is_null()).rows()
     assert (meta["inclusive"], meta["depth"], meta["window_ns"]) == (True, 2, 265)
 
 
 def test_iterations_that_are_skipped_are_in_no_number(training: Trace) -> None:
-    table = breakdown(training, "range", inclusive=True, skip=1)
+    table = breakdown(training, "range", inclusive=True, skip=1).rows
     # The second step is from 130, when its first op starts, to the end of all.
     assert table.drop("share", "style").rows() == [
         ("step N", 0, 1, 1, 100, 5, 65, 45, 10),
@@ -91,7 +92,7 @@ def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
         builder.range(100 * number + 10, 100 * number + 60, "forward")
         builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
     builder.op("slow", 55, start=60, end=140, stream=8)
-    table = breakdown(builder.attributed(), "range", inclusive=True, skip=1)
+    table = breakdown(builder.attributed(), "range", inclusive=True, skip=1).rows
     # The window is from 130 to 160. Of what the first step launched, 10 are left in it.
     assert table.drop("share", "style").rows() == [
         ("step N", 0, 1, 2, 100, 1, 40, 30, 0), ("step N > forward", 1, 1, 2, 50, 1, 40, 30, 30)
@@ -121,7 +122,7 @@ def test_a_start_end_range_holds_what_its_process_launches_on_any_thread() -> No
     builder.op("other process", 60, start=62, end=90, thread=10, device=1)
     builder.op("without call", start=140, end=150)
     trace = builder.attributed()
-    table = breakdown(trace, "range", inclusive=True)
+    table = breakdown(trace, "range", inclusive=True).rows
     assert table.drop("share").rows() == [
         ("upload", "start_end", None, 2, 2, 170, 4, 120, 55, None),
         ("nothing", "start_end", None, 1, 0, 10, 0, 0, 0, None),
@@ -138,7 +139,7 @@ def test_ranges_on_several_devices_are_busy_on_each() -> None:
     builder.range(0, 100, "forward")
     for device in (0, 1):
         builder.op("gemm", 10 + device, start=20, end=40, device=device)
-    [row] = breakdown(builder.attributed(), "range", inclusive=True).rows(named=True)
+    [row] = breakdown(builder.attributed(), "range", inclusive=True).rows.rows(named=True)
     assert (row["projected_ns"], row["busy_ns"], row["share"]) == (20, 40, 1.0)
 
 
@@ -149,7 +150,7 @@ def test_what_runs_beside_each_other_counts_once_where_paths_meet() -> None:
         builder.range(10 * place + 1, 10 * place + 9, name)
         builder.range(10 * place + 2, 10 * place + 8, "inner")
         builder.op(name, 10 * place + 4, start=50 + place, end=60 + place, stream=place)
-    table = breakdown(builder.attributed(), "range", inclusive=True)
+    table = breakdown(builder.attributed(), "range", inclusive=True).rows
     assert dict(table.select("range", "busy_ns").rows()) == {
         "root": 12, "root > a": 10, "root > a > inner": 10, "root > b": 10, "root > b > inner": 10,
         "root > c": 10, "root > c > inner": 10,
@@ -259,7 +260,7 @@ def _busy(ops: list[dict[str, Any]], style: str) -> int:
 @settings(max_examples=examples(25))
 @given(_traces())
 def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
-    table = breakdown(trace, "range", inclusive=True).drop_nulls("style")
+    table = breakdown(trace, "range", inclusive=True).rows.drop_nulls("style")
     found = {(row[0], row[1]): row[3:-1] for row in table.rows()}
     assert found == _naive(trace)
 
@@ -267,7 +268,7 @@ def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
 @settings(max_examples=examples(20))
 @given(_traces())
 def test_a_path_stands_above_those_inside_it(trace: Trace) -> None:
-    table = breakdown(trace, "range", inclusive=True).filter(pl.col("style") == "push_pop")
+    table = breakdown(trace, "range", inclusive=True).rows.filter(pl.col("style") == "push_pop")
     trail: list[str] = []
     for path, depth in table.select("range", "depth").rows():
         trail = [*trail[:depth], path]
@@ -278,9 +279,9 @@ def test_a_path_stands_above_those_inside_it(trace: Trace) -> None:
 def test_loops_give_the_same_when_they_are_compiled(
     training: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = breakdown(training, "range", inclusive=True)
+    plain = breakdown(training, "range", inclusive=True).rows
     monkeypatch.setattr("tracekit._compiled.FEW_ROWS", 0)
-    assert breakdown(training, "range", inclusive=True).equals(plain)
+    assert breakdown(training, "range", inclusive=True).rows.equals(plain)
 
 
 @pytest.mark.slow
@@ -310,7 +311,7 @@ def test_200_000_ranges_inside_each_other_take_no_more_than_their_number() -> No
         end=pl.Series(10 * rows + 19),
     )
     trace = Trace.of({**frames, "ranges": ranges, "paths": paths, "ops": ops})
-    table = breakdown(trace, "range", depth=deep)
+    table = breakdown(trace, "range", depth=deep).rows
     assert table["ops"].to_list() == list(range(number, number - deep, -1))
     assert table["busy_ns"].to_list() == [10 * (number - row) + 3 for row in range(deep)]
     assert table["own_busy_ns"].to_list() == [13] * deep

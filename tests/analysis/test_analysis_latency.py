@@ -15,7 +15,6 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis._latency import (
     latency,
-    latency_meta,
     latency_speedup,
     message_histogram,
     speedup_by_class,
@@ -41,7 +40,7 @@ def calls(*rows: dict[str, Any]) -> pl.DataFrame:
 
 def one_size(duration: int, size: int = 64 * KIB, **row: Any) -> pl.DataFrame:
     """The latency of one all-reduce."""
-    return latency(calls(call(0, duration, size, **row)))
+    return latency(calls(call(0, duration, size, **row))).rows
 
 
 PAIR = (call(100, 180, 1024, 0, match=0), call(130, 182, 1024, 1, match=0))
@@ -51,28 +50,28 @@ PAIR = (call(100, 180, 1024, 0, match=0), call(130, 182, 1024, 1, match=0))
 class TestLatency:
     def test_two_ranks(self) -> None:
         """The durations are 80 and 52; the span is that from 100 to 182; 30 apart at the start."""
-        row = latency(calls(*PAIR)).row(0, named=True)
+        row = latency(calls(*PAIR)).rows.row(0, named=True)
         assert row["p50_ns"] == 66
         assert (row["span_ns"], row["skew_ns"], row["active_ns"]) == (82, 30, 52)
         assert (row["count"], row["participants"]) == (1, 2)
-        assert latency(calls(*PAIR), measure="span")["p50_ns"].item() == 82
-        assert latency(calls(*PAIR), measure="active")["p50_ns"].item() == 52
+        assert latency(calls(*PAIR), measure="span").rows["p50_ns"].item() == 82
+        assert latency(calls(*PAIR), measure="active").rows["p50_ns"].item() == 52
 
     def test_bandwidths_are_those_of_nccl_tests(self) -> None:
         """256 MiB over 16 ranks in 0.1 s: 2.6844 GB/s, on the bus 15/8 of that."""
         rows = [call(0, 100 * MS, 256 * MIB, rank, match=0) for rank in range(16)]
-        row = latency(calls(*rows)).row(0, named=True)
+        row = latency(calls(*rows)).rows.row(0, named=True)
         assert row["algorithm_bandwidth_gb_s"] == pytest.approx(2.6844, abs=0.00005)
         assert row["bus_bandwidth_gb_s"] == pytest.approx(5.0332, abs=0.00005)
 
     def test_the_number_of_ranks_is_that_of_the_communicator_first(self) -> None:
         rows = [call(0, 100 * MS, 256 * MIB, rank, match=0, ranks=16) for rank in range(2)]
-        bus = latency(calls(*rows))["bus_bandwidth_gb_s"].item()
+        bus = latency(calls(*rows)).rows["bus_bandwidth_gb_s"].item()
         assert bus == pytest.approx(5.0332, abs=0.00005)
 
     def test_a_collective_of_some_of_unknown_ranks_has_no_bus_bandwidth(self) -> None:
         rows = [*PAIR, call(0, 10, 1, 2, collective="barrier")]
-        row = latency(calls(*rows)).filter(pl.col("operation") == "all_reduce")
+        row = latency(calls(*rows)).rows.filter(pl.col("operation") == "all_reduce")
         assert row["bus_bandwidth_gb_s"].item() is None
 
     def test_a_sweep_has_27_sizes(self) -> None:
@@ -80,9 +79,9 @@ class TestLatency:
         assert sweep[-1] == 256 * MIB
         rows = calls(*(call(n * 100, n * 100 + 50, size) for n, size in enumerate(sweep)))
         for buckets in ("exact", "power2"):
-            table = latency(rows, buckets=buckets)  # type: ignore[arg-type]
+            table = latency(rows, buckets=buckets).rows  # type: ignore[arg-type]
             assert table["size_bytes"].to_list() == sweep
-        classes = latency(rows, buckets="class")
+        classes = latency(rows, buckets="class").rows
         assert classes.select("class", "count").rows() == [
             ("small", 12), ("medium", 6), ("large", 9)
         ]  # fmt: skip
@@ -102,19 +101,19 @@ class TestLatency:
 
     def test_a_power_of_two_that_two_classes_share(self) -> None:
         rows = calls(call(0, 10, 8 * KIB), call(20, 30, 8 * KIB + 4))
-        assert latency(rows).select("size_bytes", "class", "count").rows() == [
+        assert latency(rows).rows.select("size_bytes", "class", "count").rows() == [
             (8 * KIB, "mixed", 2)
         ]
-        assert latency(rows, buckets="exact")["class"].to_list() == ["small", "medium"]
+        assert latency(rows, buckets="exact").rows["class"].to_list() == ["small", "medium"]
 
     def test_unknown_sizes_are_a_row_of_their_own(self) -> None:
-        table = latency(calls(call(0, 10, None), call(20, 50, 64)))
+        table = latency(calls(call(0, 10, None), call(20, 50, 64))).rows
         assert table.select("size_bytes", "p50_ns").rows() == [(64, 30), (None, 10)]
 
     def test_statistics(self) -> None:
         durations = [30, 10, 20, 40, 100]
         rows = calls(*(call(n * 1000, n * 1000 + d, 64) for n, d in enumerate(durations)))
-        row = latency(rows).row(0, named=True)
+        row = latency(rows).rows.row(0, named=True)
         names = ("count", "min_ns", "p50_ns", "mean_ns", "p95_ns", "max_ns")
         assert [row[name] for name in names] == [5, 10, 30, 40, 100, 100]
 
@@ -122,27 +121,27 @@ class TestLatency:
         row = one_size(80).row(0, named=True)
         assert row["p50_ns"] == 80
         assert (row["span_ns"], row["skew_ns"], row["active_ns"]) == (None, None, None)
-        assert latency(calls(call(0, 80, 4)), measure="span").is_empty()
+        assert latency(calls(call(0, 80, 4)), measure="span").rows.is_empty()
 
     def test_with_matched_collectives_the_others_are_left_out(self) -> None:
-        row = latency(calls(*PAIR, call(500, 900, 1024))).row(0, named=True)
+        row = latency(calls(*PAIR, call(500, 900, 1024))).rows.row(0, named=True)
         assert (row["count"], row["max_ns"]) == (1, 66)
 
     def test_the_size_of_an_all_gather_is_one_ranks_part(self) -> None:
         row = call(0, 10, 64, collective="all_gather", bytes=256, ranks=4)
-        assert latency(calls(row))["size_bytes"].to_list() == [64]
+        assert latency(calls(row)).rows["size_bytes"].to_list() == [64]
         row["message_bytes"] = None
-        assert latency(calls(row))["size_bytes"].to_list() == [64]
+        assert latency(calls(row)).rows["size_bytes"].to_list() == [64]
 
     def test_libraries(self) -> None:
         rows = calls(call(0, 10, 64), call(0, 10, 64, library="nccl", device=0))
-        assert latency(rows)["library"].to_list() == ["mpi", "nccl"]
-        assert latency(rows, library="nccl")["library"].to_list() == ["nccl"]
+        assert latency(rows).rows["library"].to_list() == ["mpi", "nccl"]
+        assert latency(rows, library="nccl").rows["library"].to_list() == ["nccl"]
 
     def test_no_calls(self) -> None:
-        table = latency(calls())
+        table = latency(calls()).rows
         assert table.is_empty()
-        assert table.schema == latency(calls(*PAIR)).schema
+        assert table.schema == latency(calls(*PAIR)).rows.schema
 
     def test_options(self) -> None:
         for option in ({"buckets": "log"}, {"measure": "mean"}, {"library": "gloo"}):
@@ -170,10 +169,10 @@ class TestTraces:
         trace = self.host(
             self.mpi("MPI_Allreduce", 100, 180, 1024), self.mpi("MPI_Allreduce", 130, 182, 1024, 1)
         )
-        row = latency(trace).row(0, named=True)
+        row = latency(trace).rows.row(0, named=True)
         assert (row["library"], row["operation"], row["size_bytes"]) == ("mpi", "all_reduce", 1024)
         assert (row["p50_ns"], row["span_ns"], row["skew_ns"], row["active_ns"]) == (66, 82, 30, 52)
-        assert latency_meta(trace)["missing"] == []
+        assert latency(trace).meta["missing"] == []
 
     def test_ranks_of_hosts_whose_clocks_differ(self) -> None:
         reports = pl.DataFrame(
@@ -188,7 +187,7 @@ class TestTraces:
             self.mpi("MPI_Allreduce", 130, 182, 1024, 1, report=1, **communicator),
             reports=reports,
         )
-        row = latency(trace).row(0, named=True)
+        row = latency(trace).rows.row(0, named=True)
         assert row["span_ns"] is row["skew_ns"] is row["active_ns"] is None
 
     def test_messages_between_two_ranks(self) -> None:
@@ -201,13 +200,13 @@ class TestTraces:
             self.mpi("MPI_Isend", 95, 96, 100, **p2p),
             self.mpi("MPI_Waitall", 100, 201, None, group="start_wait"),
         )
-        table = latency(trace)
+        table = latency(trace).rows
         assert table.select("operation", "size_bytes", "count", "mean_ns").rows() == [
             ("send", 64, 2, 15),
             ("recv", 64, 1, 50),
             ("sendrecv", 64, 1, 30),
         ]
-        meta = latency_meta(trace)
+        meta = latency(trace).meta
         assert (meta["operations"], meta["unmatched"], meta["not_blocking"]) == (4, 0, 1)
 
     def test_a_call_within_a_call_counts_once(self) -> None:
@@ -215,7 +214,7 @@ class TestTraces:
             self.mpi("MPI_Send", 0, 10, 100, group="p2p"),
             self.mpi("PMPI_Send", 1, 9, 100, group="p2p"),
         )
-        assert latency(trace)["count"].to_list() == [1]
+        assert latency(trace).rows["count"].to_list() == [1]
 
     def test_calls_that_are_ranges(self) -> None:
         """nsys before 2023.4 keeps MPI's calls as ranges, without sizes."""
@@ -223,11 +222,11 @@ class TestTraces:
         b.range(0, 10, "MPI_Send", domain="MPI")
         b.range(20, 50, "MPI_Allreduce", domain="MPI")
         trace = b.trace()
-        assert latency(trace).select("operation", "size_bytes", "p50_ns").rows() == [
+        assert latency(trace).rows.select("operation", "size_bytes", "p50_ns").rows() == [
             ("all_reduce", None, 30),
             ("send", None, 10),
         ]
-        meta = latency_meta(trace)
+        meta = latency(trace).meta
         assert (meta["unsized"], meta["unmatched"]) == (2, 1)
         assert len(meta["missing"]) == 2
 
@@ -236,7 +235,7 @@ class TestTraces:
         b.op("nccl", start=0, end=100, kind="collective", collective="all_reduce")
         b.op("nccl", start=10, end=100, thread=10, device=1, kind="collective",
              collective="all_reduce")  # fmt: skip
-        row = latency(b.trace(), sizes={"all_reduce": MIB}).row(0, named=True)
+        row = latency(b.trace(), sizes={"all_reduce": MIB}).rows.row(0, named=True)
         assert (row["library"], row["size_bytes"], row["p50_ns"], row["span_ns"]) == (
             "nccl", MIB, 95, 100
         )  # fmt: skip
@@ -245,8 +244,8 @@ class TestTraces:
 
     def test_a_run_without_any(self) -> None:
         trace = Trace.of({})
-        assert latency(trace).is_empty()
-        assert "nsys profile" in latency_meta(trace)["missing"][0]
+        assert latency(trace).rows.is_empty()
+        assert "nsys profile" in latency(trace).meta["missing"][0]
 
 
 class TestSpeedup:
@@ -266,7 +265,7 @@ class TestSpeedup:
         assert (row["base_library"], row["new_library"], row["speedup"]) == ("nccl", "mpi", 17)
 
     def test_within_a_library_where_both_have_it(self) -> None:
-        both = latency(calls(call(0, 10, 64), call(0, 40, 64, library="nccl", device=0)))
+        both = latency(calls(call(0, 10, 64), call(0, 40, 64, library="nccl", device=0))).rows
         table = latency_speedup(both, both)
         assert table.select("base_library", "new_library", "speedup").rows() == [
             ("mpi", "mpi", 1.0), ("nccl", "nccl", 1.0)
@@ -281,7 +280,7 @@ class TestSpeedup:
 
     def test_unknown_sizes_are_not_compared_but_barriers_are(self) -> None:
         rows = calls(call(0, 10, None), call(20, 30, None, collective="barrier"))
-        table = latency_speedup(latency(rows), latency(rows))
+        table = latency_speedup(latency(rows).rows, latency(rows).rows)
         assert table.select("operation", "speedup").rows() == [("all_reduce", None), ("barrier", 1)]
 
     def test_by_class(self) -> None:
@@ -289,7 +288,7 @@ class TestSpeedup:
             sizes = (4, 64, MIB)
             return latency(
                 calls(*(call(0, d, size) for d, size in zip(durations, sizes, strict=True)))
-            )
+            ).rows
 
         table = speedup_by_class(latency_speedup(run(50, 160, 100), run(10, 10, 71)))
         small, large = table.rows(named=True)
@@ -299,13 +298,13 @@ class TestSpeedup:
         assert large["reduction_percent"] == pytest.approx(29)
 
     def test_tables_of_classes(self) -> None:
-        tables = [latency(calls(call(0, d, 64)), buckets="class") for d in (30, 10)]
+        tables = [latency(calls(call(0, d, 64)), buckets="class").rows for d in (30, 10)]
         row = latency_speedup(*tables, statistic="mean").row(0, named=True)
         assert (row["class"], row["speedup"]) == ("small", 3)
 
     def test_different_buckets_are_refused(self) -> None:
         with pytest.raises(UsageError, match="different buckets"):
-            latency_speedup(latency(calls(*PAIR)), latency(calls(*PAIR), buckets="class"))
+            latency_speedup(latency(calls(*PAIR)).rows, latency(calls(*PAIR), buckets="class").rows)
         with pytest.raises(UsageError, match="statistic"):
             latency_speedup(one_size(1), one_size(1), "p99")  # type: ignore[arg-type]
 
@@ -314,7 +313,7 @@ class TestHistogram:
     def test_counts_and_bytes(self) -> None:
         rows = [*PAIR, call(200, 210, 1500), call(300, 310, 600), call(400, 410, None)]
         columns = ("size_bytes", "class", "count", "calls", "bytes")
-        table = message_histogram(calls(*rows))
+        table = message_histogram(calls(*rows)).rows
         assert table.select(columns).rows() == [
             (512, "small", 1, 1, 600),
             (1024, "small", 2, 3, 2524),
@@ -327,7 +326,7 @@ class TestHistogram:
             "report": 0, "process": 0, "thread": 0, "start": 0, "end": 5, "library": "mpi",
             "group": "p2p", "name": "MPI_Send", "bytes": 3,
         }  # fmt: skip
-        table = message_histogram(Trace.of({"host": pl.DataFrame([row])}))
+        table = message_histogram(Trace.of({"host": pl.DataFrame([row])})).rows
         assert table.select("operation", "size_bytes", "count", "bytes").rows() == [
             ("send", 2, 1, 3)
         ]
@@ -359,7 +358,7 @@ def test_matched_collectives_by_brute_force(collectives: Sequence[Collective]) -
         value = fmean(duration for _, duration in ranks)
         span = max(ends) - min(start for start, _ in ranks)
         naive.setdefault(1 << (size.bit_length() - 1), []).append((value, span))
-    table = latency(calls(*rows))
+    table = latency(calls(*rows)).rows
     assert table["size_bytes"].to_list() == sorted(naive)
     for row in table.rows(named=True):
         values = [value for value, _ in naive[row["size_bytes"]]]

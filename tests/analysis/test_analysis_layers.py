@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_with_meta
+from tracekit.analysis import breakdown
 from tracekit.analysis._layers import LAYER_COLUMNS, NO_LAYER
 from tracekit.model import Trace
 
@@ -59,11 +59,12 @@ def _training(*, modules: bool, steps: int = 2) -> TraceBuilder:
 
 
 def _rows(trace: Trace) -> list[tuple[Any, ...]]:
-    return breakdown(trace, "layer").drop("share").rows()
+    return breakdown(trace, "layer").rows.drop("share").rows()
 
 
 def test_a_layer_is_the_innermost_range_that_is_no_operator_with_both_passes() -> None:
-    table, meta = breakdown_with_meta(_training(modules=True).attributed(), "layer")
+    answer = breakdown(_training(modules=True).attributed(), "layer")
+    table, meta = answer.rows, answer.meta
     assert tuple(table.columns) == LAYER_COLUMNS
     assert table.drop("share").rows() == [
         ("encoder > linear 1", 2, 10, 4, 14, 6, 24),
@@ -89,7 +90,7 @@ def test_without_modules_a_layer_is_an_operator_by_its_turn() -> None:
 
 
 def test_iterations_that_are_skipped_are_left_out() -> None:
-    table = breakdown(_training(modules=True, steps=3).attributed(), "layer", skip=2)
+    table = breakdown(_training(modules=True, steps=3).attributed(), "layer", skip=2).rows
     assert table.select("layer", "fp_ops", "bp_ops", "busy_ns").rows()[0] == (
         "encoder > linear 1", 1, 2, 12
     )  # fmt: skip
@@ -174,7 +175,8 @@ def test_a_range_in_backward_joins_by_its_name() -> None:
     builder.range(60, 100, "backward")
     builder.range(65, 90, "block 3")
     builder.op("grad", 70, start=72, end=79)
-    table, meta = breakdown_with_meta(builder.attributed(), "layer")
+    answer = breakdown(builder.attributed(), "layer")
+    table, meta = answer.rows, answer.meta
     assert table.drop("share").rows() == [("block 3", 1, 8, 1, 7, 2, 15)]
     assert meta["joined"]["BP"] == {"range": 1.0}
 
@@ -194,15 +196,16 @@ def test_a_run_without_passes_has_no_layers() -> None:
     builder = TraceBuilder()
     builder.range(0, 50, "solve")
     builder.op("stencil", 10, start=12, end=20)
-    table, meta = breakdown_with_meta(builder.attributed(), "layer")
+    answer = breakdown(builder.attributed(), "layer")
+    table, meta = answer.rows, answer.meta
     assert (table.rows(), meta["joined"]) == ([], {})
 
 
 def test_loops_give_the_same_when_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = _training(modules=True).attributed()
-    plain = breakdown(trace, "layer")
+    plain = breakdown(trace, "layer").rows
     monkeypatch.setattr("tracekit._compiled.FEW_ROWS", 0)
-    assert breakdown(trace, "layer").equals(plain)
+    assert breakdown(trace, "layer").rows.equals(plain)
 
 
 LAYER = st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 3))
@@ -239,6 +242,6 @@ def test_every_op_is_in_the_layer_that_launched_it(
         time += 10
         builder.range(begin - 1, time, f"step {number}")
         time += 2
-    found = breakdown(builder.attributed(), "layer").select("layer", "fp_ops", "bp_ops").rows()
+    found = breakdown(builder.attributed(), "layer").rows.select("layer", "fp_ops", "bp_ops").rows()
     assert {name: [fp, bp] for name, fp, bp in found} == expected
     assert [name for name, *_ in found] == list(expected)

@@ -17,7 +17,6 @@ from tracekit.analysis._memory import (
     memory_extra,
     memory_growth,
     memory_use,
-    memory_use_with_meta,
 )
 from tracekit.errors import UsageError
 from tracekit.model import ITERATIONS, Trace
@@ -307,7 +306,7 @@ class TestAllocator:
                 event(50, 40, 40, on=1),
             ]
         )
-        table = memory_use(trace)
+        table = memory_use(trace).rows
         # GPU 1 allocates nothing more: what it held when training began is what training takes.
         assert table.select(USE).rows() == [
             (0, "allocator", 150, 200, 200),
@@ -324,28 +323,28 @@ class TestAllocator:
         step = {"report": 0, "process": 0, "thread": 0, "iteration": 0, "name": "step 0",
                 "start": 70, "end": 400}  # fmt: skip
         stepped = trace.with_tables({"iterations": ITERATIONS.conform(pl.DataFrame([step]))})
-        uses = [memory_use(each).row(0, named=True) for each in (trace, stepped)]
+        uses = [memory_use(each).rows.row(0, named=True) for each in (trace, stepped)]
         assert [row["pre_bytes"] for row in uses] == [150, 100]
         assert uses[1]["training_bytes"] == 150
 
     def test_what_was_in_use_as_training_began_counts_for_both(self) -> None:
-        row = memory_use(run([event(10, 100, 100), event(150, -40, 60)])).row(0, named=True)
+        row = memory_use(run([event(10, 100, 100), event(150, -40, 60)])).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"]) == (100, 100)
 
     def test_without_stages_the_first_kernel_begins_training(self) -> None:
         trace = run([event(10, 1, 1), event(25, 9, 10), event(60, 1, 11)], stage="OTHER")
-        row = memory_use(trace).row(0, named=True)
+        row = memory_use(trace).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"]) == (1, 11)
 
     def test_processes_on_one_gpu_add_up(self) -> None:
         """As when every rank makes a context on GPU 0, which costs the root memory."""
         trace = run([event(10, 100, 100), event(20, 30, 30, process=1), event(200, 5, 105),
                      event(300, -30, 0, process=1)])  # fmt: skip
-        row = memory_use(trace).row(0, named=True)
+        row = memory_use(trace).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"], row["peak_bytes"]) == (130, 135, 135)
 
     def test_nothing_recorded_before_is_unknown_not_0(self) -> None:
-        row = memory_use(run([event(200, 5, 5)])).row(0, named=True)
+        row = memory_use(run([event(200, 5, 5)])).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"]) == (None, 5)
 
     def test_reports_of_one_host_have_one_clock(self) -> None:
@@ -353,7 +352,7 @@ class TestAllocator:
             [event(10, 100, 100), event(510, 30, 30, process=2, report=1)],
             reports=[report(clock="host h"), report(1, clock="host h", clock_offset=500)],
         )
-        row = memory_use(trace).row(0, named=True)
+        row = memory_use(trace).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"], row["peak_bytes"]) == (100, 130, 130)
 
     def test_reports_without_a_common_clock_are_not_split(self) -> None:
@@ -361,7 +360,7 @@ class TestAllocator:
             [event(10, 100, 100), event(10, 30, 30, process=2, report=1)],
             reports=[report(session_start=None), report(1, session_start=START)],
         )
-        row = memory_use(trace).row(0, named=True)
+        row = memory_use(trace).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"], row["peak_bytes"]) == (None, None, 100)
         assert "common clock" in row["note"]
 
@@ -370,24 +369,32 @@ class TestAllocator:
             [event(10, 100, 100), event(10, 50, 50, on=1), event(10, 1, 1, on=2)],
             [device(0), device(1), device(2, active=False)],
         )
-        table = memory_use(trace)
+        table = memory_use(trace).rows
         assert table["extra_percent"].to_list()[:2] == [100.0, -50.0]
         assert "when training began is not known" in table["note"][2]
 
     def test_a_run_without_any(self) -> None:
-        table, meta = memory_use_with_meta(run())
+        answer = memory_use(run())
+        table, meta = answer.rows, answer.meta
         assert table.is_empty()
         assert "--cuda-memory-usage=true" in meta["missing"][0]
-        assert table.schema == memory_use(run([event(1, 1, 1)])).schema
+        assert table.schema == memory_use(run([event(1, 1, 1)])).rows.schema
 
 
 class TestSamples:
     def test_before_training_and_in_it(self) -> None:
-        table, meta = memory_use_with_meta(
+        answer = memory_use(
             run(),
-            samples(sample(50, 0, 10), sample(99, 0, 12), sample(100, 0, 30), sample(900, 0, 28),
-                    sample(109, 1, 11), sample(120, 1, 20)),
-        )  # fmt: skip
+            samples(
+                sample(50, 0, 10),
+                sample(99, 0, 12),
+                sample(100, 0, 30),
+                sample(900, 0, 28),
+                sample(109, 1, 11),
+                sample(120, 1, 20),
+            ),
+        )
+        table, meta = answer.rows, answer.meta  # fmt: skip
         assert table.select(USE).rows() == [
             (0, "nvidia_smi", 12, 30, 30),
             (1, "nvidia_smi", 11, 20, 20),
@@ -397,7 +404,9 @@ class TestSamples:
         assert meta == {"missing": [], "warnings": [], "unmatched_gpus": []}
 
     def test_both_sources_are_both_there(self) -> None:
-        table = memory_use(run([event(10, 5, 5)]), samples(sample(50, 0, 10), sample(200, 0, 12)))
+        table = memory_use(
+            run([event(10, 5, 5)]), samples(sample(50, 0, 10), sample(200, 0, 12))
+        ).rows
         assert table.select(USE).rows() == [
             (0, "allocator", 5, 5, 5),
             (0, "nvidia_smi", 10, 12, 12),
@@ -406,42 +415,47 @@ class TestSamples:
     def test_samples_outside_the_recording_are_of_something_else(self) -> None:
         rows = samples(sample(-1, 0, 99), sample(50, 0, 10), sample(200, 0, 12),
                        sample(1001, 0, 99))  # fmt: skip
-        assert memory_use(run(), rows).select(USE).rows() == [(0, "nvidia_smi", 10, 12, 12)]
+        assert memory_use(run(), rows).rows.select(USE).rows() == [(0, "nvidia_smi", 10, 12, 12)]
 
     def test_all_of_another_time(self) -> None:
-        row = memory_use(run(), samples(sample(3600 * GB, 0, 10))).row(0, named=True)
+        row = memory_use(run(), samples(sample(3600 * GB, 0, 10))).rows.row(0, named=True)
         assert [row[name] for name in USE] == [0, "nvidia_smi", None, None, 10]
         assert "another time" in row["note"]
 
     def test_a_run_of_unknown_time_cannot_be_split(self) -> None:
         trace = run(reports=[report(session_start=None)])
-        row = memory_use(trace, samples(sample(50, 0, 10))).row(0, named=True)
+        row = memory_use(trace, samples(sample(50, 0, 10))).rows.row(0, named=True)
         assert [row[name] for name in USE] == [0, "nvidia_smi", None, None, 10]
         assert "Unix time" in row["note"]
 
     def test_a_run_of_unknown_length_ends_with_its_last_op(self) -> None:
         trace = run(reports=[report(duration=None)])
         rows = samples(sample(50, 0, 10), sample(500, 0, 12), sample(501, 0, 99))
-        assert memory_use(trace, rows)["peak_bytes"].to_list() == [12]
+        assert memory_use(trace, rows).rows["peak_bytes"].to_list() == [12]
 
     def test_gpus_are_known_by_uuid(self) -> None:
         """nvidia-smi counts by PCI bus location, CUDA may count otherwise."""
         rows = samples(sample(200, 0, 12, uuid="GPU-UUID-1"), sample(200, 5, 7, uuid="uuid-0"))
-        assert memory_use(run(), rows).select("device", "peak_bytes").rows() == [(0, 7), (1, 12)]
+        assert memory_use(run(), rows).rows.select("device", "peak_bytes").rows() == [
+            (0, 7),
+            (1, 12),
+        ]
 
     def test_without_uuids_by_index(self) -> None:
         trace = run(devices=[device(0, uuid=None), device(1)])
         rows = samples(sample(200, 0, 12), sample(200, 1, 7, uuid=None))
-        table = memory_use(trace, rows)
+        table = memory_use(trace, rows).rows
         assert table.select("device", "peak_bytes").rows() == [(0, 12), (1, 7)]
         assert table["note"].to_list() == ["GPU matched by index"] * 2
 
     def test_a_gpu_of_another_uuid_is_another_one(self) -> None:
         rows = samples(sample(200, 0, 12), sample(200, 1, 7, uuid="other"))
-        table, meta = memory_use_with_meta(run(), rows)
+        answer = memory_use(run(), rows)
+        table, meta = answer.rows, answer.meta
         assert table["device"].to_list() == [0]
         assert meta["unmatched_gpus"] == [1]
-        _, meta = memory_use_with_meta(run(), samples(sample(200, 1, 7, uuid="other")))
+        answer = memory_use(run(), samples(sample(200, 1, 7, uuid="other")))
+        meta = answer.meta
         assert "another machine" in meta["warnings"][0]
 
     def test_by_index_only_on_one_host(self) -> None:
@@ -449,16 +463,16 @@ class TestSamples:
             devices=[device(0, uuid=None), device(1, uuid=None, report=1)],
             reports=[report(), report(1, host="other")],
         )
-        assert memory_use(trace, samples(sample(200, 0, 12, uuid=None))).is_empty()
+        assert memory_use(trace, samples(sample(200, 0, 12, uuid=None))).rows.is_empty()
 
     def test_unknown_values_are_left_out(self) -> None:
         rows = samples(sample(200, 0, 12), {**sample(300, 0, 0), "memory_used": None})
-        assert memory_use(run(), rows)["training_bytes"].to_list() == [12]
+        assert memory_use(run(), rows).rows["training_bytes"].to_list() == [12]
 
     def test_columns_are_asked_for(self) -> None:
         with pytest.raises(UsageError, match="lack memory_used"):
             memory_use(run(), samples().drop("memory_used"))
-        assert memory_use(run(), samples()).is_empty()
+        assert memory_use(run(), samples()).rows.is_empty()
 
 
 @settings(deadline=None)
@@ -482,7 +496,7 @@ def test_allocations_of_several_processes_by_brute_force(
         levels.append((time, sum(held.values())))
     before = [level for time, level in levels if time < 100]
     since = [level for time, level in levels if time >= 100]
-    row = memory_use(run(events)).row(0, named=True)
+    row = memory_use(run(events)).rows.row(0, named=True)
     assert row["pre_bytes"] == (max(before) if before else None)
     assert row["training_bytes"] == max(before[-1:] + since)
     assert row["peak_bytes"] == max(level for _, level in levels)

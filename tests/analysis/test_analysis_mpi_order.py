@@ -55,7 +55,7 @@ def test_broadcasts_that_do_not_overlap() -> None:
     run = trace(*inits(), *BROADCASTS)
     assert matches(run) == {(0, 10): 0, (1, 20): 0, (0, 13): 1, (1, 31): 1}
     assert collective_calls(run)["communicator"].unique().to_list() == ["all 2 ranks"]
-    (row,) = latency(collective_calls(run), buckets="exact").to_dicts()
+    (row,) = latency(collective_calls(run), buckets="exact").rows.to_dicts()
     assert (row["count"], row["participants"]) == (2, 2)
     assert row["span_ns"] in (20, 19)  # last end - first start, of either
     assert row["skew_ns"] in (10, 18)

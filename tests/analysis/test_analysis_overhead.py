@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._overhead import overhead, overhead_matrix, overhead_meta
+from tracekit.analysis._overhead import overhead, overhead_matrix
 from tracekit.analysis._study import STUDY
 from tracekit.errors import UsageError
 
@@ -38,7 +38,7 @@ def pair(base: float, other: float, **row: Any) -> list[dict[str, Any]]:
 
 
 def test_nccl_against_p2p() -> None:
-    found = overhead(table(*pair(100e9, 116.4e9)))
+    found = overhead(table(*pair(100e9, 116.4e9))).rows
     assert found.select(
         *KEYS, "time", "time_ns", "baseline_ns", "runs", "baseline_runs"
     ).rows() == [("lenet", 16, 1, "nccl", "epoch", 116.4e9, 100e9, 1, 1)]
@@ -48,11 +48,11 @@ def test_nccl_against_p2p() -> None:
 def test_runs_that_stand_by_themselves_are_compared_in_pairs() -> None:
     runs = (("p1", "p2p", 100.0), ("p2", "p2p", 80.0), ("n1", "nccl", 120.0))
     rows = table(*({"run": run, "method": method, "step_ns": t} for run, method, t in runs))
-    pooled = overhead(rows).row(0, named=True)
+    pooled = overhead(rows).rows.row(0, named=True)
     assert (pooled["run"], pooled["baseline_run"], pooled["baseline_runs"]) == ("n1", None, 2)
     assert pooled["overhead_percent"] == pytest.approx(100 / 3)
     assert (pooled["low_percent"], pooled["high_percent"]) == pytest.approx((20, 50))
-    apart = overhead(rows, apart=True)
+    apart = overhead(rows, apart=True).rows
     columns = ("run", "baseline_run", "runs", "baseline_runs", "low_percent", "high_percent")
     assert apart.select(columns).rows() == [
         ("n1", "p1", 1, 1, None, None), ("n1", "p2", 1, 1, None, None),
@@ -63,7 +63,7 @@ def test_runs_that_stand_by_themselves_are_compared_in_pairs() -> None:
         "method", "gpus", "scaling", "network", "run", "baseline_run", "16"
     ]  # fmt: skip
     assert matrix["16"].to_list() == pytest.approx([20, 50])
-    assert overhead_meta(rows, apart=True)["compared"] == 2
+    assert overhead(rows, apart=True).meta["compared"] == 2
 
 
 def _slides() -> pl.DataFrame:
@@ -76,7 +76,7 @@ def _slides() -> pl.DataFrame:
 
 
 def test_the_table_of_the_slides() -> None:
-    meta = overhead_meta(_slides())
+    meta = overhead(_slides()).meta
     assert meta == {
         "baseline": "p2p",
         "compared": 15,
@@ -86,7 +86,7 @@ def test_the_table_of_the_slides() -> None:
         "untimed": 0,
         "without_method": 0,
     }
-    matrix = overhead_matrix(overhead(_slides()))
+    matrix = overhead_matrix(overhead(_slides()).rows)
     assert matrix.columns == ["method", "gpus", "scaling", "network", "16", "32", "64"]
     found = {row[0]: row[1:] for row in matrix.select("network", "16", "32", "64").rows()}
     assert found == {name: pytest.approx(percents) for name, percents in SLIDES.items()}
@@ -100,7 +100,7 @@ def test_ratio_of_throughputs() -> None:
             {"method": "grpc", "batch": 64, "step_ns": 64 / 100 * 1e9},
         ),
         baseline="grpc",
-    )
+    ).rows
     assert found["throughput_ratio"].to_list() == pytest.approx([1.8])
     assert found["overhead_percent"].to_list() == pytest.approx([-44.444444])
 
@@ -115,7 +115,7 @@ def test_only_equal_configurations_are_compared() -> None:
         {"method": "nccl", "epoch_ns": 50.0, "batch": None},
         {"method": "nccl", "epoch_ns": 50.0, "scaling": "weak"},
     )
-    found = overhead(rows)
+    found = overhead(rows).rows
     assert found.select(*KEYS, "scaling", "time_ns", "baseline_ns").rows() == [
         ("alexnet", 16, 1, "nccl", None, 50.0, None),
         ("lenet", 16, 1, "nccl", "weak", 50.0, None),
@@ -127,13 +127,13 @@ def test_only_equal_configurations_are_compared() -> None:
     ]
     known = found.drop_nulls("overhead_percent")
     assert known["overhead_percent"].to_list() == pytest.approx([10.0])
-    meta = overhead_meta(rows)
+    meta = overhead(rows).meta
     assert (meta["compared"], meta["without_partner"], meta["untimed"]) == (1, 6, 0)
 
 
 def test_what_is_unknown_of_both_is_equal() -> None:
     rows = pair(100.0, 150.0, network=None, batch=None, gpus=None)
-    found = overhead(table(*rows))
+    found = overhead(table(*rows)).rows
     assert found["overhead_percent"].to_list() == [50.0]
     matrix = overhead_matrix(found)
     assert matrix.rows() == [("nccl", None, None, None, 50.0)]
@@ -142,7 +142,7 @@ def test_what_is_unknown_of_both_is_equal() -> None:
 
 def test_medians_of_several_runs() -> None:
     rows = [*pair(100.0, 120.0), *pair(90.0, 130.0), {"method": "p2p", "epoch_ns": 500.0}]
-    found = overhead(table(*rows))
+    found = overhead(table(*rows)).rows
     assert found.select("runs", "baseline_runs", "time_ns", "baseline_ns").rows() == [
         (2, 3, 125.0, 100.0)
     ]
@@ -150,17 +150,17 @@ def test_medians_of_several_runs() -> None:
 
 def test_a_step_is_never_compared_with_an_epoch() -> None:
     rows = table({"method": "p2p", "epoch_ns": 100.0}, {"method": "nccl", "step_ns": 110.0})
-    found = overhead(rows)
+    found = overhead(rows).rows
     assert found.select("time", "time_ns", "baseline_ns", "overhead_percent").rows() == [
         (None,) * 4
     ]
-    assert overhead_meta(rows)["untimed"] == 1
+    assert overhead(rows).meta["untimed"] == 1
 
 
 def test_runs_of_unknown_method_are_counted() -> None:
     rows = table(*pair(100.0, 110.0), {"epoch_ns": 1.0})
-    assert overhead(rows).height == 1
-    assert overhead_meta(rows)["without_method"] == 1
+    assert overhead(rows).rows.height == 1
+    assert overhead(rows).meta["without_method"] == 1
 
 
 def test_nothing_to_compare_with() -> None:
@@ -168,7 +168,7 @@ def test_nothing_to_compare_with() -> None:
         overhead(table(*pair(1.0, 2.0)), baseline="mpi")
     with pytest.raises(UsageError, match="the methods are none"):
         overhead(table())
-    alone = overhead(table({"method": "p2p", "epoch_ns": 1.0}))
+    alone = overhead(table({"method": "p2p", "epoch_ns": 1.0})).rows
     assert alone["overhead_percent"].to_list() == [None]
     assert overhead_matrix(alone).is_empty()
 
@@ -178,8 +178,8 @@ def test_nothing_to_compare_with() -> None:
 def test_the_other_way_round(one: float, other: float) -> None:
     rows = table(*pair(one, other))
     there, back = (
-        overhead(rows).row(0, named=True),
-        overhead(rows, baseline="nccl").row(0, named=True),
+        overhead(rows).rows.row(0, named=True),
+        overhead(rows, baseline="nccl").rows.row(0, named=True),
     )
     product = (1 + there["overhead_percent"] / 100) * (1 + back["overhead_percent"] / 100)
     assert product == pytest.approx(1)

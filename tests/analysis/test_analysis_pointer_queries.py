@@ -12,7 +12,6 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis._pointer_queries import (
     pointer_queries,
-    pointer_queries_meta,
     staging,
     staging_calls,
 )
@@ -68,7 +67,7 @@ class TestPointerQueries:
         b.query(10 * US, 20 * US)
         b.query(30 * US, 40 * US)
         b.query(160 * US, 180 * US)
-        row = pointer_queries(b.trace()).row(0, named=True)
+        row = pointer_queries(b.trace()).rows.row(0, named=True)
         assert row == {
             "function": "MPI_Allreduce", "calls": 2, "mpi_ns": 200 * US, "queries": 3,
             "query_ns": 40 * US, "share": 0.2, "queries_per_call": 1.5, "calls_with_queries": 2,
@@ -88,7 +87,7 @@ class TestPointerQueries:
         b.mpi(0, 100)
         b.query(10, 20, name)
         b.query(200, 201)
-        assert pointer_queries(b.trace())["queries"].to_list() == [int(counts)]
+        assert pointer_queries(b.trace()).rows["queries"].to_list() == [int(counts)]
 
     def test_what_is_not_within_a_call_of_its_thread_is_not_counted(self) -> None:
         b = Builder()
@@ -97,8 +96,8 @@ class TestPointerQueries:
         for start, end, thread in [(50, 60, 0), (95, 105, 0), (195, 205, 0), (120, 130, 1)]:
             b.query(start, end, thread=thread)
         b.query(300, 400)
-        assert only(pointer_queries(b.trace()), "queries", "query_ns") == [(1, 100)]
-        assert pointer_queries_meta(b.trace()) == {"queries": 5, "inside": 1, "missing": []}
+        assert only(pointer_queries(b.trace()).rows, "queries", "query_ns") == [(1, 100)]
+        assert pointer_queries(b.trace()).meta == {"queries": 5, "inside": 1, "missing": []}
 
     def test_the_driver_within_the_runtime_and_calls_within_calls_count_once(self) -> None:
         b = Builder()
@@ -108,9 +107,9 @@ class TestPointerQueries:
         b.query(11, 19, "cuPointerGetAttributes")
         b.query(30, 40)
         b.query(30, 40)  # as recorded twice, by two names of one function
-        assert only(pointer_queries(b.trace()), "function", "calls", "queries", "query_ns") == [
-            ("MPI_Allreduce", 1, 2, 20)
-        ]
+        assert only(
+            pointer_queries(b.trace()).rows, "function", "calls", "queries", "query_ns"
+        ) == [("MPI_Allreduce", 1, 2, 20)]
 
     def test_by_function_rank_and_all_together(self) -> None:
         b = Builder()
@@ -121,15 +120,15 @@ class TestPointerQueries:
         b.query(40, 50, thread=10)
         trace = b.trace()
         columns = ("calls", "mpi_ns", "query_ns")
-        assert only(pointer_queries(trace), "function", *columns) == [
+        assert only(pointer_queries(trace).rows, "function", *columns) == [
             ("MPI_Allreduce", 2, 200, 30),
             ("MPI_Send", 1, 300, 0),
         ]
-        assert only(pointer_queries(trace, "rank"), "rank", *columns) == [
+        assert only(pointer_queries(trace, "rank").rows, "rank", *columns) == [
             (0, 2, 400, 20),
             (1, 1, 100, 10),
         ]
-        assert only(pointer_queries(trace, ()), *columns) == [(3, 500, 30)]
+        assert only(pointer_queries(trace, ()).rows, *columns) == [(3, 500, 30)]
         with pytest.raises(UsageError, match="no pointer queries by 'device'"):
             pointer_queries(trace, ["device"])
 
@@ -138,22 +137,24 @@ class TestPointerQueries:
         b.mpi(0, 100)
         b.call(10, 20, correlation=1)
         names = ("calls", "queries", "query_ns", "share", "queries_per_call", "calls_with_queries")
-        assert only(pointer_queries(b.trace()), *names) == [(1, *[None] * 5)]
-        assert "--cuda-trace-all-apis=true" in pointer_queries_meta(b.trace())["missing"][0]
+        assert only(pointer_queries(b.trace()).rows, *names) == [(1, *[None] * 5)]
+        assert "--cuda-trace-all-apis=true" in pointer_queries(b.trace()).meta["missing"][0]
 
     def test_a_run_without_mpi(self) -> None:
         b = Builder()
         b.query(10, 20)
         trace = b.trace()
-        assert pointer_queries(trace).is_empty()
-        assert pointer_queries(trace, ()).is_empty()
-        assert "no MPI calls" in pointer_queries_meta(trace)["missing"][0]
+        assert pointer_queries(trace).rows.is_empty()
+        assert pointer_queries(trace, ()).rows.is_empty()
+        assert "no MPI calls" in pointer_queries(trace).meta["missing"][0]
 
     def test_mpi_calls_that_are_ranges(self) -> None:
         b = Builder()
         b.range(0, 100, "MPI_Allreduce", domain="MPI")
         b.query(10, 30)
-        assert only(pointer_queries(b.trace()), "function", "share") == [("MPI_Allreduce", 0.2)]
+        assert only(pointer_queries(b.trace()).rows, "function", "share") == [
+            ("MPI_Allreduce", 0.2)
+        ]
 
     @settings(deadline=None)
     @given(
@@ -184,7 +185,7 @@ class TestPointerQueries:
             inside += bool(hits)
             length_inside += (length + 1) * bool(hits)
         expected = [(len(spans), inside, length_inside)] if spans else []
-        found = pointer_queries(b.trace(), ())
+        found = pointer_queries(b.trace(), ()).rows
         assert only(found, "calls", "queries", "query_ns") == expected
 
 
@@ -205,7 +206,7 @@ class TestStaging:
             (0, 0, 2, 1, False, True),
             (0, 0, 0, 0, False, False),
         ]  # fmt: skip
-        assert staging(trace).row(0, named=True) == {
+        assert staging(trace).rows.row(0, named=True) == {
             "function": "MPI_Allreduce", "calls": 3, "staged": 1, "staged_unknown": 0,
             "gpu_reduce": 1, "d2h_bytes": SIZE, "h2d_bytes": SIZE, "reduce_kernels": 1,
         }  # fmt: skip
@@ -297,21 +298,23 @@ class TestStaging:
         b.mpi(200, 300, bytes=None)
         trace = b.trace()
         assert staging_calls(trace)["staged"].to_list() == [None, False]
-        assert only(staging(trace), "calls", "staged", "staged_unknown") == [(2, 0, 1)]
+        assert only(staging(trace).rows, "calls", "staged", "staged_unknown") == [(2, 0, 1)]
 
     def test_a_process_without_ops_says_nothing(self) -> None:
         b = Builder()
         b.mpi(0, 100)
         trace = b.trace()
         assert only(staging_calls(trace), "d2h_bytes", "staged", "gpu_reduce") == [(None,) * 3]
-        assert only(staging(trace), "staged", "staged_unknown", "gpu_reduce") == [(None, 1, None)]
+        assert only(staging(trace).rows, "staged", "staged_unknown", "gpu_reduce") == [
+            (None, 1, None)
+        ]
 
     def test_what_does_not_block_and_barriers_are_left_out(self) -> None:
         b = Builder()
         b.mpi(0, 10, "MPI_Iallreduce")
         b.mpi(20, 30, "MPI_Barrier", bytes=None)
         b.mpi(40, 50, "MPI_Send", group="p2p")
-        assert staging(b.trace()).is_empty()
+        assert staging(b.trace()).rows.is_empty()
 
     @settings(deadline=None)
     @given(

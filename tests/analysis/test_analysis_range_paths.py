@@ -34,7 +34,7 @@ def _busy(table: pl.DataFrame) -> list[tuple[str | None, int]]:
 
 def test_equal_paths_are_one_and_rows_are_sorted_by_text() -> None:
     trace = _nested(("fit", "b"), ("fit", "a"), ("fit", "b"), ("c",), ("fit",))
-    assert _busy(breakdown(trace, "range")) == [
+    assert _busy(breakdown(trace, "range").rows) == [
         ("fit > b", 20), ("c", 10), ("fit", 10), ("fit > a", 10), (NO_CALL, 3),
     ]  # fmt: skip
 
@@ -42,9 +42,9 @@ def test_equal_paths_are_one_and_rows_are_sorted_by_text() -> None:
 def test_paths_of_the_same_text_are_not_one() -> None:
     # A name may hold what stands between labels, and deep paths are not shown in full.
     trace = _nested(("a", "b"), ("a > b",))
-    assert _busy(breakdown(trace, "range"))[:2] == [("a > b", 10), ("a > b", 10)]
+    assert _busy(breakdown(trace, "range").rows)[:2] == [("a > b", 10), ("a > b", 10)]
     odd, even = (["x"] * 8 + ["middle", f"m{n}"] + ["x"] * 24 for n in range(2))
-    found = _busy(breakdown(_nested(odd, even, odd), "range"))[:2]
+    found = _busy(breakdown(_nested(odd, even, odd), "range").rows)[:2]
     assert found[0][0] == found[1][0] == " > ".join(["x"] * 8 + ["... (2 more)"] + ["x"] * 24)
     assert [busy for _, busy in found] == [20, 10]
 
@@ -60,7 +60,7 @@ def test_statistics_over_iterations_are_of_the_same_paths() -> None:
                 builder.range(begin + depth, begin + 25, name)
             took = 5 + place + number
             builder.op("gemm", begin + 5, start=begin + 6, end=begin + 6 + took)
-    table = breakdown(builder.attributed(), "range", per_iteration=True)
+    table = breakdown(builder.attributed(), "range", per_iteration=True).rows
     assert table.select("range", "busy_ns", "p5_ns", "median_ns", "p95_ns").rows() == [
         ("step N > a > b", 21, 6, 7, 8), ("step N > a > b", 18, 5, 6, 7),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_paths_of_two_runs_are_compared_whatever_their_numbers() -> None:
 
 def test_paths_of_several_reports_are_one() -> None:
     both = combine([_nested(("x",), ("fit", "forward")), _nested(("fit", "forward"), ("y",))])
-    assert sorted(breakdown(both, "range").select("range", "ops").rows()) == [
+    assert sorted(breakdown(both, "range").rows.select("range", "ops").rows()) == [
         (NO_CALL, 2), ("fit > forward", 2), ("x", 1), ("y", 1),
     ]  # fmt: skip
 

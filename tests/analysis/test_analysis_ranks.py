@@ -71,8 +71,8 @@ def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
 
 def test_time_by_rank_and_node() -> None:
     trace = traced("job.sqlite", 2, {0: 1, 1: 0})
-    assert breakdown(trace, "rank").select("rank", "ops").rows() == [(0, 1), (1, 1)]
-    assert breakdown(trace, "node,kernel").select("node", "ops").rows() == [("node7", 2)]
+    assert breakdown(trace, "rank").rows.select("rank", "ops").rows() == [(0, 1), (1, 1)]
+    assert breakdown(trace, "node,kernel").rows.select("node", "ops").rows() == [("node7", 2)]
 
 
 def test_what_the_environment_said_is_surer_than_a_name() -> None:

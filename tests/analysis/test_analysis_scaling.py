@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._scaling import scaling, scaling_meta
+from tracekit.analysis._scaling import scaling
 from tracekit.analysis._study import STUDY
 from tracekit.analysis._times import read_times
 from tracekit.errors import InputError, UsageError
@@ -42,10 +42,10 @@ def test_runs_that_stand_by_themselves_are_not_pooled() -> None:
         for name, gpus, time in (("one", 1, 100.0), ("two", 2, 80.0), ("again", 2, 40.0))
     ]
     columns = ("gpus", "run", "runs", "time_ns", "speedup", "speedup_low", "speedup_high")
-    assert scaling(table(*rows)).select(columns).rows() == [
+    assert scaling(table(*rows)).rows.select(columns).rows() == [
         (1, "one", 1, 100, 1, None, None), (2, None, 2, 60, pytest.approx(10 / 3), 2.5, 5),
     ]  # fmt: skip
-    assert scaling(table(*rows), apart=True).select(columns).rows() == [
+    assert scaling(table(*rows), apart=True).rows.select(columns).rows() == [
         (1, "one", 1, 100, 1, None, None),
         (2, "again", 1, 40, 5, None, None),
         (2, "two", 1, 80, 2.5, None, None),
@@ -54,7 +54,7 @@ def test_runs_that_stand_by_themselves_are_not_pooled() -> None:
 
 def test_the_spread_of_a_speedup_is_that_of_both_sides() -> None:
     rows = epochs({1: 100.0, 2: 50.0}) + epochs({1: 120.0, 2: 60.0})
-    found = scaling(table(*rows)).row(1, named=True)
+    found = scaling(table(*rows)).rows.row(1, named=True)
     assert (found["speedup_low"], found["speedup_high"]) == (100 / 60, 120 / 50)
 
 
@@ -63,13 +63,13 @@ def test_several_named_runs_on_the_fewest_gpus_give_no_speedup() -> None:
         {"run": name, "gpus": gpus, "step_ns": 100.0 / gpus}
         for name, gpus in (("a", 1), ("b", 1), ("c", 2))
     ]
-    found = scaling(table(*rows), apart=True)
+    found = scaling(table(*rows), apart=True).rows
     assert found.select("run", "speedup", "baseline_gpus").rows() == [
         ("a", None, 1), ("b", None, 1), ("c", None, 1),
     ]  # fmt: skip
-    warnings = scaling_meta(table(*rows), apart=True)["warnings"]
+    warnings = scaling(table(*rows), apart=True).meta["warnings"]
     assert "several runs on the smallest number of GPUs" in warnings[0]
-    assert not scaling_meta(table(*rows))["warnings"]
+    assert not scaling(table(*rows)).meta["warnings"]
 
 
 # Strong.
@@ -84,7 +84,7 @@ def test_several_named_runs_on_the_fewest_gpus_give_no_speedup() -> None:
 )
 def test_lenet_of_the_slides(method: str, speedups: Any, efficiencies: Any, serial: Any) -> None:
     times = dict(zip((1, 2, 4, 8), (100.0, *(100 / s for s in speedups)), strict=True))
-    found = scaling(table(*epochs(times, method=method)))
+    found = scaling(table(*epochs(times, method=method))).rows
     assert found["gpus"].to_list() == [1, 2, 4, 8]
     assert column(found, "speedup") == [1.0, *speedups]
     assert column(found, "efficiency", 5) == [1.0, *efficiencies]
@@ -96,30 +96,30 @@ def test_lenet_of_the_slides(method: str, speedups: Any, efficiencies: Any, seri
 
 def test_nccl_over_p2p_on_eight_gpus() -> None:
     rows = epochs({1: 100.0, 8: 100 / 3.36}) + epochs({1: 116.4, 8: 116.4 / 2.77}, method="nccl")
-    times = dict(scaling(table(*rows)).filter(gpus=8).select("method", "time_ns").iter_rows())
+    times = dict(scaling(table(*rows)).rows.filter(gpus=8).select("method", "time_ns").iter_rows())
     assert times["nccl"] / times["p2p"] == pytest.approx(1.412, abs=5e-4)
 
 
 def test_epochs_of_step_times() -> None:
     # 2 ms a step on one GPU, 16384 steps; 2.5 ms on eight, 2048 steps.
     rows = table({"gpus": 1, "step_ns": 2e6}, {"gpus": 8, "step_ns": 2.5e6})
-    found = scaling(rows, images=K256)
+    found = scaling(rows, images=K256).rows
     assert found["iterations_per_epoch"].to_list() == [16384, 2048]
     assert found["time_ns"].to_list() == [2e6 * 16384, 2.5e6 * 2048]
     assert found["speedup"].to_list() == [1.0, 6.4]
     assert found["efficiency"].to_list() == [1.0, 0.8]
     assert column(found, "images_per_s", 6) == [8000.0, 51200.0]
-    assert scaling_meta(rows, images=K256)["time"] == "epoch"
+    assert scaling(rows, images=K256).meta["time"] == "epoch"
 
 
 def test_step_times_alone_are_taken_per_image() -> None:
     rows = table({"gpus": 1, "step_ns": 2e6}, {"gpus": 8, "step_ns": 2.5e6})
-    found = scaling(rows)
+    found = scaling(rows).rows
     assert found["time_ns"].to_list() == [2e6, 2.5e6]
     assert found["speedup"].to_list() == [1.0, 6.4]
     assert found["iterations_per_epoch"].to_list() == [None, None]
     assert column(found, "images_per_s", 6) == [8000.0, 51200.0]
-    assert scaling_meta(rows) == {
+    assert scaling(rows).meta == {
         "mode": "strong",
         "time": "step",
         "images": None,
@@ -134,7 +134,7 @@ def test_step_times_alone_are_taken_per_image() -> None:
 def test_a_global_batch_makes_steps_of_equal_work() -> None:
     rows = table({"gpus": 1, "step_ns": 8e6, "batch": 64}, {"gpus": 8, "step_ns": 2e6, "batch": 64})
     for images in (None, 64_000):
-        found = scaling(rows, batch_scope="global", images=images)
+        found = scaling(rows, batch_scope="global", images=images).rows
         assert found["speedup"].to_list() == [1.0, 4.0]
         assert column(found, "images_per_s", 6) == [8000.0, 32000.0]
     assert found["iterations_per_epoch"].to_list() == [1000, 1000]
@@ -145,7 +145,7 @@ def test_efficiency_of_throughput() -> None:
     rows = [
         {"gpus": n, "batch": 64, "step_ns": 64 * n / x * 1e9} for n, x in ((1, 100), (64, 5760))
     ]
-    found = scaling(table(*rows))
+    found = scaling(table(*rows)).rows
     assert column(found, "images_per_s", 6) == [100.0, 5760.0]
     assert column(found, "efficiency", 9) == [1.0, 0.9]
 
@@ -156,7 +156,7 @@ def test_each_batch_size_has_its_own_baseline() -> None:
         {"gpus": n, "batch": b, "step_ns": step}
         for n, b, step in ((1, 16, 2e6), (4, 16, 4e6), (1, 64, 4e6), (4, 64, 5e6))
     ]
-    found = scaling(table(*rows))
+    found = scaling(table(*rows)).rows
     assert found.select("batch", "gpus", "efficiency").rows() == [
         (16, 1, 1.0), (16, 4, 0.5), (64, 1, 1.0), (64, 4, 0.8),
     ]  # fmt: skip
@@ -167,7 +167,7 @@ def test_stages_have_speedups_of_their_own() -> None:
     rows = epochs({1: 140.0, 2: 80.0})
     rows[0] |= {"fp_bp_ns": 100.0, "wu_ns": 40.0}
     rows[1] |= {"fp_bp_ns": 40.0, "wu_ns": 50.0}
-    found = scaling(table(*rows))
+    found = scaling(table(*rows)).rows
     assert found["speedup"].to_list() == [1.0, 1.75]
     assert found["speedup_fp_bp"].to_list() == [1.0, 2.5]
     assert found["speedup_wu"].to_list() == [1.0, 0.8]
@@ -179,7 +179,7 @@ def test_stages_of_steps_count_as_often_as_steps() -> None:
         {"gpus": 2, "step_ns": 5e6, "fp_bp_ns": 3e6, "wu_ns": 1e6},
     )
     for images in (None, K256):
-        found = scaling(rows, images=images)
+        found = scaling(rows, images=images).rows
         assert found["speedup"].to_list() == [1.0, 1.6]
         assert found["speedup_fp_bp"].to_list() == [1.0, 2.0]
         # No time at all is nothing to be faster than.
@@ -188,14 +188,14 @@ def test_stages_of_steps_count_as_often_as_steps() -> None:
 
 def test_bytes_of_an_epoch() -> None:
     rows = [{"gpus": 8, "batch": b, "step_ns": 1.0, "bytes_between_gpus": 3.36e9} for b in (16, 32)]
-    found = scaling(table(*rows), images=K256)
+    found = scaling(table(*rows), images=K256).rows
     assert [round(each / 1e12, 2) for each in found["bytes_per_epoch"]] == [6.88, 3.44]
-    assert scaling(table(*rows))["bytes_per_epoch"].to_list() == [None, None]
+    assert scaling(table(*rows)).rows["bytes_per_epoch"].to_list() == [None, None]
 
 
 def test_several_runs_of_a_configuration_count_by_their_median() -> None:
     rows = epochs({1: 90.0}) + epochs({1: 100.0}) + epochs({1: 400.0}) + epochs({2: 50.0})
-    found = scaling(table(*rows))
+    found = scaling(table(*rows)).rows
     assert found.select("gpus", "runs", "time_ns", "speedup").rows() == [
         (1, 3, 100.0, 1.0), (2, 1, 50.0, 2.0),
     ]  # fmt: skip
@@ -203,12 +203,12 @@ def test_several_runs_of_a_configuration_count_by_their_median() -> None:
 
 def test_without_one_gpu_speedup_is_relative_to_the_fewest() -> None:
     rows = table(*epochs({2: 60.0, 8: 20.0}))
-    found = scaling(rows)
+    found = scaling(rows).rows
     assert found["baseline_gpus"].to_list() == [2, 2]
     assert found["speedup"].to_list() == [1.0, 3.0]
     assert found["efficiency"].to_list() == [1.0, 0.75]
     assert found["karp_flatt"].to_list() == [None, None]
-    (warning,) = scaling_meta(rows)["warnings"]
+    (warning,) = scaling(rows).meta["warnings"]
     assert "1 of 1 configurations were not measured on one GPU" in warning
 
 
@@ -220,7 +220,7 @@ def test_configurations_are_never_mixed() -> None:
             ("b", 16, "p2p", 2, 12.5), (None, None, None, 1, 10.0), (None, None, None, 2, 5.0),
         )
     ]  # fmt: skip
-    found = scaling(table(*rows))
+    found = scaling(table(*rows)).rows
     assert found.select("network", "method", "batch", "gpus", "speedup").rows() == [
         ("a", "nccl", 16, 2, 1.0), ("a", "p2p", 16, 1, 1.0), ("a", "p2p", 32, 2, 1.0),
         ("b", "p2p", 16, 2, 1.0), (None, None, None, 1, 1.0), (None, None, None, 2, 2.0),
@@ -229,14 +229,14 @@ def test_configurations_are_never_mixed() -> None:
 
 def test_runs_without_time_or_gpus_are_counted() -> None:
     rows = table(*epochs({1: 10.0}), {"gpus": 2}, {"epoch_ns": 3.0}, {"gpus": 4, "epoch_ns": 0.0})
-    assert scaling(rows)["gpus"].to_list() == [1]
-    meta = scaling_meta(rows)
+    assert scaling(rows).rows["gpus"].to_list() == [1]
+    meta = scaling(rows).meta
     assert (meta["runs"], meta["untimed"]) == (1, 3)
 
 
 def test_an_empty_study() -> None:
-    assert scaling(table()).is_empty()
-    assert scaling_meta(table())["runs"] == 0
+    assert scaling(table()).rows.is_empty()
+    assert scaling(table()).meta["runs"] == 0
 
 
 # Weak.
@@ -251,32 +251,32 @@ def _weak_and_strong() -> pl.DataFrame:
 
 
 def test_weak_scaling() -> None:
-    found = scaling(_weak_and_strong(), mode="weak")
+    found = scaling(_weak_and_strong(), mode="weak").rows
     assert found["gpus"].to_list() == [1, 8]
     assert found["time_ns"].to_list() == [200.0, 211.2]
     assert column(found, "speedup", 3) == [1.0, 7.576]
     assert column(found, "efficiency") == [1.0, 0.947]
     assert column(found, "reduction_percent", 9) == [None, 12.0]
     assert found["karp_flatt"].to_list() == [None, None]
-    assert scaling_meta(_weak_and_strong(), mode="weak")["other_mode"] == 1
+    assert scaling(_weak_and_strong(), mode="weak").meta["other_mode"] == 1
 
 
 def test_strong_scaling_beside_it() -> None:
-    found = scaling(_weak_and_strong())
+    found = scaling(_weak_and_strong()).rows
     assert column(found, "speedup", 3) == [1.0, 6.667]
     assert found["reduction_percent"].to_list() == [None, None]
 
 
 def test_a_run_on_one_gpu_serves_both_modes() -> None:
     rows = table(*epochs({1: 200.0}, scaling="strong"), *epochs({8: 211.2}, scaling="weak"))
-    assert column(scaling(rows, mode="weak"), "speedup", 3) == [1.0, 7.576]
+    assert column(scaling(rows, mode="weak").rows, "speedup", 3) == [1.0, 7.576]
 
 
 def test_weak_scaling_of_step_times() -> None:
     # Eight times the images on eight GPUs: as many steps.
     rows = table({"gpus": 1, "step_ns": 200.0}, {"gpus": 8, "step_ns": 211.2})
     for images in (None, K256):
-        found = scaling(rows, mode="weak", images=images)
+        found = scaling(rows, mode="weak", images=images).rows
         assert column(found, "speedup", 3) == [1.0, 7.576]
         assert found["reduction_percent"].to_list() == [None, None]
     assert found["iterations_per_epoch"].to_list() == [16384, 16384]
@@ -289,13 +289,13 @@ def test_the_reduction_of_step_times() -> None:
         {"gpus": 8, "step_ns": 240.0, "scaling": "strong"},
         {"gpus": 8, "step_ns": 211.2, "scaling": "weak"},
     )
-    assert column(scaling(rows, mode="weak"), "reduction_percent", 9) == [12.0]
+    assert column(scaling(rows, mode="weak").rows, "reduction_percent", 9) == [12.0]
 
 
 def test_weak_scaling_with_a_global_batch_takes_more_steps() -> None:
     rows = table({"gpus": 1, "step_ns": 100.0}, {"gpus": 4, "step_ns": 30.0})
     for images in (None, 1600):
-        found = scaling(rows, mode="weak", batch_scope="global", images=images)
+        found = scaling(rows, mode="weak", batch_scope="global", images=images).rows
         assert column(found, "speedup") == [1.0, 3.3333]
         assert column(found, "efficiency") == [1.0, 0.8333]
     assert found["iterations_per_epoch"].to_list() == [100, 400]
@@ -311,7 +311,7 @@ _TIMES = st.dictionaries(
 @settings(deadline=None)
 @given(_TIMES, st.sampled_from(["strong", "weak"]))
 def test_efficiency_is_speedup_for_each_gpu(times: dict[int, float], mode: Any) -> None:
-    found = scaling(table(*epochs(times)), mode=mode)
+    found = scaling(table(*epochs(times)), mode=mode).rows
     first = min(times)
     for n, speedup, efficiency, serial in found.select(
         "gpus", "speedup", "efficiency", "karp_flatt"
@@ -329,13 +329,15 @@ def test_efficiency_is_speedup_for_each_gpu(times: dict[int, float], mode: Any) 
 @given(_TIMES)
 def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, float]) -> None:
     rows = [{"gpus": n, "step_ns": time, "batch": 1} for n, time in times.items()]
-    by_step = scaling(table(*rows))["speedup"].to_list()
+    by_step = scaling(table(*rows)).rows["speedup"].to_list()
     # A data set that every number of GPUs divides: no last step is smaller than others.
     images = 1
     for n in times:
         images *= n
     if images < 10**12:
-        assert scaling(table(*rows), images=images)["speedup"].to_list() == pytest.approx(by_step)
+        assert scaling(table(*rows), images=images).rows["speedup"].to_list() == pytest.approx(
+            by_step
+        )
 
 
 @pytest.mark.parametrize(
@@ -349,9 +351,8 @@ def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, floa
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
-    for function in (scaling, scaling_meta):
-        with pytest.raises(UsageError, match=message):
-            function(table({"gpus": 1, "step_ns": 1.0}), **options)
+    with pytest.raises(UsageError, match=message):
+        scaling(table({"gpus": 1, "step_ns": 1.0}), **options)
 
 
 # Times that were measured elsewhere.
@@ -383,7 +384,7 @@ def test_a_table_of_times(tmp_path: Path) -> None:
 
 def test_scaling_of_a_table_of_times(tmp_path: Path) -> None:
     text = "network,batch,gpus,method,time_s\nlenet,16,1,p2p,100\nlenet,16,8,p2p,29.762\n"
-    found = scaling(read_times(_write(tmp_path, text)))
+    found = scaling(read_times(_write(tmp_path, text))).rows
     assert column(found, "speedup", 2) == [1.0, 3.36]
     assert column(found, "efficiency", 2) == [1.0, 0.42]
 
@@ -452,5 +453,5 @@ def test_garbage_is_refused_in_words(tmp_path_factory: pytest.TempPathFactory, d
 
 def test_runs_without_a_network_are_said_to_be_taken_as_one() -> None:
     rows = [{"gpus": gpus, "step_ns": 100.0 / gpus, "network": None} for gpus in (1, 2)]
-    (warning,) = scaling_meta(table(*rows))["warnings"]
+    (warning,) = scaling(table(*rows)).meta["warnings"]
     assert warning == "2 runs have no label `network` and are taken to be of one network"

@@ -11,8 +11,6 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import (
     _pieces,
     breakdown,
-    breakdown_meta,
-    breakdown_with_meta,
 )
 from tracekit.analysis._segments import feed
 from tracekit.model import Trace, union_length
@@ -116,18 +114,21 @@ def test_neither_batches_nor_the_order_of_ops_matter(
     rows: list[Row], by: str, size: int, in_order: bool
 ) -> None:
     trace = _trace(rows)
-    table, meta = breakdown(trace, by), breakdown_meta(trace)
+    table, meta = breakdown(trace, by).rows, breakdown(trace).meta
     ops = trace.read("ops")
     # Two reports of one device: the ops of each by start, one after the other.
     other = ops if in_order else pl.concat([ops[::2], ops[1::2]])
     mixed = Trace({**trace.tables, "ops": other.lazy()})
     before, _pieces._BATCH = _pieces._BATCH, size
     try:
-        found = breakdown_with_meta(mixed, by)
+        found = breakdown(mixed, by)
     finally:
         _pieces._BATCH = before
-    assert found[0].equals(table)
-    assert {name: found[1][name] for name in meta} == meta
+    assert found.rows.equals(table)
+    ours = {"share", "per", "sum_over"}
+    assert {k: v for k, v in found.meta.items() if k not in ours} == {
+        k: v for k, v in meta.items() if k not in ours
+    }
 
 
 def test_by_iteration_comes_with_what_the_run_is_measured_by() -> None:
@@ -136,6 +137,10 @@ def test_by_iteration_comes_with_what_the_run_is_measured_by() -> None:
         builder.iteration(number, 100 * number, 100 * number + 90)
         builder.op("gemm", 100 * number, stage="FP", stage_source="nvtx")
     trace = builder.trace()
-    table, meta = breakdown_with_meta(trace, "iteration", skip=1)
-    assert table.equals(breakdown(trace, "iteration", skip=1))
-    assert meta == {**breakdown_meta(trace, skip=1), "per": "step/GPU"}
+    answer = breakdown(trace, "iteration", skip=1)
+    table, meta = answer.rows, answer.meta
+    assert table.equals(breakdown(trace, "iteration", skip=1).rows)
+    whole = dict(breakdown(trace, skip=1).meta)
+    del whole["sum_over"]
+    share = "busy_ns / window_ns of the iteration"
+    assert meta == {**whole, "per": "step/GPU", "share": share}

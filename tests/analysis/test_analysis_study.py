@@ -13,11 +13,8 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import (
     breakdown,
-    breakdown_meta,
     overhead,
-    overhead_meta,
     scaling,
-    scaling_meta,
 )
 from tracekit.analysis._study import STUDY, study, study_row, study_stages
 from tracekit.errors import MissingDataError, UsageError
@@ -254,9 +251,9 @@ def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other() -> None:
     for compared in (scaling, overhead):
         with pytest.raises(UsageError, match=r"'host run' holds no GPU work.*--where"):
             compared(table)
-    assert overhead(study(rows[:1]))["baseline_ns"].to_list() == [100]
-    assert "NVTX ranges" in scaling_meta(study(rows[:1]))["basis"]
-    assert scaling_meta(study(rows[1:]))["basis"] == "GPUs"
+    assert overhead(study(rows[:1])).rows["baseline_ns"].to_list() == [100]
+    assert "NVTX ranges" in scaling(study(rows[:1])).meta["basis"]
+    assert scaling(study(rows[1:])).meta["basis"] == "GPUs"
 
 
 _SPANS = st.tuples(
@@ -290,8 +287,8 @@ def test_a_run_of_nothing_but_steps_is_the_breakdown() -> None:
         for stage, start, end in (("FP", 0, 30), ("BP", 30, 70), ("WU", 50, 90)):
             _op(builder, stage, 100 * number + start, 100 * number + end)
     trace = builder.trace()
-    row, meta = _row(builder), breakdown_meta(trace)
-    exposed = dict(breakdown(trace).select("stage", "exposed_ns").iter_rows())
+    row, meta = _row(builder), breakdown(trace).meta
+    exposed = dict(breakdown(trace).rows.select("stage", "exposed_ns").iter_rows())
     assert row["window_ns"] == meta["window_ns"]
     assert 4 * row["idle_ns"] == meta["idle_ns"]
     assert 4 * row["wu_residual_ns"] == meta["wu_residual_ns"]
@@ -551,11 +548,11 @@ def test_runs_that_no_label_tells_apart_are_not_pooled() -> None:
     apart = study_stages(table, apart=True).filter(stage="FP+BP")
     assert sorted(apart["run"]) == ["again", "first", "one", "two"]
     for found, meta in (
-        (scaling(table), scaling_meta(table)), (overhead(table), overhead_meta(table))
+        (scaling(table).rows, scaling(table).meta), (overhead(table).rows, overhead(table).meta)
     ):  # fmt: skip
         assert found["network"].to_list() == ["lenet"]
         assert meta["warnings"][0].startswith("left out: one, two; they lack labels")
-    scaled = scaling(table).row(0, named=True)
+    scaled = scaling(table).rows.row(0, named=True)
     assert [scaled[name] for name in ("runs", "time_ns", "time_low_ns", "time_high_ns")] == [
         2, 200, 100, 300,
     ]  # fmt: skip

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown_meta, confusion, verdict_evidence, verdict_meta
+from tracekit.analysis import breakdown, confusion, verdict_evidence, verdict_meta
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.model import TABLES, Trace
 from tracekit.present._notes import notes
@@ -166,7 +166,7 @@ def test_the_residual_of_a_trace() -> None:
     builder.op("f", 10, start=10, end=60)
     builder.op("b", 110, start=110, end=180)
     builder.op("u", 200, start=200, end=230)
-    meta = breakdown_meta(builder.attributed())
+    meta = breakdown(builder.attributed()).meta
     assert meta["window_ns"] == 220
     assert meta["wu_residual_ns"] == 220 - 50 - 70
     assert "wu_residual_unknown" not in meta

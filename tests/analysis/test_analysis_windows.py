@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, breakdown_meta, compare, idle_ranges, study_row
+from tracekit.analysis import breakdown, compare, idle_ranges, study_row
 from tracekit.analysis._per_iteration import PARTS
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
@@ -230,7 +230,7 @@ def _expected(ops: list[Op], windows: list[Window]) -> dict[str, tuple[int, int,
 
 
 def _found(trace: Trace, skip: int = 0) -> dict[str, tuple[int, int, int]]:
-    table = breakdown(trace, "stage", skip=skip)
+    table = breakdown(trace, "stage", skip=skip).rows
     assert (table["overlap_ns"] == table["busy_ns"] - table["exposed_ns"]).all()
     return {
         stage: (ops, busy, exposed)
@@ -287,10 +287,10 @@ def _trace(ops: list[Op], steps: Steps) -> Trace:
 def test_stages_of_the_whole_run(ops: list[Op]) -> None:
     trace, windows = _trace(ops, {}), _whole(ops)
     assert _found(trace) == _expected(ops, windows)
-    assert breakdown(trace)["ops"].sum() == len(ops)
-    by_device = breakdown(trace, "stage,device")
-    idle = breakdown(trace, "device")
-    meta = breakdown_meta(trace)
+    assert breakdown(trace).rows["ops"].sum() == len(ops)
+    by_device = breakdown(trace, "stage,device").rows
+    idle = breakdown(trace, "device").rows
+    meta = breakdown(trace).meta
     for window in windows:
         own = by_device.filter(by_device["device"] == window.device)
         row = idle.filter(idle["device"] == window.device).row(0, named=True)
@@ -313,21 +313,23 @@ def test_stages_of_the_whole_run(ops: list[Op]) -> None:
 @given(ops=OPS, steps=STEPS)
 def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
     trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
-    table = breakdown(trace, "iteration,stage")
-    times = breakdown(trace, "iteration")
+    table = breakdown(trace, "iteration,stage").rows
+    times = breakdown(trace, "iteration").rows
     for iteration in {window.iteration for window in windows}:
         own = [window for window in windows if window.iteration == iteration]
         rows = table.filter(table["iteration"].eq_missing(iteration))
-        found = {row["stage"]: row for row in rows.to_dicts()}
+        without_work = rows["stage"].is_in(["idle", "between"])
+        found = {row["stage"]: row for row in rows.filter(~without_work).to_dicts()}
         expected = _expected(ops, own)
         assert {
             stage: (row["ops"], row["busy_ns"], row["exposed_ns"]) for stage, row in found.items()
         } == expected
         total = times.filter(times["iteration"].eq_missing(iteration))
+        window_ns = sum(window.end - window.start for window in own)
+        assert rows["exposed_ns"].sum() == window_ns
         if not expected:
             assert total.is_empty()
             continue
-        window_ns = sum(window.end - window.start for window in own)
         assert total["window_ns"].item() == window_ns
         between = [
             t for window in own
@@ -352,9 +354,9 @@ def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, ski
             breakdown(trace, skip=skip)
         return
     assert _found(trace, skip=skip) == _expected(ops, windows)
-    meta = breakdown_meta(trace, skip=skip)
+    meta = breakdown(trace, skip=skip).meta
     assert meta["window_ns"] == sum(window.end - window.start for window in windows)
-    exposed = breakdown(trace, skip=skip)["exposed_ns"].sum()
+    exposed = breakdown(trace, skip=skip).rows["exposed_ns"].sum()
     assert exposed + meta["idle_ns"] == meta["window_ns"]
 
 
@@ -363,7 +365,7 @@ def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, ski
 def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
     trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
     ran = _of_all_processes(windows)
-    table = breakdown(trace, "stage", per_iteration=True)
+    table = breakdown(trace, "stage", per_iteration=True).rows
     for row in table.to_dicts():
         times = sorted(
             sum(_exposed(w, ops)[row["stage"]] for w in windows if w.iteration == iteration)
@@ -386,9 +388,9 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
 def test_rows_of_a_step_by_stage_add_up_to_it(ops: list[Op], steps: Steps) -> None:
     trace = _trace(ops, steps)
     parts: dict[int | None, int] = defaultdict(int)
-    for row in breakdown(trace, "stage,iteration").to_dicts():
+    for row in breakdown(trace, "stage,iteration").rows.to_dicts():
         parts[row["iteration"]] += row["exposed_ns"]
-    for row in breakdown(trace, "iteration").to_dicts():
+    for row in breakdown(trace, "iteration").rows.to_dicts():
         assert parts[row["iteration"]] == row["window_ns"]
 
 
@@ -419,7 +421,7 @@ def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
         passes, expected["idle"], expected["between"],
     )  # fmt: skip
     # Together with what lies outside, it is all that was recorded.
-    every = breakdown(trace, "stage")
+    every = breakdown(trace, "stage").rows
     inside_and_out = found.table.filter(found.table["stage"].is_in(list(STAGES)))
     assert set(inside_and_out["stage"]) == set(every["stage"])
 

@@ -10,7 +10,7 @@ from nsys_builder import NsysBuilder
 from trace_builder import TraceBuilder, stages
 
 import tracekit as tk
-from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.analysis import breakdown
 from tracekit.attribution import Rules
 from tracekit.model import Trace
 
@@ -69,8 +69,8 @@ def test_nothing_has_a_stage_of_training(builder: TraceBuilder, verdict: str) ->
     trace = builder.judged()
     assert set(stages(trace).values()) == {UNKNOWN}
     assert trace.read("verdicts")["verdict"].cast(pl.String).to_list() == [verdict]
-    assert breakdown(trace)["stage"].cast(pl.String).to_list() == ["OTHER"]
-    meta = breakdown_meta(trace)
+    assert breakdown(trace).rows["stage"].cast(pl.String).to_list() == ["OTHER"]
+    meta = breakdown(trace).meta
     assert meta["wu_residual_ns"] is None
     assert meta["wu_residual_unknown"] == NO_ONE_TRAINS
     assert "given" not in meta
@@ -83,7 +83,7 @@ def test_a_forward_range_makes_no_training_of_inference() -> None:
     found = stages(trace)
     assert found.pop("offloaded weights 0 0") == ("FP", "nvtx")
     assert set(found.values()) == {UNKNOWN}
-    assert breakdown_meta(trace)["wu_residual_unknown"] == NO_ONE_TRAINS
+    assert breakdown(trace).meta["wu_residual_unknown"] == NO_ONE_TRAINS
     assert _evidence(trace) == (
         "1 forward range, 31 collectives of data parallelism, 93 kernels of layers"
     )
@@ -130,7 +130,7 @@ def test_the_user_may_say_that_it_trains(
     assert {name: found[name] for name in said} == said
     verdict = trace.read("verdicts").select(pl.col("verdict").cast(pl.String), "given")
     assert verdict.rows() == [("training", True)]
-    meta = breakdown_meta(trace)
+    meta = breakdown(trace).meta
     assert meta["given"] is True
     assert meta["wu_residual_ns"] is None  # names alone tell no pass
     assert meta["wu_residual_unknown"] == (
@@ -148,11 +148,11 @@ def test_the_user_may_say_that_it_does_not_train() -> None:
         builder.op(f"adam {n}", 100 * n + 90)
     trained, told = builder.judged(), builder.judged(Rules.load(verdict="other"))
     assert stages(trained)["adam 1"] == ("WU", "kernel_name")
-    assert breakdown_meta(trained)["wu_residual_ns"] is not None
+    assert breakdown(trained).meta["wu_residual_ns"] is not None
     found = stages(told)
     assert found["adam 1"] == UNKNOWN
     assert found["forward 1"] == ("FP", "nvtx")  # a range says what it says
-    assert breakdown_meta(told)["wu_residual_unknown"] == NO_ONE_TRAINS
+    assert breakdown(told).meta["wu_residual_unknown"] == NO_ONE_TRAINS
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def export(tmp_path: Path) -> Path:
 def test_of_a_file(export: Path, tmp_path: Path) -> None:
     run, _ = tk.ingest(export, store=tmp_path / "store")
     assert run.breakdown()["stage"].cast(pl.String).to_list() == ["OTHER"]
-    meta = run.verdict_meta()
+    meta = run.info.answer().meta
     assert meta["verdict"] == {"inference": 1}
     assert meta["evidence"][0] == "inference: 20 kernels of layers"
     assert "given" not in meta
@@ -179,7 +179,7 @@ def test_of_a_file(export: Path, tmp_path: Path) -> None:
 def test_of_a_file_that_is_said_to_train(export: Path, tmp_path: Path) -> None:
     run, _ = tk.ingest(export, store=tmp_path / "store", verdict="training")
     assert set(run.breakdown()["stage"].cast(pl.String)) == {"FP", "OTHER"}
-    meta = run.verdict_meta()
+    meta = run.info.answer().meta
     assert meta["verdict"] == {"training": 1}
     assert meta["given"] is True
     assert meta["weak"] == [{"stage": "FP", "source": "kernel_name", "share": 5 / 8}]

@@ -12,10 +12,9 @@ import pytest
 from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 
 import tracekit as tk
-from tracekit.analysis import COMPARE_KEYS
-from tracekit.analysis._per_iteration import PARTS
+from tracekit._memories import _rows
+from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS
 from tracekit.cli._compare import KEYS
-from tracekit.cli._memory import What, _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 STAR = SAMPLES / "p2p_4gpu_star.sqlite"
@@ -217,7 +216,7 @@ def test_samples_and_allocations_are_not_mixed() -> None:
     )  # fmt: skip
     extra, growth, lines = (
         _rows(what, points, 0, 16 * 10**9, 0.0).sort("source")
-        for what in (What.EXTRA, What.GROWTH, What.LARGEST_BATCH)
+        for what in ("extra", "growth", "largest-batch")
     )
     assert extra["extra_bytes"].unique().to_list() == [10**8]
     assert growth.filter(batch=4)["training_bytes"].to_list() == [4_100_000_000, 5_100_000_000]

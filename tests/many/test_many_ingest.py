@@ -43,9 +43,9 @@ def test_analyses_of_a_combined_run_are_those_of_its_reports(ranks) -> None:
         [row] = by_device.rows(named=True)[index : index + 1]
         [alone] = each.breakdown("device").rows(named=True)
         assert row | {"device": 0} == alone
-    meta = run.breakdown_meta()
+    meta = run.breakdown.answer().meta
     assert meta["devices"] == 4
-    assert meta["window_ns"] == sum(each.breakdown_meta()["window_ns"] for each in single)
+    assert meta["window_ns"] == sum(each.breakdown.answer().meta["window_ns"] for each in single)
     assert run.breakdown("stage")["busy_ns"].sum() == by_device["busy_ns"].sum()
     assert run.breakdown("iteration")["ops"].to_list() == [12]
     assert run.breakdown("range")["ops"].to_list() == [12]
@@ -53,7 +53,7 @@ def test_analyses_of_a_combined_run_are_those_of_its_reports(ranks) -> None:
     assert run.breakdown("kernel")["ops"].sum() == 12
     counts = run.sql("SELECT report, count(*) AS n FROM ops GROUP BY report ORDER BY report")
     assert counts["n"].to_list() == [3] * 4
-    assert "rank3.sqlite" in str(run.info_meta()["file"])
+    assert "rank3.sqlite" in str(run.info.answer().meta["file"])
 
 
 def test_reports_are_in_natural_order(tmp_path) -> None:

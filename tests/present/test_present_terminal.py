@@ -181,3 +181,15 @@ def test_verdicts_are_told_where_not_all_processes_train() -> None:
     assert notes({"verdicts": {"a": training, "b": training, "old": {}}}) == []
     told = notes({"verdicts": {"a": training, "b": {"verdict": {"inference": 1, "training": 1}}}})
     assert told == ["verdict: a training; b inference, training"]
+
+
+def test_what_a_table_is_about_leaves_it_last() -> None:
+    times = {f"{name}_ns": [1_000_000] for name in ("a", "b", "low", "high", "delta")}
+    words = {"verdict": ["no difference shown"], "only_in": ["A"], "a_count": [1.0]}
+    frame = pl.DataFrame({"stage": ["FP"], **times, "p_value": [0.5], **words, "ratio": [1.0]})
+    table = terminal(frame, {}, width=60)
+    assert "no difference shown" in table
+    assert "delta" in table
+    left_out = table.partition("left out to fit 60 columns: ")[2]
+    assert left_out.startswith("p_value, a_count, ")
+    assert "stage" in terminal(frame, {}, width=20)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis._collectives import collective_calls, collectives, collectives_meta
+from tracekit.analysis._collectives import collective_calls, collectives
 from tracekit.analysis._nccl_calls import nccl_calls
 
 RunOf = Callable[[str], tk.Run]
@@ -35,12 +35,12 @@ class TestOneRankOfFour:
         assert calls.select(unknown).null_count().row(0) == (472,) * len(unknown)
 
     def test_no_bandwidth_is_claimed(self, run: tk.Run) -> None:
-        (row,) = collectives(run.trace).to_dicts()
+        (row,) = collectives(run.trace).rows.to_dicts()
         assert row["count"] == 472
         assert row["basis"] == "one participant's kernel time, waiting included"
         assert row["algorithm_bandwidth_gb_s"] is None
         assert row["bus_bandwidth_gb_s"] is None
-        assert "--include-blobs=true" in collectives_meta(run.trace)["missing"][0]
+        assert "--include-blobs=true" in collectives(run.trace).meta["missing"][0]
 
 
 class TestTwoProcesses:
@@ -53,7 +53,7 @@ class TestTwoProcesses:
         assert calls.height == 66
         unknown = ("bytes", "message_bytes", "sent_bytes", "received_bytes", "bytes_source")
         assert calls.select(unknown).null_count().row(0) == (66,) * len(unknown)
-        assert collectives(run.trace)["algorithm_bandwidth_gb_s"].null_count() == 2
+        assert collectives(run.trace).rows["algorithm_bandwidth_gb_s"].null_count() == 2
 
     def test_kernels_of_sends_are_what_their_ranges_say(self, run: tk.Run) -> None:
         calls = collective_calls(run.trace)

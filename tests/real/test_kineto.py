@@ -153,7 +153,7 @@ class TestDataParallel:
         assert ddp.read("iterations")["name"].to_list() == [
             "ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6",
         ]  # fmt: skip
-        table = breakdown(ddp, by=("stage", "iteration"))
+        table = breakdown(ddp, by=("stage", "iteration")).rows
         stages = {(row["iteration"], row["stage"]) for row in table.to_dicts() if row["ops"]}
         assert {(n, stage) for n in (4, 5, 6) for stage in ("FP", "BP", "WU")} <= stages
 

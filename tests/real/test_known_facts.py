@@ -79,7 +79,7 @@ class TestEveryTrace:
 
     def test_exposed_and_idle_make_up_the_window(self, real_run: RunOf, name: str) -> None:
         run = real_run(name)
-        meta = run.breakdown_meta()
+        meta = run.breakdown.answer().meta
         assert run.breakdown("stage")["exposed_ns"].sum() + meta["idle_ns"] == meta["window_ns"]
         by_device = run.breakdown("device")
         assert (by_device["busy_ns"] + by_device["idle_ns"]).to_list() == by_device[
@@ -92,7 +92,7 @@ class TestEveryTrace:
         run = real_run(name)
         if run.table("iterations").collect().is_empty():
             pytest.skip(f"{name} has no iterations")
-        by_iteration, whole = run.breakdown("iteration"), run.breakdown_meta()
+        by_iteration, whole = run.breakdown("iteration"), run.breakdown.answer().meta
         assert by_iteration["ops"].sum() == run.table("ops").collect().height
         assert by_iteration["window_ns"].sum() == whole["window_ns"]
         untold = by_iteration["idle_ns"].sum() + by_iteration["between_ns"].sum()
@@ -234,7 +234,7 @@ class TestDataParallel:
         assert set(ranges.filter(domain="NCCL")["name"].str.slice(0, 4)) == {"nccl"}
 
     def test_most_of_the_window_is_explained(self, real_run: RunOf) -> None:
-        coverage = real_run(DDP).breakdown_meta()["coverage"]
+        coverage = real_run(DDP).breakdown.answer().meta["coverage"]
         assert coverage["none"] < 0.02
 
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis import breakdown_with_meta
+from tracekit.analysis import breakdown
 
 KINETO = "kineto_ddp_2xa100_rank0.json.gz"
 
@@ -14,7 +14,8 @@ KINETO = "kineto_ddp_2xa100_rank0.json.gz"
 def test_layers_of_mnist_are_those_of_its_network(real_run):
     """Two convolutions, two linear layers, two dropouts, in 59 steps; evaluation is none of it."""
     run = real_run("mnist_1xa100_phases")
-    table, meta = breakdown_with_meta(run.trace, "layer")
+    answer = breakdown(run.trace, "layer")
+    table, meta = answer.rows, answer.meta
     network = table.head(12)
     assert network["layer"].str.strip_prefix("aten::").to_list() == [
         "conv2d 1", "relu 1", "conv2d 2", "relu 2", "max_pool2d 1", "dropout 1", "linear 1",

@@ -9,7 +9,7 @@ import pytest
 from trace_builder import default_rules
 
 import tracekit as tk
-from tracekit.analysis import breakdown, breakdown_meta
+from tracekit.analysis import breakdown
 from tracekit.attribution import Rules, attribute
 
 RunOf = Callable[[str], tk.Run]
@@ -34,7 +34,7 @@ def test_nothing_is_training_by_names_or_copies(real_run: RunOf, name: str) -> N
 
 @pytest.mark.parametrize("name", ALL)
 def test_there_is_no_residual_of_passes(real_run: RunOf, name: str) -> None:
-    meta = real_run(name).breakdown_meta()
+    meta = real_run(name).breakdown.answer().meta
     assert meta["wu_residual_ns"] is None
     assert meta["wu_residual_unknown"] == "no process trains, as far as its recording tells"
     assert "training" not in meta["verdict"]
@@ -46,7 +46,7 @@ def test_a_solver_is_no_network(real_run: RunOf, name: str) -> None:
     (verdict,) = run.table("verdicts").select("verdict", "evidence", "cut").collect().rows()
     assert verdict == ("other", "no sign of a network", None)
     assert _stages(run) == {("OTHER", "none")}
-    assert run.breakdown_meta()["verdict"] == {"other": 1}
+    assert run.breakdown.answer().meta["verdict"] == {"other": 1}
 
 
 def test_halos_are_gradients_where_the_user_says_that_it_trains(real_run: RunOf) -> None:
@@ -56,10 +56,10 @@ def test_halos_are_gradients_where_the_user_says_that_it_trains(real_run: RunOf)
     assert copies.height == 4_004
     told = copies.select("stage", "stage_source").cast(pl.String).unique().rows()
     assert told == [("WU", "gradient_exchange")]
-    meta = breakdown_meta(trace)
+    meta = breakdown(trace).meta
     assert meta["verdict"] == {"training": 1}
     assert meta["given"] is True
-    (row,) = breakdown(trace).filter(pl.col("stage") == "WU").to_dicts()
+    (row,) = breakdown(trace).rows.filter(pl.col("stage") == "WU").to_dicts()
     assert row["ops"] >= 4_004
     # What is given is no evidence of passes.
     assert meta["wu_residual_ns"] is None

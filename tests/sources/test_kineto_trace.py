@@ -13,7 +13,8 @@ from source_helpers import column, rows
 
 import tracekit as tk
 from tracekit._spool import Workspace
-from tracekit.analysis import collective_calls, nccl_calls
+from tracekit.analysis import collective_calls
+from tracekit.analysis._nccl_calls import nccl_calls
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import (
     DamagedTraceError,

@@ -1,115 +1,134 @@
-"""Analyses: pure functions from a run's tables to one table."""
+"""Analyses: pure functions from a run's tables to an answer.
 
-from tracekit.analysis._align import align, aligned, clock_evidence
-from tracekit.analysis._api import (
-    API_KEYS,
-    api_by_run,
-    api_calls,
-    api_calls_with_meta,
-    profiler_overhead,
-)
-from tracekit.analysis._breakdown import (
-    breakdown,
-    breakdown_for_people,
-    breakdown_meta,
-    breakdown_with_meta,
-)
-from tracekit.analysis._collectives import (
-    collective_calls,
-    collectives,
-    collectives_meta,
-    collectives_with_meta,
-)
-from tracekit.analysis._comparability import comparability
-from tracekit.analysis._compare import Comparison, compare
-from tracekit.analysis._epochs import (
-    BatchScope,
-    epoch_bytes,
-    epoch_time,
-    images_per_step,
-    iterations_per_epoch,
-)
-from tracekit.analysis._features import capabilities, features
-from tracekit.analysis._idle import idle_ranges
-from tracekit.analysis._inclusive import projected_ranges
-from tracekit.analysis._kernel_names import normalised_name
-from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
-from tracekit.analysis._labels import batch_label
-from tracekit.analysis._latency import (
-    latency,
-    latency_meta,
-    latency_speedup,
-    message_histogram,
-    speedup_by_class,
-)
-from tracekit.analysis._limit import Limit, check_limit
-from tracekit.analysis._link_time import link_counters, link_timeline
-from tracekit.analysis._links import LINK_KEYS, expected_traffic, links, parse_link_keys
-from tracekit.analysis._memory import (
-    largest_batch,
-    memory_at,
-    memory_extra,
-    memory_growth,
-    memory_use,
-    memory_use_with_meta,
-)
-from tracekit.analysis._memory_table import read_memory_table
-from tracekit.analysis._nccl_calls import communicators, nccl_calls
-from tracekit.analysis._overhead import overhead, overhead_matrix, overhead_meta
-from tracekit.analysis._per_iteration import COMPARE_KEYS
-from tracekit.analysis._pointer_queries import (
-    pointer_queries,
-    pointer_queries_meta,
-    staging,
-    staging_calls,
-)
-from tracekit.analysis._query import query
-from tracekit.analysis._range_paths import range_paths
-from tracekit.analysis._routes import crossings, with_routes
-from tracekit.analysis._scaling import scaling, scaling_meta
-from tracekit.analysis._study import basis_of, study, study_row, study_stages
-from tracekit.analysis._summary import identify, summarise
-from tracekit.analysis._times import read_times
-from tracekit.analysis._traffic import Traffic
-from tracekit.analysis._transfers import copy_transfers, traffic_root
-from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
+Names are loaded when they are first used: who asks for one table waits for no other.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit._lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis._align import align, aligned, clock_evidence
+    from tracekit.analysis._api import api_by_run, api_calls, profiler_overhead
+    from tracekit.analysis._breakdown import breakdown
+    from tracekit.analysis._collectives import collective_calls, collectives
+    from tracekit.analysis._compare import Comparison, compare
+    from tracekit.analysis._epochs import (
+        BatchScope,
+        epoch_bytes,
+        epoch_time,
+        images_per_step,
+        iterations_per_epoch,
+    )
+    from tracekit.analysis._features import capabilities, features
+    from tracekit.analysis._idle import idle_ranges
+    from tracekit.analysis._inclusive import projected_ranges
+    from tracekit.analysis._labels import batch_label
+    from tracekit.analysis._latency import (
+        Buckets,
+        Measure,
+        latency,
+        latency_speedup,
+        message_histogram,
+    )
+    from tracekit.analysis._limit import check_limit
+    from tracekit.analysis._links import links
+    from tracekit.analysis._memory import largest_batch, memory_extra, memory_growth, memory_use
+    from tracekit.analysis._memory_table import read_memory_table
+    from tracekit.analysis._nccl_calls import communicators
+    from tracekit.analysis._overhead import overhead, overhead_matrix
+    from tracekit.analysis._pointer_queries import pointer_queries, staging
+    from tracekit.analysis._query import query
+    from tracekit.analysis._range_paths import range_paths
+    from tracekit.analysis._scaling import ScalingMode, ScalingTime, scaling
+    from tracekit.analysis._study import basis_of, study, study_row, study_stages
+    from tracekit.analysis._summary import identify, summarise
+    from tracekit.analysis._times import read_times
+    from tracekit.analysis._traffic import Traffic
+    from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
+
+_HOMES = {
+    "BatchScope": "tracekit.analysis._epochs",
+    "Buckets": "tracekit.analysis._latency",
+    "Comparison": "tracekit.analysis._compare",
+    "Measure": "tracekit.analysis._latency",
+    "ScalingMode": "tracekit.analysis._scaling",
+    "ScalingTime": "tracekit.analysis._scaling",
+    "Traffic": "tracekit.analysis._traffic",
+    "align": "tracekit.analysis._align",
+    "aligned": "tracekit.analysis._align",
+    "api_by_run": "tracekit.analysis._api",
+    "api_calls": "tracekit.analysis._api",
+    "basis_of": "tracekit.analysis._study",
+    "batch_label": "tracekit.analysis._labels",
+    "breakdown": "tracekit.analysis._breakdown",
+    "capabilities": "tracekit.analysis._features",
+    "check_limit": "tracekit.analysis._limit",
+    "clock_evidence": "tracekit.analysis._align",
+    "collective_calls": "tracekit.analysis._collectives",
+    "collectives": "tracekit.analysis._collectives",
+    "communicators": "tracekit.analysis._nccl_calls",
+    "compare": "tracekit.analysis._compare",
+    "confusion": "tracekit.analysis._verdicts",
+    "epoch_bytes": "tracekit.analysis._epochs",
+    "epoch_time": "tracekit.analysis._epochs",
+    "features": "tracekit.analysis._features",
+    "identify": "tracekit.analysis._summary",
+    "idle_ranges": "tracekit.analysis._idle",
+    "images_per_step": "tracekit.analysis._epochs",
+    "iterations_per_epoch": "tracekit.analysis._epochs",
+    "largest_batch": "tracekit.analysis._memory",
+    "latency": "tracekit.analysis._latency",
+    "latency_speedup": "tracekit.analysis._latency",
+    "links": "tracekit.analysis._links",
+    "memory_extra": "tracekit.analysis._memory",
+    "memory_growth": "tracekit.analysis._memory",
+    "memory_use": "tracekit.analysis._memory",
+    "message_histogram": "tracekit.analysis._latency",
+    "overhead": "tracekit.analysis._overhead",
+    "overhead_matrix": "tracekit.analysis._overhead",
+    "pointer_queries": "tracekit.analysis._pointer_queries",
+    "profiler_overhead": "tracekit.analysis._api",
+    "projected_ranges": "tracekit.analysis._inclusive",
+    "query": "tracekit.analysis._query",
+    "range_paths": "tracekit.analysis._range_paths",
+    "read_memory_table": "tracekit.analysis._memory_table",
+    "read_times": "tracekit.analysis._times",
+    "scaling": "tracekit.analysis._scaling",
+    "staging": "tracekit.analysis._pointer_queries",
+    "study": "tracekit.analysis._study",
+    "study_row": "tracekit.analysis._study",
+    "study_stages": "tracekit.analysis._study",
+    "summarise": "tracekit.analysis._summary",
+    "verdict_evidence": "tracekit.analysis._verdicts",
+    "verdict_meta": "tracekit.analysis._verdicts",
+}
 
 __all__ = [
-    "API_KEYS",
-    "COMPARE_KEYS",
-    "KEYS",
-    "LINK_KEYS",
     "BatchScope",
+    "Buckets",
     "Comparison",
-    "Limit",
+    "Measure",
+    "ScalingMode",
+    "ScalingTime",
     "Traffic",
     "align",
     "aligned",
     "api_by_run",
     "api_calls",
-    "api_calls_with_meta",
     "basis_of",
     "batch_label",
     "breakdown",
-    "breakdown_for_people",
-    "breakdown_meta",
-    "breakdown_with_meta",
     "capabilities",
     "check_limit",
     "clock_evidence",
     "collective_calls",
     "collectives",
-    "collectives_meta",
-    "collectives_with_meta",
     "communicators",
-    "comparability",
     "compare",
     "confusion",
-    "copy_transfers",
-    "crossings",
     "epoch_bytes",
     "epoch_time",
-    "expected_traffic",
     "features",
     "identify",
     "idle_ranges",
@@ -117,26 +136,15 @@ __all__ = [
     "iterations_per_epoch",
     "largest_batch",
     "latency",
-    "latency_meta",
     "latency_speedup",
-    "link_counters",
-    "link_timeline",
     "links",
-    "memory_at",
     "memory_extra",
     "memory_growth",
     "memory_use",
-    "memory_use_with_meta",
     "message_histogram",
-    "nccl_calls",
-    "normalised_name",
     "overhead",
     "overhead_matrix",
-    "overhead_meta",
-    "parse_keys",
-    "parse_link_keys",
     "pointer_queries",
-    "pointer_queries_meta",
     "profiler_overhead",
     "projected_ranges",
     "query",
@@ -144,17 +152,13 @@ __all__ = [
     "read_memory_table",
     "read_times",
     "scaling",
-    "scaling_meta",
-    "share_meaning",
-    "speedup_by_class",
     "staging",
-    "staging_calls",
     "study",
     "study_row",
     "study_stages",
     "summarise",
-    "traffic_root",
     "verdict_evidence",
     "verdict_meta",
-    "with_routes",
 ]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._needs import how_to_record
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace, union_length
+from tracekit.model import Answer, Trace, union_length
 
 _KEYS = {"name": ("name",), "api": ("api",), "process": ("pid",), "thread": ("pid", "tid")}
 API_KEYS = {
@@ -28,8 +27,8 @@ _ABSENT = {"calls": 0, "total_ns": 0, "share": 0.0, "busy_ns": 0, "wall_share": 
 _LENGTH = pl.col("end") - pl.col("start")
 
 
-def api_calls(trace: Trace, by: str | Sequence[str] = "name") -> pl.DataFrame:
-    """Return what calls of the CUDA API take.
+def api_calls(trace: Trace, by: str | Sequence[str] = "name") -> Answer:
+    """Say what calls of the CUDA API take.
 
     Parameters
     ----------
@@ -56,25 +55,15 @@ def api_calls(trace: Trace, by: str | Sequence[str] = "name") -> pl.DataFrame:
     Calls within calls (a driver call of a runtime call, where both were recorded) count in sums
     once each, but in unions once for both. Rows with the greatest total come first.
 
+    ``meta`` holds ``calls``, ``threads``, ``total_ns``, ``busy_ns`` and ``wall_ns`` of all calls
+    together; ``nested``, how many calls lie within another one of their thread; ``warnings``.
+
     Raises
     ------
     UsageError
         If a key is unknown.
     MissingDataError
         If the run holds no CUDA calls.
-    """
-    return api_calls_with_meta(trace, by)[0]
-
-
-def api_calls_with_meta(
-    trace: Trace, by: str | Sequence[str] = "name"
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `api_calls`, and what it is measured against.
-
-    Returns
-    -------
-    The table, and ``calls``, ``threads``, ``total_ns``, ``busy_ns`` and ``wall_ns`` of all calls
-    together; ``nested``, how many calls lie within another one of their thread; ``warnings``.
     """
     keys = chosen_keys(by, API_KEYS, "API calls")
     columns = list(dict.fromkeys(name for key in keys for name in _KEYS[key]))
@@ -109,7 +98,7 @@ def api_calls_with_meta(
     table = table.sort(-pl.col("total_ns"), *columns).select(*columns, *_MEASURES)
     whole = _on_threads(calls, [])["busy_ns"].sum()
     nested = _nested(calls)
-    return table, {
+    meta = {
         "calls": calls.height,
         "threads": walls.height,
         "total_ns": total,
@@ -118,6 +107,7 @@ def api_calls_with_meta(
         "nested": nested,
         "warnings": [_nested_warning(nested, calls.height)] if nested else [],
     }
+    return Answer(rows=table, meta=meta, title="CUDA API calls", command="overhead")
 
 
 def api_by_run(

@@ -15,6 +15,7 @@ from tracekit.analysis._keys import (
     dividing,
     is_by_stage,
     parse_keys,
+    share_meaning,
 )
 from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import hand_out
@@ -33,7 +34,7 @@ from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import UsageError
-from tracekit.model import KERNEL_KINDS, KIND, STAGES, Trace
+from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _OWNER = ("process", "device")
@@ -65,8 +66,8 @@ def breakdown(
     per_iteration: bool = False,
     inclusive: bool = False,
     depth: int | None = None,
-) -> pl.DataFrame:
-    """Return where GPU time goes, grouped by one or more keys.
+) -> Answer:
+    """Say where GPU time goes, grouped by one or more keys.
 
     Times are lengths of unions of intervals on each device, added over devices. With the key
     `iteration` every step is a window of its own and the row with a null iteration is the time
@@ -114,6 +115,16 @@ def breakdown(
     ``share``           exposed_ns (by stage) or busy_ns over the length of the window
     ==================  ============================================================
 
+    ``meta`` holds ``window_ns``, ``idle_ns`` and ``wu_residual_ns`` (window less the time in which
+    FP or BP is busy) added over devices; the numbers ``devices`` and ``iterations``; ``coverage``,
+    the share of GPU busy time by source of the stage (sources overlap, so shares may add to more
+    than 1); ``launched``, the share of ops whose launching call is known; ``skip``; ``share``, of
+    what shares are; ``per`` or ``sum_over``, what times are means or sums over; with
+    `per_iteration` ``percentiles_per``, what percentiles are people's means over; what
+    `verdict_meta` says of the processes; and by rank alone ``outlier_ranks``. Where the passes are
+    not known ``wu_residual_ns`` is null, and ``wu_residual_unknown`` says why. `Answer.for_people`
+    has times of steps as means over devices.
+
     Raises
     ------
     UsageError
@@ -124,55 +135,41 @@ def breakdown(
         work and it has none.
     """
     keys = parse_keys(by)
-    work = work_of(trace, keys)
-    view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
-    if view is not None:
-        return view(work, skip)[0]
-    found = _found(work, keys, skip=skip)
-    return _table(work, keys, found, skip=skip, per_iteration=per_iteration)
+    table, meta = _measured(
+        trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+    )
+    meta["share"] = share_meaning(keys)
+    within = ", with all inside" if "inclusive" in meta else ""
+    return Answer(
+        rows=table,
+        meta=meta,
+        title=f"time by {', '.join(keys)}{within}",
+        people=_for_people(table, meta),
+        empty="no ops in this window",
+        command="breakdown",
+    )
 
 
-def breakdown_meta(trace: Trace, *, skip: int = 0) -> dict[str, Any]:
-    """Return what every table of a run is measured against.
-
-    Returns
-    -------
-    ``window_ns``, ``idle_ns`` and ``wu_residual_ns`` (window less the time in which FP or BP is
-    busy) added over devices; the numbers ``devices`` and ``iterations``; ``coverage``, the share of
-    GPU busy time by source of the stage (sources overlap, so shares may add to more than 1);
-    ``launched``, the share of ops whose launching call is known; ``skip``; and what `verdict_meta`
-    says of the processes. Where the passes are not known ``wu_residual_ns`` is null, and
-    ``wu_residual_unknown`` says why.
-    """
-    work = work_of(trace, ("stage",))
-    return _meta(work, _found(work, ("stage",), skip=skip), skip)
-
-
-def breakdown_with_meta(
+def _measured(
     trace: Trace,
-    by: str | Sequence[str] = "stage",
+    keys: tuple[str, ...],
     *,
-    skip: int = 0,
-    per_iteration: bool = False,
-    inclusive: bool = False,
-    depth: int | None = None,
+    skip: int,
+    per_iteration: bool,
+    inclusive: bool,
+    depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `breakdown` and `breakdown_meta`, for which the run is read once where it can be.
-
-    There is also ``per`` or ``sum_over``, what times are means or sums over; with `per_iteration`
-    ``percentiles_per``, what percentiles are people's means over; by rank alone ``outlier_ranks``,
-    see `outlier_ranks` in this package.
-    """
-    keys = parse_keys(by)
+    """Return the rows and what they are measured against; the run is read once where it can be."""
     view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
-    if view is not None:
-        table, more = view(work_of(trace, keys), skip)
-        return table, {**breakdown_meta(trace, skip=skip), **more}
-    if "iteration" in keys:  # its windows are not those that the run is measured by
-        table = breakdown(trace, keys, skip=skip, per_iteration=per_iteration)
-        meta = breakdown_meta(trace, skip=skip)
-        return table, {**meta, **_denominator(meta, is_of_steps=True)}
     work = work_of(trace, keys)
+    if view is not None:
+        table, more = view(work, skip)
+        return table, {**_whole_meta(trace, skip), **more}
+    if "iteration" in keys:  # its windows are not those that the run is measured by
+        found = _found(work, keys, skip=skip)
+        table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
+        meta = _whole_meta(trace, skip)
+        return table, {**meta, **_denominator(meta, is_of_steps=True)}
     found = _found(work, keys, skip=skip, with_stages=True)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
@@ -184,6 +181,12 @@ def breakdown_with_meta(
     return table, {**meta, **over, **outliers}
 
 
+def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
+    """Return what the stages of a run are measured against, whatever its rows are by."""
+    work = work_of(trace, ("stage",))
+    return _meta(work, _found(work, ("stage",), skip=skip), skip)
+
+
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
     """Say whether times are of a step in the mean, or sums over the devices of a window."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
@@ -193,14 +196,8 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
     return {"sum_over": f"{number} {noun if number == 1 else plural}"}
 
 
-def breakdown_for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a breakdown as people read it: times of steps as means over devices.
-
-    Parameters
-    ----------
-    table, meta
-        Of `breakdown_with_meta`.
-    """
+def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return a breakdown as people read it: times of steps as means over devices."""
     if "percentiles_per" in meta:
         sums: Sequence[str] = [*_percentile_names(table).values()]
     else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 
 from tracekit.analysis._clock_fit import Fit, Ints, Pairs, fit, in_order
 from tracekit.analysis._collective_calls import participants
 from tracekit.analysis._mpi_calls import annotated_calls
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives in which every participant waits for something of every other one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -21,8 +22,10 @@ from tracekit.analysis._nccl_calls import (
     with_kernels,
 )
 from tracekit.errors import UsageError
-from tracekit.machine import NcclLog
 from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Trace, in_any
+
+if TYPE_CHECKING:
+    from tracekit.machine import NcclLog
 
 _MPI = {
     "allreduce": "all_reduce",

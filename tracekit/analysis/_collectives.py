@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -17,10 +17,12 @@ from tracekit.analysis._collective_calls import (
 )
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis._ranks import process_ranks
-from tracekit.machine import NcclLog
-from tracekit.model import COLLECTIVE, EVIDENCE, Trace
+from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace
 
-__all__ = ["collective_calls", "collectives", "collectives_meta", "collectives_with_meta"]
+if TYPE_CHECKING:
+    from tracekit.machine import NcclLog
+
+__all__ = ["collective_calls", "collectives"]
 
 _KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
 _DEFAULT = _KEYS[:4]
@@ -41,8 +43,8 @@ def collectives(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
     by: str | Sequence[str] = _DEFAULT,
-) -> pl.DataFrame:
-    """Return what collectives cost, by operation, size and communicator.
+) -> Answer:
+    """Say what collectives cost, by operation, size and communicator.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. Where only one was found in the run it is that one's own time, which includes
@@ -86,40 +88,24 @@ def collectives(
     several hosts there is no skew, since their clocks differ, and the duration is the longest
     participant's own.
 
+    ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized``, those of known size by its
+    source; ``matched``, the number of those that were matched, into ``collectives``; ``missing``,
+    what is not known and how to record it; ``warnings``.
+
     Raises
     ------
     UsageError
         If a key is unknown, or as `collective_calls` raises it.
     """
     keys = list(chosen_keys(by, _KEYS, "collectives"))
-    return _summary(trace, find_collectives(trace, log, sizes).rows, keys)
-
-
-def collectives_meta(
-    trace: Trace, *, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
-) -> dict[str, Any]:
-    """Return how much is known of a run's collectives.
-
-    Returns
-    -------
-    ``calls`` (rows of `collective_calls`); ``sized``, those of known size by its source;
-    ``matched``, the number of those that were matched, into ``collectives``; ``missing``, what is
-    not known and how to record it; ``warnings``.
-    """
-    return _meta(trace, find_collectives(trace, log, sizes), log)
-
-
-def collectives_with_meta(
-    trace: Trace,
-    *,
-    log: NcclLog | None = None,
-    sizes: Mapping[str, int] | None = None,
-    by: str | Sequence[str] = _DEFAULT,
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `collectives` and `collectives_meta`, for which the run is read once."""
-    keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
-    return _summary(trace, found.rows, keys), _meta(trace, found, log)
+    return Answer(
+        rows=_summary(trace, found.rows, keys),
+        meta=_meta(trace, found, log),
+        title="collectives",
+        empty="no collectives were recorded",
+        command="collectives",
+    )
 
 
 # -- the collectives ---------------------------------------------------------------------------

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._nccl_calls import communicators
 from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._per_iteration import Measured
 from tracekit.analysis._summary import summarise
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis._per_iteration import Measured
+    from tracekit.model import Trace
 
 _SAME_LABELS = ("network", "batch", "gpus")
 _LAUNCHED, _COVERED = 0.05, 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -24,11 +24,13 @@ from tracekit.analysis._per_iteration import (
 )
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
-from tracekit.analysis._traffic import Traffic
 from tracekit.analysis._verdicts import verdict_meta
 from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Trace, with_one_tree
+from tracekit.model import Answer, Trace, with_one_tree
+
+if TYPE_CHECKING:
+    from tracekit.analysis._traffic import Traffic
 
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH = "no difference shown", "not enough iterations"
@@ -44,42 +46,27 @@ Counts = NDArray[np.int64]
 """Over how many devices each row is added."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two runs side by side.
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Answer):
+    """Two runs side by side; the rows are those of `compare`."""
 
-    Parameters
-    ----------
-    table
-        A row per group; see `compare`.
-    contributions
-        What the change of the step time is made of: ``part`` (a stage, ``idle`` or ``between``),
-        ``a_total_ns`` and ``b_total_ns`` (whole numbers, over all iterations and devices),
-        ``a_ns, b_ns, delta_ns`` (per iteration and device), ``share`` (of the change of the step
-        time; null if there is none) and ``low_ns, high_ns, p_value, verdict``.
-    meta
-        See `compare`.
-    """
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per group; see `compare`."""
+        return self.rows
 
-    table: pl.DataFrame
-    contributions: pl.DataFrame
-    meta: dict[str, Any]
+    @property
+    def contributions(self) -> pl.DataFrame:
+        """What the change of the step time is made of.
 
-    def for_people(self) -> pl.DataFrame:
-        """Return the table as people read it.
-
-        Sums and the numbers that they are divided by are left out; what lies outside of steps is a
-        mean over devices too, and is left out where there is nothing.
+        Returns
+        -------
+        ``part`` (a stage, ``idle`` or ``between``), ``a_total_ns`` and ``b_total_ns`` (whole
+        numbers, over all iterations and devices), ``a_ns, b_ns, delta_ns`` (per iteration and
+        device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
+        high_ns, p_value, verdict``.
         """
-        table = self.table
-        outside = [name for name in OUTSIDE[:2] if name in table.columns]
-        means = [
-            (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name)
-            for name in outside
-            if table[name].sum()
-        ]
-        unread = {*TOTALS, *OUTSIDE, *COUNTS}
-        return table.select(pl.exclude(unread & {*table.columns}), *means)
+        return self.tables["contributions"]
 
 
 def compare(
@@ -218,7 +205,32 @@ def compare(
         "verdicts": {name: verdict_meta(run) for name, run in zip(names, (a, b), strict=True)},
         **({} if has_ops(a) else {"basis": HOST}),
     }
-    return Comparison(table, contributions, meta)
+    return Comparison(
+        rows=table,
+        meta=meta,
+        title=f"by {', '.join(keys)}",
+        tables={"contributions": contributions},
+        people=_for_people(table),
+        empty="nothing ran in either",
+        command="compare",
+        figures={"figure": "step parts", "changes": "changes"},
+    )
+
+
+def _for_people(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a comparison as people read it.
+
+    Sums and the numbers that they are divided by are left out; what lies outside of steps is a mean
+    over devices too, and is left out where there is nothing.
+    """
+    outside = [name for name in OUTSIDE[:2] if name in table.columns]
+    means = [
+        (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name)
+        for name in outside
+        if table[name].sum()
+    ]
+    unread = {*TOTALS, *OUTSIDE, *COUNTS}
+    return table.select(pl.exclude(unread & {*table.columns}), *means)
 
 
 def _per(keys: tuple[str, ...], *, is_host: bool) -> str | None:

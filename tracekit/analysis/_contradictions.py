@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._routes import with_routes
-from tracekit.machine import Machine
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine
 
 _OVER = 1.05
 """Clocks of GPUs and peaks are known no better than to some percent."""

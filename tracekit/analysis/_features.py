@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._needs import DEGREES, NEEDS, RECORDERS, Evidence, Facts
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
 _UNDERSTOOD = ("launching calls", "physical GPUs")

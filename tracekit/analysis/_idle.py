@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
 from tracekit.analysis._steps import by_host, counted_steps, split, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._work import work_of
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
@@ -12,8 +12,10 @@ from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._collective_calls import find_collectives
 from tracekit.analysis._mpi_calls import mpi_calls
 from tracekit.errors import UsageError
-from tracekit.machine import NcclLog
-from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Trace
+from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace
+
+if TYPE_CHECKING:
+    from tracekit.machine import NcclLog
 
 Buckets = Literal["power2", "exact", "class"]
 Measure = Literal["osu_mean", "span", "active"]
@@ -45,8 +47,8 @@ def latency(
     measure: Measure = "osu_mean",
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
-) -> pl.DataFrame:
-    """Return how long operations take by the size of their messages.
+) -> Answer:
+    """Say how long operations take by the size of their messages.
 
     Of one collective, whose participants r are matched as in `collective_calls`:
 
@@ -57,7 +59,7 @@ def latency(
 
     Blocking messages of MPI (``MPI_Send``, ``MPI_Recv``, ``MPI_Sendrecv`` and their kind) are rows
     too, each call by itself. Calls that do not block return before anything is done and are left
-    out; `latency_meta` counts them.
+    out; ``meta`` counts them.
 
     Parameters
     ----------
@@ -98,6 +100,11 @@ def latency(
     of which one is known, are left out of it. A call that takes part alone has its own time as the
     mean over ranks, waiting for others included.
 
+    ``meta`` says of a run, of all its libraries: ``operations``, how many there are; ``unmatched``,
+    collectives of which one participant is known; ``unsized``, those of unknown size (barriers
+    aside); ``not_blocking``, calls of MPI that are left out since they return before the message
+    has gone; ``missing``, what is not known and how to record it; ``warnings``; ``measure``.
+
     Raises
     ------
     UsageError
@@ -113,23 +120,23 @@ def latency(
     ends = [] if buckets == "class" else [_common_class()]
     table = counted.group_by(groups).agg(*ends, *_statistics())
     first = dict.fromkeys([*_KEYS, "size_bytes", "class"])
-    return table.sort(groups, nulls_last=True).select(
+    rows = table.sort(groups, nulls_last=True).select(
         *(name for name in first if name in table.columns), pl.exclude(*first)
+    )
+    return Answer(
+        rows=rows,
+        meta=_meta(calls, log, sizes, measure) if isinstance(calls, Trace) else {},
+        title="latency by size",
+        empty="no operations were recorded",
+        command="latency",
+        figures={"figure": "latency"},
     )
 
 
-def latency_meta(
-    trace: Trace, *, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
+def _meta(
+    trace: Trace, log: NcclLog | None, sizes: Mapping[str, int] | None, measure: Measure
 ) -> dict[str, Any]:
-    """Return what is not known of a run's latencies.
-
-    Returns
-    -------
-    ``operations``, how many there are; ``unmatched``, collectives of which one participant is
-    known; ``unsized``, those of unknown size (barriers aside); ``not_blocking``, calls of MPI that
-    are left out since they return before the message has gone; ``missing``, what is not known and
-    how to record it; ``warnings``.
-    """
+    """Return what is not known of a run's latencies, of all libraries."""
     found = find_collectives(trace, log, sizes)
     operations = _operations(pl.concat([_of_collectives(found.rows, trace), _messages(trace)]))
     collective = ~pl.col("operation").is_in(_MESSAGES)
@@ -157,6 +164,7 @@ def latency_meta(
         "not_blocking": starts.height,
         "missing": missing,
         "warnings": list(found.notes),
+        "measure": measure,
     }
 
 
@@ -252,8 +260,8 @@ def message_histogram(
     library: str | None = None,
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
-) -> pl.DataFrame:
-    """Return how many messages there are of each size, from one power of two to the next.
+) -> Answer:
+    """Say how many messages there are of each size, from one power of two to the next.
 
     Parameters
     ----------
@@ -268,7 +276,7 @@ def message_histogram(
     and operation.
     """
     found = _with_bucket(_operations(_calls(calls, library, log, sizes)), "power2")
-    return (
+    rows = (
         found.group_by(*_KEYS, "size_bytes")
         .agg(
             _common_class(),
@@ -280,6 +288,13 @@ def message_histogram(
         .with_columns(share=pl.when(pl.col("total") > 0).then(pl.col("bytes") / pl.col("total")))
         .drop("total")
         .sort(*_KEYS, "size_bytes", nulls_last=True)
+    )
+    return Answer(
+        rows=rows,
+        title="histogram",
+        empty="no messages were recorded",
+        command="latency",
+        figures={"figure": "messages"},
     )
 
 

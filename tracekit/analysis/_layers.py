@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracekit.analysis._layer_ranges import RangeLayers, range_layers
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._tallies import GroupTally, Named
-from tracekit.analysis._work import Work
+
+if TYPE_CHECKING:
+    from tracekit.analysis._work import Work
 
 NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 """Work of FP and BP that is in no layer."""

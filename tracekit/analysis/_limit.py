@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tracekit.analysis._compare import Comparison
 from tracekit.analysis._statistics import ENOUGH
 from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.analysis._compare import Comparison
 
 _LEVEL = 0.95
 _MOST_STEPS = 100_000
@@ -86,7 +88,7 @@ def _judged(step: dict[str, Any], steps: tuple[int, int], percent: float) -> Lim
 
 def _reach(spreads: tuple[float, float], steps: tuple[int, int]) -> float:
     """Return how far from the difference of two means its one-sided bound is."""
-    from scipy import stats  # noqa: PLC0415 - not needed by every command
+    from scipy import special  # noqa: PLC0415 - not needed by every command
 
     parts = [spread**2 / number for spread, number in zip(spreads, steps, strict=True)]
     variance = sum(parts)
@@ -95,7 +97,7 @@ def _reach(spreads: tuple[float, float], steps: tuple[int, int]) -> float:
     freedom = variance**2 / sum(
         part**2 / (number - 1) for part, number in zip(parts, steps, strict=True)
     )
-    return float(stats.t.ppf(_LEVEL, freedom) * math.sqrt(variance))
+    return float(special.stdtrit(freedom, _LEVEL) * math.sqrt(variance))
 
 
 def _needed(excess: float, spreads: tuple[float, float], steps: tuple[int, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._routes import crossings
-from tracekit.machine import Machine
 from tracekit.model import EVIDENCE, METRIC, REPORTS, PolarsType, Trace
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine
 
 _LINE = ["link", "src", "dst", "evidence"]
 _TIMELINE: dict[str, PolarsType] = {

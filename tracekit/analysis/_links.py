@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -11,8 +11,10 @@ from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis._routes import crossings, with_routes
 from tracekit.errors import UsageError
-from tracekit.machine import Machine
 from tracekit.model import REPORTS, Trace, union_length
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine
 
 _COLUMNS = {
     "link": ("link", "src", "dst", "type", "bricks"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from tracekit.analysis._clocks import with_clocks
 from tracekit.errors import UsageError
-from tracekit.model import KERNEL_KINDS, Trace
+from tracekit.model import KERNEL_KINDS, Answer, Trace
 
 _TRAINING = ("FP", "BP", "WU")
 _SAMPLED = ("time", "gpu", "uuid", "memory_used")
@@ -34,8 +33,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return how much memory each GPU holds before training and in it.
+def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
+    """Say how much memory each GPU holds before training and in it.
 
     Training begins with the first iteration on the host, and on a GPU no later than with the first
     kernel of stage FP, BP or WU that runs there, other than collectives (these send the first
@@ -73,23 +72,13 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> pl.DataFram
     provided that all GPUs are of one host. They are aligned with the run by the Unix time at which
     recording began.
 
+    ``meta`` holds ``missing``, what is not known and how to record it, ``warnings``, and
+    ``unmatched_gpus``, indices in the samples of GPUs that are none of the run's.
+
     Raises
     ------
     UsageError
         If `samples` lacks a column.
-    """
-    return memory_use_with_meta(trace, samples)[0]
-
-
-def memory_use_with_meta(
-    trace: Trace, samples: pl.DataFrame | None = None
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return `memory_use`, and what is not known.
-
-    Returns
-    -------
-    The table; and ``missing``, what is not known and how to record it, ``warnings``, and
-    ``unmatched_gpus``, indices in the samples of GPUs that are none of the run's.
     """
     devices, begins = trace.read("devices"), _training_begins(trace)
     parts = [_of_allocator(trace, begins)]
@@ -115,7 +104,8 @@ def memory_use_with_meta(
         "warnings": warnings,
         "unmatched_gpus": unmatched,
     }
-    return table.sort("source", "device").select(_COLUMNS), meta
+    rows = table.sort("source", "device").select(_COLUMNS)
+    return Answer(rows=rows, meta=meta, title="memory · use", command="memory")
 
 
 # -- when training begins ----------------------------------------------------------------------

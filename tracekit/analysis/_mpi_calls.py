@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from tracekit.model import Trace
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _BLOCKING = {
     "collective": r"^P?MPI_(Allgatherv?|Allreduce|Alltoall[vw]?|Barrier|Bcast|Exscan|Gatherv?"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
@@ -16,8 +16,9 @@ from tracekit.analysis._nccl_calls import communicators, read_calls
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._summary import Number, summarise
 from tracekit.errors import TracekitError
-from tracekit.machine import machine_of
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 Degree = Literal["no", "none", "partly", "yes"]
 """Whether a run holds something, the worst first; ``none`` is what was recorded and did not run."""
@@ -218,6 +219,9 @@ def _participants(facts: Facts) -> Evidence:
 
 
 def _machine(facts: Facts) -> Evidence:
+    # A machine is a graph, which takes time to load and is seldom asked for.
+    from tracekit.machine import machine_of  # noqa: PLC0415
+
     devices = facts.trace.read("devices")
     recorded = facts.trace.read("machine")["description"].to_list()
     try:

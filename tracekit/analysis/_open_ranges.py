@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from tracekit.analysis._paths import Array, path_number
-from tracekit.analysis._tallies import Counting
 from tracekit.model import KERNEL_KINDS, Trace, union_length
+
+if TYPE_CHECKING:
+    from tracekit.analysis._tallies import Counting
 
 SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
 """What is added up of the ops of a range."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from tracekit.analysis._tallies import Named
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 OUTSIDE = ("(no launching call)", "(backward thread)", "(outside push/pop ranges)")
 """Ops whose call was not recorded; of a thread that runs backward passes, which ranges of other

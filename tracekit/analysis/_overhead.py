@@ -12,8 +12,10 @@ from tracekit.analysis._study import (
     name_of_one,
     pool,
     pooling_warnings,
+    without_empty,
 )
 from tracekit.errors import UsageError
+from tracekit.model import Answer
 
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
@@ -24,10 +26,15 @@ _COLUMNS = (
     "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
     "overhead_percent", "low_percent", "high_percent", "throughput_ratio",
 )  # fmt: skip
+_OF_SEVERAL = (
+    "run", "baseline_run", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
+    "low_percent", "high_percent",
+)  # fmt: skip
+"""Columns that say something only of pooled runs, or of one."""
 
 
-def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> pl.DataFrame:
-    """Return how much longer training takes with each method than with a baseline.
+def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:
+    """List how much longer training takes with each method than with a baseline.
 
     Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
     by the medians of their times. Of runs that lack a label ``network`` or ``batch`` and are alike
@@ -68,6 +75,12 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     ``throughput_ratio``     as above
     =======================  ======================================================================
 
+    ``meta`` holds ``baseline``; the number of rows that were ``compared`` and the least and
+    greatest overhead of these, ``min_percent`` and ``max_percent`` (null without any);
+    ``without_partner``, rows of one side only; ``untimed``, rows whose sides have no time of one
+    kind; ``without_method``, runs of which the method is not known; ``basis``, what the times are
+    of, if that is known; ``warnings``, if runs are left out that nothing tells apart.
+
     Raises
     ------
     UsageError
@@ -89,7 +102,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
         others.join(base, on=_CONFIGURATION, how="full", nulls_equal=True, coalesce=True)
     )
     own, other = pl.col("time_ns"), pl.col("baseline_ns")
-    return (
+    rows = (
         table.with_columns(
             overhead_percent=100 * (own - other) / other,
             throughput_ratio=other / own,
@@ -101,6 +114,15 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
             "method", "network", "batch", "gpus", "scaling", "run", "baseline_run", nulls_last=True
         )
     )
+    return Answer(
+        rows=rows,
+        meta=_meta(study, rows, baseline, apart=apart),
+        title=f"overhead against {baseline}",
+        people=without_empty(rows, _OF_SEVERAL),
+        empty="nothing to compare",
+        command="overhead",
+        figures={"figure": "overheads", "heat-map": "overhead map"},
+    )
 
 
 def _farthest(own: str, other: str) -> pl.Expr:
@@ -110,20 +132,10 @@ def _farthest(own: str, other: str) -> pl.Expr:
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
 
 
-def overhead_meta(
-    study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False
+def _meta(
+    study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return how much `overhead` could compare.
-
-    Returns
-    -------
-    ``baseline``; the number of rows that were ``compared`` and the least and greatest overhead of
-    these, ``min_percent`` and ``max_percent`` (null without any); ``without_partner``, rows of one
-    side only; ``untimed``, rows whose sides have no time of one kind; ``without_method``, runs of
-    which the method is not known; ``basis``, what the times are of, if that is known;
-    ``warnings``, if runs are left out that nothing tells apart.
-    """
-    table = overhead(study, baseline=baseline, apart=apart)
+    """Return how much could be compared."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {

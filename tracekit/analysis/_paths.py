@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from tracekit._compiled import compiled, given
 from tracekit.analysis._range_loops import find_shortcuts, lay_out
 from tracekit.analysis._range_paths import range_paths
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 Array: TypeAlias = NDArray[Any]
 

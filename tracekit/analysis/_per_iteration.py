@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -13,9 +14,11 @@ from tracekit.analysis._memory import memory_use
 from tracekit.analysis._mpi_calls import mpi_calls
 from tracekit.analysis._ranks import with_devices
 from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._traffic import Traffic
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis._traffic import Traffic
 
 _ALONE = {
     "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
@@ -246,7 +249,7 @@ def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataF
 
 def peak_memory(trace: Trace) -> pl.DataFrame:
     """Return ``device, bytes``: the most in use at once of what was allocated; see `memory_use`."""
-    allocated = memory_use(trace).filter(source="allocator")
+    allocated = memory_use(trace).rows.filter(source="allocator")
     return allocated.select("device", bytes="peak_bytes")
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._segments import feed
-from tracekit.analysis._tallies import Tally
 from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis._tallies import Tally
+    from tracekit.model import Trace
 
 _BATCH = 1_000_000
 """Ops that are read at once: enough that a batch takes long beside handing it over."""

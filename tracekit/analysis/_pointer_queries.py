@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._mpi_calls import mpi_calls, outermost, within
-from tracekit.model import KERNEL_KINDS, Trace
+from tracekit.model import KERNEL_KINDS, Answer, Trace
 
 _QUERY = r"^(cu|cuda)PointerGetAttributes?(_v\d+|_ptsz|_ptds)*$"
 _KEYS = ("function", "process", "rank")
@@ -19,8 +19,8 @@ _REDUCES = r"(?i)reduc|sum"
 _FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)"
 
 
-def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> pl.DataFrame:
-    """Return how much of MPI's time goes into asking where memory lies.
+def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> Answer:
+    """Say how much of MPI's time goes into asking where memory lies.
 
     A CUDA-aware MPI asks the driver of every buffer whether it is on a GPU, unless it caches the
     answers (Awan et al., CCGrid 2019). Queries are calls of ``cuPointerGetAttribute``,
@@ -50,7 +50,10 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> pl
 
     The longest time of queries first, then the longest time of calls. All about queries is null if
     the run holds none, inside MPI or outside: nsys leaves them out unless told otherwise
-    (`pointer_queries_meta`), so that none were made is not known.
+    (``meta["missing"]``), so that none were made is not known.
+
+    ``meta`` holds ``queries``, those that the run holds at all, those ``inside`` MPI, and
+    ``missing``, what is not known and how to record it.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> pl
     ]  # fmt: skip
     grouped = each.group_by(keys).agg(measures) if keys else each.select(measures)
     order = [-pl.col("query_ns"), -pl.col("mpi_ns"), *(pl.col(key) for key in keys)]
-    return (
+    rows = (
         grouped.filter(pl.col("calls") > 0)
         .sort(order, nulls_last=True)
         .select(
@@ -88,13 +91,16 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> pl
             calls_with_queries="calls_with_queries",
         )
     )  # fmt: skip
+    return Answer(
+        rows=rows,
+        meta=_meta(trace),
+        title="pointer-queries",
+        empty="no MPI calls were recorded",
+        command="latency",
+    )
 
 
-def pointer_queries_meta(trace: Trace) -> dict[str, Any]:
-    """Return ``queries``, those that the run holds at all, those ``inside`` MPI, and ``missing``.
-
-    ``missing`` says what is not known and how to record it.
-    """
+def _meta(trace: Trace) -> dict[str, Any]:
     queries, calls = _queries(trace), mpi_calls(trace).with_row_index("call")
     missing = []
     if calls.is_empty():
@@ -124,8 +130,8 @@ def _duration() -> pl.Expr:
 # -- staging -----------------------------------------------------------------------------------
 
 
-def staging(trace: Trace) -> pl.DataFrame:
-    """Return how many MPI collectives went through host memory, and how many reduced on the GPU.
+def staging(trace: Trace) -> Answer:
+    """Say how many MPI collectives went through host memory, and how many reduced on the GPU.
 
     Returns
     -------
@@ -145,7 +151,7 @@ def staging(trace: Trace) -> pl.DataFrame:
     def known(name: str) -> pl.Expr:
         return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).cast(pl.Int64).alias(name)
 
-    return (
+    rows = (
         staging_calls(trace)
         .group_by("function")
         .agg(
@@ -156,6 +162,12 @@ def staging(trace: Trace) -> pl.DataFrame:
             *(known(name) for name in ("d2h_bytes", "h2d_bytes", "reduce_kernels")),
         )
         .sort("function")
+    )
+    return Answer(
+        rows=rows,
+        title="staging",
+        empty="no MPI collectives were recorded",
+        command="latency",
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._nccl_calls import communicators
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
 _SOURCES = {"rank": "mpi", "in_nccl": "nccl", "stated": "report", "in_name": "file"}

@@ -20,8 +20,10 @@ from tracekit.analysis._study import (
     name_of_one,
     pool,
     pooling_warnings,
+    without_empty,
 )
 from tracekit.errors import UsageError
+from tracekit.model import Answer
 
 ScalingMode = Literal["strong", "weak"]
 ScalingTime = Literal["step", "epoch"]
@@ -36,6 +38,8 @@ _COLUMNS = (
     "speedup_high", "efficiency", "karp_flatt", "reduction_percent",
     *(f"speedup_{stage}" for stage in _STAGES),
 )  # fmt: skip
+_OF_SEVERAL = ("run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high")
+"""Columns that say something only of pooled runs, or of one."""
 _N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
 
 
@@ -47,8 +51,8 @@ def scaling(
     batch_scope: BatchScope = "gpu",
     time: ScalingTime | None = None,
     apart: bool = False,
-) -> pl.DataFrame:
-    """Return speedup and efficiency by number of GPUs, of each network, batch and method.
+) -> Answer:
+    """List speedup and efficiency by number of GPUs, of each network, batch and method.
 
     With n GPUs, time T(n), and n0 the smallest number of GPUs there is (1 if it was measured):
 
@@ -94,7 +98,7 @@ def scaling(
     ``run``                   name of the run; null where several are pooled
     ``runs``                  number of its runs
     ``iterations_per_epoch``  null without `images`
-    ``time_ns``               time of a step or an epoch (`scaling_meta` says which)
+    ``time_ns``               time of a step or an epoch (``meta["time"]`` says which)
     ``time_low_ns``           shortest of its runs' times; null of one run
     ``time_high_ns``          longest of them
     ``images_per_s``          images handled per second; null without batch or number of images
@@ -116,33 +120,39 @@ def scaling(
 
     By network, method, batch and gpus. Null is what cannot be known.
 
+    ``meta`` holds ``mode``, ``time`` (``step`` or ``epoch``), ``images`` and ``batch_scope``;
+    ``runs`` that count, ``other_mode`` runs labelled for the other mode, and ``untimed`` runs that
+    lack their number of GPUs or time; ``basis``, what the times are of, if that is known;
+    ``warnings``.
+
     Raises
     ------
     UsageError
         If an option is unknown or out of range, or epochs are asked for that neither were measured
         nor can be worked out.
     """
-    return _scaled(study, mode, images, batch_scope, time, apart=apart)
+    rows = _scaled(study, mode, images, batch_scope, time, apart=apart)
+    return Answer(
+        rows=rows,
+        meta=_meta(study, mode, images, batch_scope, time, apart=apart),
+        title=f"{mode} scaling",
+        people=without_empty(rows, _OF_SEVERAL),
+        empty="no timed runs",
+        command="scaling",
+        figures={"figure": "speedup", "efficiency": "efficiency"},
+    )
 
 
-def scaling_meta(
+def _meta(
     study: pl.DataFrame,
+    mode: ScalingMode,
+    images: int | None,
+    batch_scope: BatchScope,
+    time: ScalingTime | None,
     *,
-    mode: ScalingMode = "strong",
-    images: int | None = None,
-    batch_scope: BatchScope = "gpu",
-    time: ScalingTime | None = None,
-    apart: bool = False,
+    apart: bool,
 ) -> dict[str, Any]:
-    """Return what `scaling` compares.
-
-    Returns
-    -------
-    ``mode``, ``time`` (``step`` or ``epoch``), ``images`` and ``batch_scope``; ``runs`` that
-    count, ``other_mode`` runs labelled for the other mode, and ``untimed`` runs that lack their
-    number of GPUs or time; ``basis``, what the times are of, if that is known; ``warnings``.
-    """
-    _check(mode, images, batch_scope, time)
+    """Return what `scaling` compares."""
     compared = _compared(study, images, time)
     own = study.filter(is_told_apart(apart=apart)).filter(_is_of(mode))
     timed = _costs(own, mode, images, batch_scope, compared)

@@ -7,11 +7,14 @@ the first step of a device and after its last one is outside of all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._windows import Cutter, first_iterations, host_marks
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 _NUMBER = pl.col("iteration")

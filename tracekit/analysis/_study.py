@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -16,7 +16,9 @@ from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import TracekitError, UsageError
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _LENGTH, _PART = pl.col("length_ns"), pl.col("part")
 # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
@@ -231,6 +233,11 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = "they lack labels network or batch that would show whether they are of one program"
     return [f"left out: {', '.join(runs)}; {why}"] if runs else []
+
+
+def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """Leave out those of some columns that say nothing, as the spread of what is not pooled."""
+    return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
 def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:

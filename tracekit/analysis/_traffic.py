@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,15 +21,25 @@ from tracekit.analysis._collective_transfers import (
 from tracekit.analysis._collectives import collective_calls, why_unsized
 from tracekit.analysis._contradictions import contradictions
 from tracekit.analysis._link_time import link_counters, link_timeline
-from tracekit.analysis._links import expected_traffic, links, placed_share, traffic_window
+from tracekit.analysis._links import (
+    expected_traffic,
+    links,
+    parse_link_keys,
+    placed_share,
+    traffic_window,
+)
 from tracekit.analysis._nccl_calls import nccl_calls
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._transfers import copy_transfers, traffic_root
-from tracekit.machine import Machine, NcclLog, Placed
-from tracekit.model import TRANSFERS, Trace
+from tracekit.model import TRANSFERS, Answer, Trace
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine, NcclLog, Placed
 
 _FULL = 1.05
 """Peaks and clocks are known no better than to some percent."""
+_NOT_COUNTED = "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all`"
+_NOTHING_MOVED = "no transfers whose ends are known, of the kinds that are listed by these keys"
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,37 @@ class Traffic:
             processes=process_ranks(self.trace),
         )  # fmt: skip
 
+    def answer(
+        self,
+        by: str | Sequence[str] = "link",
+        *,
+        counters: bool = False,
+        parameters: int | None = None,
+    ) -> Answer:
+        """Say which links carried which bytes, or how counted bytes compare with these.
+
+        Parameters
+        ----------
+        by
+            As for `tracekit.analysis.links`.
+        counters
+            Whether the rows are those of `link_counters`.
+        parameters
+            Parameters of the model: ``meta["expected"]`` says what they must exchange.
+        """
+        told = ", ".join(parse_link_keys(by))
+        rows = self.counters() if counters else self.links(by)
+        expected = {} if parameters is None else {"expected": self.expected(parameters)}
+        return Answer(
+            rows=rows,
+            meta={**self.meta(), **expected},
+            title="attributed against counted bytes" if counters else f"traffic by {told}",
+            empty=_NOT_COUNTED if counters else _NOTHING_MOVED,
+            command="links",
+            figures={"matrix": "matrix", "drawing": "machine", "timeline": "timeline"},
+            source=self,
+        )
+
     def timeline_note(self) -> str | None:
         """Say how many reports `timeline` leaves out, whose clocks are not that of the first."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
@@ -122,7 +163,7 @@ class Traffic:
         return frozenset(self.trace.read("devices").filter("active")["device"])
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
-        """Return what links carry over time; see `tracekit.analysis.link_timeline`."""
+        """Return what links carry over time; see `link_timeline`."""
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
     def contradictions(self) -> tuple[str, ...]:
@@ -130,13 +171,13 @@ class Traffic:
         return contradictions(*self._moved)
 
     def counters(self) -> pl.DataFrame:
-        """Return attributed bytes against counted ones; see `tracekit.analysis.link_counters`."""
+        """Return attributed bytes against counted ones; see `link_counters`."""
         return link_counters(self.trace, *self._moved)
 
     def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
         """Compare bytes per iteration with what training must exchange.
 
-        See `tracekit.analysis.expected_traffic`.
+        See `expected_traffic`.
         """
         iterations = self.trace.read("iterations")["iteration"].n_unique()
         return expected_traffic(self.transfers, parameters, iterations, element_bytes)
@@ -149,7 +190,7 @@ class Traffic:
         ``machine``, ``origin`` (how it is known) and ``placed_by`` (how the run's devices were
         found in it); ``window_ns``; ``transfers``, and how many of these are ``routed`` and
         ``sized``; ``collectives``, and how many of them are of unknown size; ``root``, the GPU at
-        which transfers meet, as `tracekit.analysis.traffic_root` finds it; ``warnings``.
+        which transfers meet, as `traffic_root` finds it; ``warnings``.
         """
         nccl = self.calls.filter(pl.col("library") == "nccl")
         sizes = pl.col("bytes", "sent_bytes", "received_bytes")

@@ -6,13 +6,16 @@ Every device is a window of its own. A window is [start, end) on the GPU's time 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._step_ends import with_step_ends
 from tracekit.errors import UsageError
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tracekit.analysis._host_time import host_windows, on_host
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
 from tracekit.analysis._windows import Cutter, iteration_windows
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 HOST = "host, from NVTX ranges: the run holds no GPU work"
 """What is said of numbers that are not of GPU time."""

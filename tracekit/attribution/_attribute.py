@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit._ahead import ahead
 from tracekit._compiled import compiled, given
+from tracekit._progress import Progress
 from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
@@ -33,7 +34,6 @@ from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
 from tracekit.model import GRAPH_NODES, Recording, Stream, Trace
 
-Progress = Callable[[str, int, int], None]
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
 """Takes what makes the next rows of a canonical table, to be called once, in this order."""
 

@@ -3,6 +3,7 @@
 Importing this package imports neither polars nor SQLAlchemy; each command does when it runs.
 """
 
-from tracekit.cli._app import app, main
+from tracekit.cli._app import main
+from tracekit.cli._command import Judged, app, command
 
-__all__ = ["app", "main"]
+__all__ = ["Judged", "app", "command", "main"]

@@ -1,9 +1,10 @@
 """`tracekit breakdown`: where the time goes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -13,11 +14,12 @@ from tracekit.cli._options import (
     StoreOption,
     VerdictOption,
     by_option,
-    listing,
     open_run,
     split_keys,
 )
-from tracekit.cli._output import Listing
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
 
 KEYS = (
     "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration"
@@ -25,7 +27,12 @@ KEYS = (
 """What a breakdown can group by."""
 
 
-@listing
+@command(
+    "tracekit breakdown",
+    "tracekit breakdown trace.sqlite --by kernel --format csv --output kernels.csv",
+    "tracekit breakdown mnist --by stage,device --skip 2",
+    "tracekit breakdown mnist --by range --depth 3",
+)
 def breakdown(
     run: RunArgument = LATEST,
     *,
@@ -49,23 +56,12 @@ def breakdown(
     iteration: IterationOption = None,
     verdict: VerdictOption = None,
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer":
     """Say where the GPUs' time goes: by stage, kernel, device, rank and other keys.
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """
-    from tracekit.analysis import breakdown_for_people, breakdown_with_meta, share_meaning
-
-    keys = split_keys(by)
     opened = open_run(run, store, rules, iteration, verdict)
-    rows, meta = breakdown_with_meta(
-        opened.trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+    return opened.breakdown.answer(
+        split_keys(by), skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
-    meta["share"] = share_meaning(keys)
-    if opened.warnings:
-        meta = {**meta, "warnings": list(opened.warnings)}
-    within = ", with all inside" if "inclusive" in meta else ""
-    title = f"{opened.name} · time by {', '.join(keys)}{within}"
-    shown = breakdown_for_people(rows, meta)
-    empty = "no ops in this window"
-    return Listing("breakdown", opened.name, rows, meta, title, empty, shown=shown)

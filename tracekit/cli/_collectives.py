@@ -1,7 +1,8 @@
 """`tracekit collectives`: what collective operations cost."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -11,18 +12,19 @@ from tracekit.cli._options import (
     RunArgument,
     StoreOption,
     by_option,
-    listing,
     open_run,
     parse_sizes,
     split_keys,
 )
-from tracekit.cli._output import Listing
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
 
 KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
 """What collectives can be grouped by."""
 
 
-@listing
+@command("tracekit collectives", "tracekit collectives --bytes all_reduce=25MB")
 def collectives(
     run: RunArgument = LATEST,
     *,
@@ -34,17 +36,13 @@ def collectives(
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer":
     """List collectives by operation, size and communicator: latency, bandwidth, waiting, skew.
 
     A bandwidth is algorithm bandwidth (bytes over time) or bus bandwidth (as nccl-tests defines
     it). Where only one participant is in the run its time includes waiting, and the row says so.
     """
     opened = open_run(run, store, rules, iteration)
-    rows, meta = opened.collectives_with_meta(
+    return opened.collectives.answer(
         split_keys(by), nccl_log=nccl_log or (), sizes=parse_sizes(sizes or [])
     )
-    meta |= opened.verdict_meta(in_words=False)
-    meta["warnings"] = [*opened.warnings, *meta.get("warnings", [])]
-    title = f"{opened.name} · collectives"
-    return Listing("collectives", opened.name, rows, meta, title, "no collectives were recorded")

@@ -1,12 +1,11 @@
 """`tracekit compare`: how two runs differ."""
 
-import itertools
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     IterationOption,
@@ -16,13 +15,10 @@ from tracekit.cli._options import (
     TopologyOption,
     by_option,
     complete_run,
-    figure_option,
-    listing,
     open_run,
     parse_percent,
     split_keys,
 )
-from tracekit.cli._output import Listing
 
 if TYPE_CHECKING:
     from tracekit.analysis import Comparison
@@ -49,7 +45,15 @@ def _run(what: str) -> Any:
     )
 
 
-@listing
+@command(
+    "tracekit compare before after",
+    "tracekit compare before.sqlite after.sqlite --by kernel --changes changes.html",
+    "tracekit compare before after --by step --fail-above 5%",
+    figures={
+        "figure": "Draw both breakdowns and the change of the step",
+        "changes": "Draw the largest changes, with their intervals",
+    },
+)
 def compare(
     a: Annotated[str, _run("A")],
     b: Annotated[str, _run("B")],
@@ -79,16 +83,10 @@ def compare(
         bool, typer.Option("--anyway", help="Give verdicts on runs that are not comparable too.")
     ] = False,
     topology: TopologyOption = None,
-    breakdowns: Annotated[
-        Path | None, figure_option("--figure", "Draw both breakdowns and the change of the step")
-    ] = None,
-    changes: Annotated[
-        Path | None, figure_option("--changes", "Draw the largest changes, with their intervals")
-    ] = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
-) -> Listing:
+) -> Judged:
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
     The first line says how much the step changed, whether that is shown, and what carries it. What
@@ -97,20 +95,13 @@ def compare(
     """
     import tracekit
 
-    keys = split_keys(by)
     first, second = (open_run(each, store, rules, iteration) for each in (a, b))
     found = tracekit.compare(
-        first, second, keys, skip=skip, match_names=match_names, topology=topology, anyway=anyway
-    )
-    _draw(found, (first.name, second.name), breakdowns, changes)
-    code = 0 if fail_above is None else _judge(found, fail_above, unknown, anyway=anyway)
-    warned = [f"{run.name}: {text}" for run in (first, second) for text in run.warnings]
-    meta = {**found.meta, "warnings": warned}
-    title = f"{first.name} → {second.name} · by {', '.join(keys)}"
-    return Listing(
-        "compare", None, found.table, meta, title, "nothing ran in either", exit_code=code,
-        shown=found.for_people(),
+        first, second, split_keys(by), skip=skip, match_names=match_names, topology=topology,
+        anyway=anyway,
     )  # fmt: skip
+    code = 0 if fail_above is None else _judge(found, fail_above, unknown, anyway=anyway)
+    return Judged(found, code)
 
 
 def _judge(found: "Comparison", limit: str, unknown: Unknown, *, anyway: bool) -> int:
@@ -121,31 +112,3 @@ def _judge(found: "Comparison", limit: str, unknown: Unknown, *, anyway: bool) -
     complain(checked.sentence)
     codes = {"within": 0, "above": 1, "unknown": 0 if unknown is Unknown.PASS else 3}
     return codes[checked.outcome]
-
-
-def _draw(
-    found: "Comparison", names: tuple[str, str], breakdowns: Path | None, changes: Path | None
-) -> None:
-    from tracekit import present
-
-    per = found.meta["per"] or "step"
-    subtitle = f"{names[0]} (A) and {names[1]} (B), means per {per.replace('/', ' and ')}"
-    if "basis" in found.meta:
-        subtitle += ", on the host"
-    if breakdowns is not None:
-        figure = present.comparison_figure(
-            found.contributions.rename({"part": "stage"}),
-            names=names, title="What a step is made of", subtitle=subtitle,
-        )  # fmt: skip
-        present.save_figure(figure, breakdowns)
-    if changes is not None:
-        figure = present.changes_figure(
-            found.table, key=_groups(found.table.columns), names=names,
-            title="Largest changes", subtitle=subtitle,
-        )  # fmt: skip
-        present.save_figure(figure, changes)
-
-
-def _groups(columns: list[str]) -> list[str]:
-    """Return the columns that a table's rows are groups of: those before its measures."""
-    return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))

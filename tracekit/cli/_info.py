@@ -1,20 +1,22 @@
 """`tracekit info`: what a trace holds."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     RunArgument,
     StoreOption,
-    listing,
     open_run,
 )
-from tracekit.cli._output import Listing
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
 
 
-@listing
+@command("tracekit info", "tracekit info trace.sqlite --format json")
 def info(
     run: RunArgument = LATEST,
     *,
@@ -30,7 +32,7 @@ def info(
         typer.Option("--clocks", help="Say instead how it is known whose times can be compared."),
     ] = False,
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer":
     """Say what a run is, what each command can say of it, and how to record what is missing.
 
     A command can say `none` of what was recorded and did not run. What each recorder records is in
@@ -38,12 +40,5 @@ def info(
     """
     opened = open_run(run, store)
     if clocks:
-        rows, title = opened.clocks(), f"{opened.name} · clocks of its reports"
-        return Listing("info clocks", opened.name, rows, {}, title, as_records=True)
-    meta = {**opened.info_meta(), **opened.verdict_meta()}
-    if opened.warnings:
-        meta["warnings"] = list(opened.warnings)
-    if stages:
-        title = f"{opened.name} · what sources of stages say, by GPU time"
-        return Listing("info", opened.name, opened.confusion(), meta, title, "no ops")
-    return Listing("info", opened.name, opened.info(), meta, f"{opened.name} · what it holds")
+        return opened.clocks.answer()
+    return opened.confusion.answer() if stages else opened.info.answer()

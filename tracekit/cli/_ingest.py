@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     IterationOption,
@@ -14,13 +15,11 @@ from tracekit.cli._options import (
     RulesOption,
     StoreOption,
     VerdictOption,
-    listing,
     parse_duration,
     parse_labels,
     parse_size,
     rows_frame,
 )
-from tracekit.cli._output import Listing
 from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, TracekitError, UsageError
 
@@ -37,7 +36,12 @@ class OnError(StrEnum):
     SKIP = "skip"
 
 
-@listing
+@command(
+    "tracekit ingest trace.sqlite",
+    "tracekit ingest before.sqlite after.sqlite --label model=unet --label gpus=4",
+    "tracekit ingest rank*.sqlite --run unet --processes 4",
+    "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
+)
 def ingest(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Trace files.")],
     *,
@@ -117,12 +121,14 @@ def ingest(
             rich_help_panel=_MANY,
         ),
     ] = None,
-) -> Listing:
+) -> Judged:
     """Make a run of each trace file, or with --run one run of all of them.
 
     Files are read, the stage of every op is found, and the result is stored. A file that is in the
     store already, whatever its name, is not read again.
     """
+    from tracekit.model import Answer
+
     options = {
         "labels": parse_labels(label or []),
         "rules": rules,
@@ -142,7 +148,8 @@ def ingest(
     else:
         rows, code = _ingest_all(files, options | {"name": name})
     only = rows[0]["name"] if rows and (run or len(files) == 1) else None
-    return Listing("ingest", only, rows_frame(rows), empty="", as_records=True, exit_code=code)
+    answer = Answer(rows=rows_frame(rows), run=only, empty="", as_records=True, command="ingest")
+    return Judged(answer, code)
 
 
 def _check_names(files: list[Path], name: str | None, run: str | None, given: list[str]) -> None:

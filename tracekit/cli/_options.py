@@ -1,16 +1,14 @@
-"""Options that commands share, and the decorator that gives a listing its output formats."""
+"""Options that commands share, and what they mean."""
 
-import functools
-import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._output import Format, Listing, Target
+from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
 
@@ -29,39 +27,6 @@ _SIZES = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt")
     for kind, base in (("b", 1000), ("ib", 1024))
 }
-
-
-def listing(command: Callable[..., Listing]) -> Callable[..., None]:
-    """Give `command` the options `--format` and `--output`, and write what it returns."""
-
-    @functools.wraps(command)
-    def run(
-        *, output_format: Format | None = None, output: Path | None = None, **options: Any
-    ) -> None:
-        target = Target.of(output_format, output)
-        result = command(**options)
-        target.write(result)
-        if result.exit_code:
-            raise typer.Exit(result.exit_code)
-
-    own = {"output_format": FormatOption, "output": OutputOption}
-    signature = inspect.signature(command)
-    parameters = [
-        *signature.parameters.values(),
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in own.items()
-        ),
-    ]
-    # typer reads the options of a command from its signature and its annotations.
-    run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
-
-
-def examples(*lines: str) -> str:
-    """Return the text that closes the help of a command."""
-    return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {x}" for x in lines)])
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -203,13 +168,6 @@ def parse_percent(text: str) -> float:
     return float(found[1])
 
 
-def figure_option(name: str, what: str) -> Any:
-    """Return an option that names the file of a figure."""
-    return typer.Option(
-        name, metavar="FILE", help=f"{what}: .html, .png, .svg or .pdf.", rich_help_panel="Figures"
-    )
-
-
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
     """Return rows as a frame; its lists are lists of texts even where all of them are empty."""
     import polars as pl
@@ -259,26 +217,6 @@ def _paths(incomplete: str) -> list[Path]:
     return sorted(path for path in folder.iterdir() if str(path).startswith(incomplete))
 
 
-FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORMAT",
-        help=f"{', '.join(Format)}. Default: by the ending of --output, else table.",
-        rich_help_panel="Output",
-    ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write to this file instead of standard output.",
-        rich_help_panel="Output",
-    ),
-]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

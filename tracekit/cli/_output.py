@@ -3,22 +3,20 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracekit._files import write_whole
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import polars as pl
+    from tracekit.model import Answer
 
 
 class Format(StrEnum):
-    """Formats that a listing is written in."""
+    """Formats that an answer is written in."""
 
     TABLE = "table"
     JSON = "json"
@@ -34,48 +32,6 @@ _ENDINGS = {
     ".md": Format.MARKDOWN,
 }
 _SQLITE = b"SQLite format 3\0"
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What a command found, for `listing` to write.
-
-    Parameters
-    ----------
-    command
-        The command, as it is typed.
-    run
-        Name of the run that it concerns, or None.
-    rows
-        The result.
-    meta
-        What the rows are measured against.
-    title
-        Line above the rows where people read them.
-    empty
-        What to tell people when there are no rows.
-    as_records
-        Whether people read each row as a block of lines, and not as a line of a table.
-    exit_code
-        Exit code of the command.
-    shown
-        The rows as people read them, where these are not all that is known of them.
-    """
-
-    command: str
-    run: str | None
-    rows: "pl.DataFrame"
-    meta: "Mapping[str, Any]" = field(default_factory=dict)
-    title: str = ""
-    empty: str = "no rows"
-    as_records: bool = False
-    exit_code: int = 0
-    shown: "pl.DataFrame | None" = None
-
-    @property
-    def for_people(self) -> "pl.DataFrame":
-        """The rows as people read them."""
-        return self.rows if self.shown is None else self.shown
 
 
 @dataclass(frozen=True)
@@ -106,9 +62,9 @@ class Target:
             )
         return target
 
-    def write(self, listing: Listing) -> None:
-        """Write a listing."""
-        content = self._render(listing)
+    def write(self, answer: "Answer") -> None:
+        """Write an answer."""
+        content = self._render(answer)
         if self.path is not None:
             with _writing(self.path):
                 write_whole(self.path, content.encode() if isinstance(content, str) else content)
@@ -124,36 +80,36 @@ class Target:
             with _writing(self.path):
                 write_whole(self.path, text.encode())
 
-    def _render(self, listing: Listing) -> str | bytes:
+    def _render(self, answer: "Answer") -> str | bytes:
         from tracekit import present
 
         match self.format:
             case Format.JSON:
-                return present.to_json(listing.command, listing.run, listing.meta, listing.rows)
+                return present.to_json(answer.command, answer.run, answer.meta, answer.rows)
             case Format.CSV:
-                return present.to_csv(listing.rows)
+                return present.to_csv(answer.rows)
             case Format.PARQUET:
-                return present.to_parquet(listing.rows)
+                return present.to_parquet(answer.rows)
             case Format.MARKDOWN:
-                return present.to_markdown(listing.for_people, listing.meta, listing.title)
+                return present.to_markdown(answer.for_people, answer.meta, answer.title)
             case Format.TABLE:
-                return self._table(listing)
+                return self._table(answer)
 
-    def _table(self, listing: Listing) -> str:
+    def _table(self, answer: "Answer") -> str:
         from tracekit import present
 
         width, colours = _terminal() if self.path is None else (None, None)
-        if listing.as_records:
+        if answer.as_records:
             return present.records(
-                listing.for_people, listing.meta, width=width, colours=colours, empty=listing.empty
+                answer.for_people, answer.meta, width=width, colours=colours, empty=answer.empty
             )
         return present.terminal(
-            listing.for_people,
-            listing.meta,
-            listing.title,
+            answer.for_people,
+            answer.meta,
+            answer.title,
             width=width,
             colours=colours,
-            empty=listing.empty,
+            empty=answer.empty,
         )
 
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     LabelOption,
     RulesOption,
     StoreOption,
     WhereOption,
-    listing,
     parse_labels,
     rows_frame,
 )
-from tracekit.cli._output import Listing
 from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, MissingDataError, RecordingError, UsageError
 
 if TYPE_CHECKING:
     import tracekit
+    from tracekit.model import Answer
     from tracekit.recording import Configuration, Nsys, Plan, Study, Wanted
 
 _WHAT = "What to record"
@@ -35,7 +35,13 @@ _FOLDER = Path("recordings")
 _FAILED = 1
 
 
-@listing
+@command(
+    "tracekit record -- python train.py --epochs 1",
+    "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
+    "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
+    "tracekit record --study dgx1 --where network=lenet",
+    context_settings={"allow_interspersed_args": False},
+)
 def record(
     program: Annotated[
         list[str] | None,
@@ -177,7 +183,7 @@ def record(
     ] = False,
     rules: RulesOption = None,
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer | Judged":
     """Record a program with nsys, ingest the report, and say where the time goes.
 
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
@@ -217,7 +223,7 @@ def record(
         raise typer.Exit
     run = recorder.record(plan, chosen)
     try:
-        return _breakdown(run)
+        return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
         typer.echo(f"ingested as {run.name}, of which there is no breakdown: {error}", err=True)
         raise typer.Exit from None
@@ -356,21 +362,10 @@ def _behind_options(words: Sequence[str]) -> list[str]:
     return [] if left and left[0] in {"-c", "-"} else list(left)
 
 
-def _breakdown(run: "tracekit.Run") -> Listing:
-    from tracekit.analysis import breakdown_with_meta, share_meaning
-
-    rows, meta = breakdown_with_meta(run.trace, ["stage"])
-    meta["share"] = share_meaning("stage")
-    if run.warnings:
-        meta = {**meta, "warnings": list(run.warnings)}
-    return Listing(
-        "breakdown", run.name, rows, meta, f"{run.name} · time by stage", "no ops in this window"
-    )
-
-
 def _record_study(
     recorder: _Recorder, reference: str, where: Mapping[str, str], *, cpu: bool, dry_run: bool
-) -> Listing:
+) -> Judged:
+    from tracekit.model import Answer
     from tracekit.recording import gpu_count, load_study
 
     study = load_study(reference)
@@ -388,10 +383,13 @@ def _record_study(
             status = _attempt(recorder, study, configuration, cpu=cpu)
         rows.append({**configuration.options, "run": configuration.name, "status": status})
     failed = any(row["status"].startswith("failed") for row in rows)
-    return Listing(
-        "record", None, rows_frame(rows), {"study": study.name, "title": study.title},
-        f"study {study.name}", exit_code=_FAILED if failed else 0,
-    )  # fmt: skip
+    answer = Answer(
+        rows=rows_frame(rows),
+        meta={"study": study.name, "title": study.title},
+        title=f"study {study.name}",
+        command="record",
+    )
+    return Judged(answer, _FAILED if failed else 0)
 
 
 def _configured(

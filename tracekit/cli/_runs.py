@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tracekit.cli._command import app, command, examples
 from tracekit.cli._options import (
     LabelOption,
     RunArgument,
     StoreOption,
     complete_run,
-    examples,
-    listing,
     parse_labels,
     rows_frame,
 )
-from tracekit.cli._output import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
+    from tracekit.model import Answer
     from tracekit.store import RunRecord, Store
 
 _HELP = ("-h", "--help")
@@ -42,29 +41,31 @@ runs = typer.Typer(
     help="List, show, rename and remove the runs in the store; `tracekit runs` alone lists them.",
     epilog=examples("tracekit runs", "tracekit runs show @latest"),
 )
+app.add_typer(runs, name="runs")
 
 
-@runs.command("list", epilog=examples("tracekit runs list --label model=unet"))
-@listing
-def list_runs(label: LabelOption = None, store: StoreOption = None) -> Listing:
+@command("tracekit runs list --label model=unet", name="list", group=runs)
+def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     """List the runs in the store, oldest first: all, or those that carry the given labels."""
+    from tracekit.model import Answer
+
     found = _store(store)
-    records = found.runs(parse_labels(label or []))
-    return Listing(
-        "runs",
-        None,
-        _overview(records),
-        {"store": str(found.root)},
+    return Answer(
+        rows=_overview(found.runs(parse_labels(label or []))),
+        meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
+        command="runs",
     )
 
 
-@runs.command("show", epilog=examples("tracekit runs show @latest"))
-@listing
-def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> Listing:
+@command("tracekit runs show @latest", name="show", group=runs)
+def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer":
     """Show all that the store knows about a run."""
+    from tracekit.model import Answer
+
     record = _store(store).find(run)
-    return Listing("runs show", record.name, rows_frame([_details(record)]), as_records=True)
+    rows = rows_frame([_details(record)])
+    return Answer(rows=rows, run=record.name, as_records=True, command="runs show")
 
 
 @runs.command("rename", epilog=examples("tracekit runs rename @latest unet-fp16"))

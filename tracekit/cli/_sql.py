@@ -1,25 +1,27 @@
 """`tracekit sql`: any question to the canonical tables."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._options import RunArgument, StoreOption, listing, open_run
-from tracekit.cli._output import Listing
+from tracekit.cli._command import command
+from tracekit.cli._options import RunArgument, StoreOption, open_run
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
 
 
-@listing
+@command('tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"')
 def sql(
     run: RunArgument,
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help="A SELECT over the tables of the run.")
     ],
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer":
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
 
     The tables are reports, contents, processes, threads, devices, ops, calls, ranges, iterations,
     host and metrics, and worked out of them transfers and collectives. Times are in ns.
     """
-    opened = open_run(run, store)
-    return Listing("sql", opened.name, opened.sql(query), {"query": query})
+    return open_run(run, store).sql.answer(query)

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._options import (
     LATEST,
     StoreOption,
     TopologyOption,
     complete_run,
-    examples,
-    listing,
     open_run,
     write_text,
 )
-from tracekit.cli._output import Listing
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.machine import Machine
+    from tracekit.model import Answer
 
 
 class What(StrEnum):
@@ -38,6 +37,7 @@ topology = typer.Typer(
     help="Show the machine that a run used, a preset or a topology file; check and convert files.",
     epilog=examples("tracekit topology show dgx1v --what relays", "tracekit topology list"),
 )
+app.add_typer(topology, name="topology")
 
 
 def complete_machine(incomplete: str) -> list[str]:
@@ -48,13 +48,13 @@ def complete_machine(incomplete: str) -> list[str]:
     return [*presets, *complete_run(incomplete)]
 
 
-@topology.command(
-    epilog=examples(
-        "tracekit topology show", "tracekit topology show topo.txt --what routes",
-        "tracekit topology show dgx-h100 --drawing machine.html",
-    )
-)  # fmt: skip
-@listing
+@command(
+    "tracekit topology show",
+    "tracekit topology show topo.txt --what routes",
+    "tracekit topology show dgx-h100 --drawing machine.html",
+    group=topology,
+    figures={"drawing": "Draw the machine"},
+)
 def show(
     machine: Annotated[
         str,
@@ -66,36 +66,35 @@ def show(
     ] = LATEST,
     *,
     what: Annotated[What, typer.Option("--what", help="What to list.")] = What.MATRIX,
-    drawing: Annotated[
-        Path | None,
-        typer.Option(
-            "--drawing", metavar="FILE", help="Draw the machine: .html, .png, .svg, .pdf."
-        ),
-    ] = None,
     store: StoreOption = None,
-) -> Listing:
+) -> "Answer":
     """List how GPUs are joined (matrix), the links, the routes of copies, or two-hop relays."""
-    from tracekit import present
+    from tracekit.model import Answer
+    from tracekit.present import FACE
 
     found = _machine(machine, store)
-    if drawing is not None:
-        subtitle = f"links of the machine ({found.origin})"
-        figure = present.machine_figure(found, title=found.name, subtitle=subtitle)
-        present.save_figure(figure, drawing)
     meta = {"machine": found.name, "origin": found.origin, "gpus": len(found.gpus)}
     if found.warnings:
         meta["warnings"] = list(found.warnings)
-    title = f"{found.name} · {what}"
-    return Listing("topology show", None, _table(found, what), meta, title, f"no {what}")
+    return Answer(
+        rows=_table(found, what),
+        meta=meta,
+        title=f"{found.name} · {what}",
+        empty=f"no {what}",
+        command="topology show",
+        figures={"drawing": "plain machine"},
+        source=found,
+        face=FACE,
+    )
 
 
-@topology.command("list", epilog=examples("tracekit topology list"))
-@listing
-def list_presets() -> Listing:
+@command("tracekit topology list", name="list", group=topology)
+def list_presets() -> "Answer":
     """List the machines that are known by name."""
     import polars as pl
 
     from tracekit.machine import load_preset, preset_names
+    from tracekit.model import Answer
 
     machines = [load_preset(name) for name in preset_names()]
     rows = {
@@ -109,14 +108,14 @@ def list_presets() -> Listing:
         "switched": [bool(machine.nodes("nvswitch")) for machine in machines],
         "nics": [len(machine.nodes("nic")) for machine in machines],
     }
-    return Listing("topology list", None, pl.DataFrame(rows), title="presets")
+    return Answer(rows=pl.DataFrame(rows), title="presets", command="topology list")
 
 
-@topology.command(
-    epilog=examples("tracekit topology check topo.txt",
-                    "tracekit topology check RUN --topology topo.txt")
-)  # fmt: skip
-@listing
+@command(
+    "tracekit topology check topo.txt",
+    "tracekit topology check RUN --topology topo.txt",
+    group=topology,
+)
 def check(
     machine: Annotated[
         str,
@@ -127,7 +126,7 @@ def check(
     *,
     topology: TopologyOption = None,
     store: StoreOption = None,
-) -> Listing:
+) -> Judged:
     """Say what is odd about a topology file or a run's machine; exit with 1 if anything is.
 
     Of a run, that is also what of its copies cannot have been on this machine: those that are
@@ -137,6 +136,7 @@ def check(
 
     from tracekit.errors import UsageError
     from tracekit.machine import find_machine, is_topology, problems, unknown_bandwidths
+    from tracekit.model import Answer
 
     run = None
     if not is_topology(machine):
@@ -156,10 +156,15 @@ def check(
         "links": len(found.links),
         "warnings": [*found.warnings, *unknown_bandwidths(found)],
     }
-    title = f"{run or Path(machine).name} · problems"
-    return Listing(
-        "topology check", run, rows, meta, title, "nothing is odd", exit_code=1 if odd else 0
+    answer = Answer(
+        rows=rows,
+        meta=meta,
+        title=f"{run or Path(machine).name} · problems",
+        empty="nothing is odd",
+        command="topology check",
+        run=run,
     )
+    return Judged(answer, 1 if odd else 0)
 
 
 @topology.command(

@@ -1,17 +1,63 @@
-"""Machines: which links join their GPUs, how wide they are, and what crosses them."""
+"""Machines: which links join their GPUs, how wide they are, and what crosses them.
 
-from tracekit.machine._check import problems, unknown_bandwidths
-from tracekit.machine._choose import Placed, find_machine, is_topology, machine_of
-from tracekit.machine._graph import Link, Machine, Relay, Route
-from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
-from tracekit.machine._nccl_log import NcclLog, read_nccl_log
-from tracekit.machine._placing import Placing, place
-from tracekit.machine._presets import load_preset, preset_names, recognise
-from tracekit.machine._products import Product, nvlink_of, with_bandwidths
-from tracekit.machine._read import read_topology
-from tracekit.machine._rings import Ring, find_rings
-from tracekit.machine._toml import machine_toml, read_machine_toml
-from tracekit.machine._volumes import Edge, Tree, bus_factor, ring_bytes, shares, star_bytes
+Names are loaded when they are first used: a machine is a graph, which takes time to load.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit._lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.machine._check import problems, unknown_bandwidths
+    from tracekit.machine._choose import Placed, find_machine, is_topology, machine_of
+    from tracekit.machine._graph import Link, Machine, Relay, Route
+    from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
+    from tracekit.machine._nccl_log import NcclLog, read_nccl_log
+    from tracekit.machine._placing import Placing, place
+    from tracekit.machine._presets import load_preset, preset_names, recognise
+    from tracekit.machine._products import Product, nvlink_of, with_bandwidths
+    from tracekit.machine._read import read_topology
+    from tracekit.machine._rings import Ring, find_rings
+    from tracekit.machine._toml import machine_toml, read_machine_toml
+    from tracekit.machine._volumes import Edge, Tree, bus_factor, ring_bytes, shares, star_bytes
+
+_HOMES = {
+    "Edge": "tracekit.machine._volumes",
+    "Link": "tracekit.machine._graph",
+    "Machine": "tracekit.machine._graph",
+    "NcclLog": "tracekit.machine._nccl_log",
+    "Placed": "tracekit.machine._choose",
+    "Placing": "tracekit.machine._placing",
+    "Product": "tracekit.machine._products",
+    "Relay": "tracekit.machine._graph",
+    "Ring": "tracekit.machine._rings",
+    "Route": "tracekit.machine._graph",
+    "Tree": "tracekit.machine._volumes",
+    "adjacency": "tracekit.machine._listings",
+    "bus_factor": "tracekit.machine._volumes",
+    "find_machine": "tracekit.machine._choose",
+    "find_rings": "tracekit.machine._rings",
+    "is_topology": "tracekit.machine._choose",
+    "link_table": "tracekit.machine._listings",
+    "load_preset": "tracekit.machine._presets",
+    "machine_of": "tracekit.machine._choose",
+    "machine_toml": "tracekit.machine._toml",
+    "nvlink_of": "tracekit.machine._products",
+    "place": "tracekit.machine._placing",
+    "preset_names": "tracekit.machine._presets",
+    "problems": "tracekit.machine._check",
+    "read_machine_toml": "tracekit.machine._toml",
+    "read_nccl_log": "tracekit.machine._nccl_log",
+    "read_topology": "tracekit.machine._read",
+    "recognise": "tracekit.machine._presets",
+    "relay_table": "tracekit.machine._listings",
+    "ring_bytes": "tracekit.machine._volumes",
+    "route_table": "tracekit.machine._listings",
+    "shares": "tracekit.machine._volumes",
+    "star_bytes": "tracekit.machine._volumes",
+    "unknown_bandwidths": "tracekit.machine._check",
+    "with_bandwidths": "tracekit.machine._products",
+}
 
 __all__ = [
     "Edge",
@@ -50,3 +96,5 @@ __all__ = [
     "unknown_bandwidths",
     "with_bandwidths",
 ]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,5 +1,6 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
+from tracekit.model._answer import Answer, Face
 from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
@@ -33,6 +34,7 @@ from tracekit.model._tables import (
     Table,
 )  # fmt: skip
 from tracekit.model._trace import Trace, TraceWriter, missing_files, replace_table
+from tracekit.model._traits import Traits, traits
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     COLLECTIVES,
@@ -102,8 +104,10 @@ __all__ = [
     "UNMATCHED",
     "VERDICT",
     "VERDICTS",
+    "Answer",
     "Clock",
     "Column",
+    "Face",
     "Maker",
     "PathTree",
     "Place",
@@ -113,6 +117,7 @@ __all__ = [
     "Table",
     "Trace",
     "TraceWriter",
+    "Traits",
     "combine",
     "covered_by",
     "in_any",
@@ -123,6 +128,7 @@ __all__ = [
     "path_texts",
     "replace_table",
     "same_machine",
+    "traits",
     "union_length",
     "with_one_tree",
 ]  # fmt: skip

@@ -4,34 +4,101 @@ Nothing here computes a result. polars, rich and plotly are imported when someth
 before.
 """
 
-from tracekit.present._compare_figures import changes_figure, comparison_figure
-from tracekit.present._figures import figure_layout, figure_text, save_figure
-from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
-from tracekit.present._heat_figure import heat_figure
-from tracekit.present._latency_figures import histogram_figure, latency_figure
-from tracekit.present._link_figures import matrix_figure, utilisation_figure
-from tracekit.present._machine_figure import machine_figure
-from tracekit.present._memory_figures import memory_figure, memory_fit_figure
-from tracekit.present._notebook import html
-from tracekit.present._overhead_figure import overhead_figure
-from tracekit.present._palette import (
-    ACCENT,
-    ANSWER_COLOURS,
-    IDLE_COLOUR,
-    KIND_COLOURS,
-    STAGE_COLOURS,
-    colour_of,
-)
-from tracekit.present._scaling_figure import scaling_figure
-from tracekit.present._stage_bars import stage_bars_figure
-from tracekit.present._terminal import records, terminal
-from tracekit.present._text import printable
+from typing import TYPE_CHECKING
+
+from tracekit._lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.present._compare_figures import changes_figure, comparison_figure
+    from tracekit.present._face import FACE
+    from tracekit.present._figures import figure_layout, figure_text, save_figure
+    from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
+    from tracekit.present._heat_figure import heat_figure
+    from tracekit.present._latency_figures import histogram_figure, latency_figure
+    from tracekit.present._link_figures import matrix_figure, utilisation_figure
+    from tracekit.present._machine_figure import machine_figure
+    from tracekit.present._memory_figures import memory_figure, memory_fit_figure
+    from tracekit.present._notebook import html
+    from tracekit.present._overhead_figure import overhead_figure
+    from tracekit.present._palette import (
+        ACCENT,
+        ANSWER_COLOURS,
+        IDLE_COLOUR,
+        KIND_COLOURS,
+        STAGE_COLOURS,
+        colour_of,
+    )
+    from tracekit.present._scaling_figure import scaling_figure
+    from tracekit.present._stage_bars import stage_bars_figure
+    from tracekit.present._terminal import records, terminal
+    from tracekit.present._text import printable
+
+_HOMES = {
+    "ACCENT": "tracekit.present._palette",
+    "ANSWER_COLOURS": "tracekit.present._palette",
+    "FACE": "tracekit.present._face",
+    "IDLE_COLOUR": "tracekit.present._palette",
+    "KIND_COLOURS": "tracekit.present._palette",
+    "STAGE_COLOURS": "tracekit.present._palette",
+    "changes_figure": "tracekit.present._compare_figures",
+    "colour_of": "tracekit.present._palette",
+    "comparison_figure": "tracekit.present._compare_figures",
+    "figure_layout": "tracekit.present._figures",
+    "figure_text": "tracekit.present._figures",
+    "heat_figure": "tracekit.present._heat_figure",
+    "histogram_figure": "tracekit.present._latency_figures",
+    "html": "tracekit.present._notebook",
+    "latency_figure": "tracekit.present._latency_figures",
+    "machine_figure": "tracekit.present._machine_figure",
+    "matrix_figure": "tracekit.present._link_figures",
+    "memory_figure": "tracekit.present._memory_figures",
+    "memory_fit_figure": "tracekit.present._memory_figures",
+    "overhead_figure": "tracekit.present._overhead_figure",
+    "printable": "tracekit.present._text",
+    "records": "tracekit.present._terminal",
+    "save_figure": "tracekit.present._figures",
+    "scaling_figure": "tracekit.present._scaling_figure",
+    "stage_bars_figure": "tracekit.present._stage_bars",
+    "terminal": "tracekit.present._terminal",
+    "to_csv": "tracekit.present._formats",
+    "to_json": "tracekit.present._formats",
+    "to_markdown": "tracekit.present._formats",
+    "to_parquet": "tracekit.present._formats",
+    "utilisation_figure": "tracekit.present._link_figures",
+}
 
 __all__ = [
-    "ACCENT", "ANSWER_COLOURS", "IDLE_COLOUR", "KIND_COLOURS", "STAGE_COLOURS", "changes_figure",
-    "colour_of", "comparison_figure", "figure_layout", "figure_text", "heat_figure",
-    "histogram_figure", "html", "latency_figure", "machine_figure", "matrix_figure",
-    "memory_figure", "memory_fit_figure", "overhead_figure", "printable", "records", "save_figure",
-    "scaling_figure", "stage_bars_figure", "terminal", "to_csv", "to_json", "to_markdown",
-    "to_parquet", "utilisation_figure",
-]  # fmt: skip
+    "ACCENT",
+    "ANSWER_COLOURS",
+    "FACE",
+    "IDLE_COLOUR",
+    "KIND_COLOURS",
+    "STAGE_COLOURS",
+    "changes_figure",
+    "colour_of",
+    "comparison_figure",
+    "figure_layout",
+    "figure_text",
+    "heat_figure",
+    "histogram_figure",
+    "html",
+    "latency_figure",
+    "machine_figure",
+    "matrix_figure",
+    "memory_figure",
+    "memory_fit_figure",
+    "overhead_figure",
+    "printable",
+    "records",
+    "save_figure",
+    "scaling_figure",
+    "stage_bars_figure",
+    "terminal",
+    "to_csv",
+    "to_json",
+    "to_markdown",
+    "to_parquet",
+    "utilisation_figure",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

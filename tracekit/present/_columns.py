@@ -15,6 +15,7 @@ from datetime import datetime
 from statistics import median_high
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracekit.model import traits
 from tracekit.present._text import printable
 
 if TYPE_CHECKING:
@@ -32,19 +33,11 @@ _WINDOW = re.compile(r"(^|_)(window|idle|between|host|projected)_ns$")
 _SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _PERCENT = re.compile(r"_percent$")
-_MESSAGE = "size_bytes"
 _BYTES = re.compile(r"(^|_)bytes($|_between_gpus$|_per_epoch$)")
-# Numbers that name a thing are shown as they are; all other integers get thousands separators.
-_IDENTIFIER = re.compile(
-    r"(^|_)(call|context|correlation|depth|device|id|iteration|node|numa|op|parent|pid|process"
-    r"|range|rank|report|result|stream|thread|tid)$"
-)
-
 _SEPARATOR = " > "
 """Between the parts of a path."""
 _DEEPEST = 12
 """Below this, ranges are indented no further."""
-_LABELS = {"launched": "launches known", "coverage": "coverage (stages known)"}
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -189,7 +182,8 @@ def _shown_text(series: pl.Series) -> ShownColumn:
 
 def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     name, label, values = series.name, printable(series.name), _numbers(series)
-    if name == _MESSAGE:
+    special = traits(name)
+    if special.exact:
         return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
@@ -200,9 +194,10 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     if _RATE.search(name):
         return ShownColumn(name, _RATE.sub("", label), scaled(values, 1, 3), "GB/s")
     if _SHARE.search(name) and series.dtype.is_float():
-        return ShownColumn(name, _LABELS.get(name, label), scaled(values, 0.01, 1), "%")
-    grouped = _IDENTIFIER.search(name) is None
-    texts = [NULL if value is None else _number(value, grouped=grouped) for value in values]
+        return ShownColumn(name, special.label or label, scaled(values, 0.01, 1), "%")
+    texts = [
+        NULL if value is None else _number(value, grouped=not special.names) for value in values
+    ]
     return ShownColumn(name, label, texts)
 
 
@@ -221,7 +216,8 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
 
     It suits the largest of their values; by size of messages, the median one.
     """
-    typical = _median if _MESSAGE in frame.columns else _largest
+    by_size = any(traits(name).exact for name in frame.columns)
+    typical = _median if by_size else _largest
     groups: dict[str, list[pl.Series]] = {}
     for series in frame.get_columns():
         if _TIME.search(series.name) and series.dtype.is_numeric():

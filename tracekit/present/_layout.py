@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tracekit.model import traits
 from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._text import cells, pad, shorten, wrap
 
@@ -20,16 +21,9 @@ if TYPE_CHECKING:
 GAP = 2
 """Spaces between columns."""
 
-_PROSE = ("found", "record_with", "warnings")
 _LEAST_PROSE = 18
 _LEAST_NAME = 30
 _LEAST_LABEL = 12
-_SPARE = (
-    "style", "launching", "own_busy_ns",
-    "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
-    "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
-    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Placed:
     def lines(self, row: int) -> list[str]:
         """Return the lines of the cell in `row`, each as wide as the column."""
         text = self.column.texts[row]
-        is_prose = self.column.name in _PROSE
+        is_prose = traits(self.column.name).prose
         parts = wrap(text, self.width) if is_prose else [shorten(text, self.width)]
         return [self.pad(part) for part in parts]
 
@@ -64,7 +58,7 @@ class Placed:
     @property
     def least(self) -> int:
         """Width to which it may shrink: numbers do not, long texts do."""
-        least = _LEAST_PROSE if self.column.name in _PROSE else _LEAST_NAME
+        least = _LEAST_PROSE if traits(self.column.name).prose else _LEAST_NAME
         return self.width if self.column.numeric else min(self.width, least)
 
 
@@ -97,7 +91,7 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
 
 def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
     """Put all prose of a row into one column, one text below the other: it wraps better wide."""
-    prose = [column for column in columns if column.name in _PROSE]
+    prose = [column for column in columns if traits(column.name).prose]
     if len(prose) < 2:  # noqa: PLR2004 - a column alone has nothing to merge with
         return list(columns)
     first, *others = prose
@@ -137,16 +131,29 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out first: an unknown one, one that others imply, or the last."""
+    """Return the column to leave out first: an unknown one, one that others imply, or the last.
+
+    What a table is about leaves it when nothing else is left but the first column.
+    """
     unknown = (p for p in reversed(placed) if set(p.column.texts) == {NULL})
-    by_name = {p.column.name: p for p in placed}
-    spare = (by_name[name] for name in _SPARE if name in by_name and _is_spare(name, by_name))
-    return next(unknown, None) or next(spare, placed[-1])
+    names = {p.column.name for p in placed}
+    spare = sorted(
+        (place, number) for number, p in enumerate(placed)
+        if (place := _spare(p.column.name, names)) is not None
+    )  # fmt: skip
+    if found := next(unknown, None):
+        return found
+    if spare:
+        return placed[spare[0][1]]
+    dispensable = (p for p in reversed(placed[1:]) if not traits(p.column.name).essential)
+    return next(dispensable, placed[-1])
 
 
-def _is_spare(name: str, others: Collection[str]) -> bool:
-    """Tell whether other columns say about the same; nothing says what busy time does but these."""
-    return name != "busy_ns" or not {"exposed_ns", "total_ns"}.isdisjoint(others)
+def _spare(name: str, others: Collection[str]) -> int | None:
+    """Return a column's place among those that are left out, None if it is not one of them."""
+    special = traits(name)
+    is_said = not special.needs or not special.needs.isdisjoint(others)
+    return special.spare if is_said else None
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:

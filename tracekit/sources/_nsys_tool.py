@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +18,12 @@ from typing import IO
 
 import polars as pl
 
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import InputError, UnsupportedTraceError
 from tracekit.model import Recording
 from tracekit.sources import nsys
 from tracekit.sources.sqlite import SqliteFile
-
-Progress = Callable[[str, int, int], None]
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How ``.nsys-rep`` and ``.qdrep`` files begin."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import (
     DamagedTraceError,
@@ -13,13 +13,10 @@ from tracekit.errors import (
     UnsupportedTraceError,
 )  # fmt: skip
 from tracekit.model import Recording, Trace
-from tracekit.sources import kineto, nsys, nvprof
-from tracekit.sources._nsys_tool import REPORT_MAGIC, is_report, read_report
-from tracekit.sources.columnar import ColumnarExport, table_files
-from tracekit.sources.sqlite import MAGIC, SqliteFile
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+from tracekit.sources._format import Opening
+from tracekit.sources._formats import FORMATS
+from tracekit.sources.columnar import table_files
+from tracekit.sources.sqlite import MAGIC
 
 _USE_SQLITE = (
     "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"
@@ -80,30 +77,19 @@ def open_report(
         If it is cut short or corrupt, or holds nothing to analyse.
     """
     check_readable(path)
+    one = Opening(path, workspace, progress, nsys_tool)
+    for each in FORMATS:
+        if each.begins(path) and (recording := each.read(one)) is not None:
+            return recording
     if path.is_dir():
-        return _open_folder(path, workspace, progress)
-    if is_report(path):
-        return read_report(path, workspace, progress, nsys_tool)
-    if kineto.is_kineto(path):
-        return kineto.read(path, workspace, progress)
-    if nvprof.is_csv(path):
-        return nvprof.read_csv(path, workspace, progress)
-    file = SqliteFile(path)
-    if nsys.is_nsys(file):
-        return nsys.read(file, workspace, progress)
-    if nvprof.is_nvprof(file):
-        return nvprof.read(file, workspace, progress)
+        raise NotATraceError(f"the strings in {path} are none of nsys", _USE_SQLITE)
+    head = _head(path)
+    if not head.startswith(MAGIC):
+        raise _other(path, head)
     raise NotATraceError(
         f"{path} is an SQLite database, but no trace (no table StringIds or StringTable)",
         _USE_SQLITE,
     )
-
-
-def _open_folder(path: Path, workspace: Workspace, progress: Progress) -> Recording:
-    export = ColumnarExport(path)
-    if nsys.is_nsys(export):
-        return nsys.read(export, workspace, progress)
-    raise NotATraceError(f"the strings in {path} are none of nsys", _USE_SQLITE)
 
 
 def check_readable(path: Path) -> None:
@@ -114,8 +100,7 @@ def check_readable(path: Path) -> None:
             return
         if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
             raise NotATraceError(f"{path} is no regular file", "give the file of a trace")
-        with path.open("rb") as file:
-            head = file.read(64)
+        head = _head(path)
     except FileNotFoundError as error:
         raise InputError(f"no file {path}", "check the path") from error
     except PermissionError as error:
@@ -129,9 +114,14 @@ def check_readable(path: Path) -> None:
             f"{path} begins with zeros, as an export does that was interrupted",
             "export the report again",
         )
-    if head.startswith((MAGIC, REPORT_MAGIC)) or kineto.is_kineto(path) or nvprof.is_csv(path):
+    if any(each.begins(path) for each in FORMATS):
         return
     raise _other(path, head)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64)
 
 
 def _other(path: Path, head: bytes) -> InputError:

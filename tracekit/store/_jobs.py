@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tracekit._progress import Progress
 from tracekit.errors import InputError, StoreError
 from tracekit.store._report import ReportMade, ReportOptions, make_report
 
 RETRIES = 2
 """How often a report is begun again whose process was lost."""
 
-Progress = Callable[[str, int, int], None]
 Tell = Callable[[int, str, int, int], None]
 """Told the number of a job, a step, how much of it is done, and how much there is."""
 

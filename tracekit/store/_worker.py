@@ -11,7 +11,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from tracekit._memory import keep_free_memory
-from tracekit.store._jobs import Job, Outcome, Progress, attempt
+from tracekit._progress import Progress
+from tracekit.store._jobs import Job, Outcome, attempt
 
 _SECONDS = 0.1
 """How often to tell of the same step; who listens has other workers too."""

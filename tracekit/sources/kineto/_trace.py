@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracekit._ahead import ahead
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
@@ -20,8 +21,6 @@ from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events
 from tracekit.sources.kineto._gathered import Gathered
-
-Progress = Callable[[str, int, int], None]
 
 FORMAT = "PyTorch Kineto JSON"
 _MOST_RANKS = 1 << 30

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
@@ -29,8 +30,6 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._syncs import Syncs
-
-Progress = Callable[[str, int, int], None]
 
 _REQUIRED = {
     **dict.fromkeys(GPU_TABLES, ("start", "end", "deviceId", "globalPid")),

@@ -11,11 +11,12 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
 from tracekit.model import KIND, Recording, Stream
@@ -25,8 +26,6 @@ from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
 from tracekit.sources.nvprof._names import readable, short_name
 from tracekit.sources.nvprof._numbers import printed_bytes, printed_times
 from tracekit.sources.nvprof._places import Places, processes, threads
-
-Progress = Callable[[str, int, int], None]
 
 FORMAT = "nvprof CSV"
 _RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"

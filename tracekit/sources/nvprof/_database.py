@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import polars as pl
 
+from tracekit._progress import Progress
 from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.machine import machine_toml, read_topology
@@ -20,8 +21,6 @@ from tracekit.sources.nvprof._markers import MARKER, MARKER_COLUMNS, Markers
 from tracekit.sources.nvprof._places import Places, devices, object_names, processes, threads
 from tracekit.sources.nvprof._syncs import Syncs
 from tracekit.sources.sqlite import SqliteFile
-
-Progress = Callable[[str, int, int], None]
 
 FORMAT = "nvprof SQLite"
 _REQUIRED = {

@@ -1,0 +1,115 @@
+"""A command and an input format come from outside of the package, and all works with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+import typer
+from trace_builder import TraceBuilder
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import tracekit as tk
+from tracekit.cli import Judged, app, command
+from tracekit.errors import NotATraceError
+from tracekit.model import Answer, Recording
+from tracekit.present._drawings import DRAWINGS
+from tracekit.sources import FORMATS, Format, Opening, read
+
+MAGIC = b"DUMMY"
+
+
+@pytest.fixture
+def dummy() -> Iterator[None]:
+    """A command `dummy` with a figure, which fails beyond its limit."""
+
+    @command("tracekit dummy 3", figures={"squares": "Draw the squares"})
+    def dummy(count: int, limit: int = 9) -> Judged:
+        """List squares."""
+        rows = pl.DataFrame({"number": range(count), "total_ns": [n * n for n in range(count)]})
+        answer = Answer(
+            rows=rows,
+            meta={"warnings": ["of small numbers"]},
+            title="squares",
+            command="dummy",
+            figures={"squares": "squares"},
+            face=tk.present.FACE,
+        )
+        return Judged(answer, 1 if count > limit else 0)
+
+    before = dict(DRAWINGS)
+    DRAWINGS["squares"] = lambda answer: go.Figure(go.Bar(y=answer.rows["total_ns"]))
+    yield
+    app.registered_commands.pop()
+    DRAWINGS.clear()
+    DRAWINGS.update(before)
+
+
+def _run(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+def test_a_command_has_help_formats_figures_and_exit_codes(dummy: None, tmp_path: Path) -> None:
+    assert "List squares." in _run("--help").stdout
+    told = _run("dummy", "--help").stdout
+    for part in ("tracekit dummy 3", "--squares", "--format", "--output", "--limit"):
+        assert part in told
+    document = json.loads(_run("dummy", "3", "-f", "json").stdout)
+    assert document["command"] == "dummy"
+    assert document["rows"][2] == {"number": 2, "total_ns": 4}
+    table = _run("dummy", "3", "--squares", tmp_path / "squares.html").stdout
+    assert "squares" in table
+    assert "of small numbers" in table
+    assert "plotly" in (tmp_path / "squares.html").read_text()
+    assert _run("dummy", "10").exit_code == 1
+    assert "dummy" in get_command(app).list_commands(typer.Context(get_command(app)))  # type: ignore[attr-defined]
+
+
+def test_what_is_gone_is_gone() -> None:
+    assert _run("dummy", "3").exit_code == 2
+
+
+@pytest.fixture
+def format_() -> Iterator[None]:
+    """A format whose files begin with `DUMMY` and hold how many kernels ran."""
+
+    def begins(path: Path) -> bool:
+        return path.is_file() and path.read_bytes().startswith(MAGIC)
+
+    def opened(one: Opening) -> Recording | None:
+        count = int(one.path.read_bytes().removeprefix(MAGIC))
+        if not count:
+            return None
+        builder = TraceBuilder()
+        for number in range(count):
+            builder.op("kernel", start=10 * number, end=10 * number + 5)
+        return Recording.of(builder.trace())
+
+    FORMATS.append(Format("dummies", begins, opened))
+    yield
+    FORMATS.pop()
+
+
+def test_a_format_is_recognised_and_read(format_: None, tmp_path: Path) -> None:
+    file = tmp_path / "trace.dummy"
+    file.write_bytes(MAGIC + b"3")
+    assert read(file).read("ops").height == 3
+    run, is_new = tk.ingest(file, store=tmp_path / "store")
+    assert is_new
+    assert run.breakdown("kernel")["ops"].to_list() == [3]
+    file.write_bytes(MAGIC + b"0")
+    with pytest.raises(NotATraceError, match="is not a trace"):
+        read(file)
+
+
+def test_a_format_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.dummy"
+    file.write_bytes(MAGIC + b"3")
+    with pytest.raises(NotATraceError, match="is not a trace"):
+        read(file)

@@ -1,0 +1,62 @@
+"""A question that a run, or the library, can be asked: its rows, or its whole answer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.model import Answer
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Question(Generic[P]):
+    """A function that answers, which is called for the rows alone.
+
+    >>> rows = run.breakdown(by="stage")  # doctest: +SKIP
+    >>> answer = run.breakdown.answer(by="stage")  # doctest: +SKIP
+    >>> answer.figure()  # doctest: +SKIP
+
+    Parameters
+    ----------
+    answer
+        What is asked, which returns an `Answer`.
+    """
+
+    def __init__(self, answer: Callable[P, Answer]) -> None:
+        self.answer = answer
+        functools.update_wrapper(self, answer)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> pl.DataFrame:
+        """Return the rows of the answer."""
+        return self.answer(*args, **kwargs).rows
+
+
+class RunQuestion(Generic[R, P]):
+    """A `Question` to a run: as an attribute of its class, it is asked of each run.
+
+    Parameters
+    ----------
+    answer
+        What is asked; its first parameter is the run.
+    """
+
+    def __init__(self, answer: Callable[Concatenate[R, P], Answer]) -> None:
+        self._answer = answer
+        self.__doc__ = answer.__doc__
+
+    @overload
+    def __get__(self, run: None, owner: type[R]) -> RunQuestion[R, P]: ...
+    @overload
+    def __get__(self, run: R, owner: type[R]) -> Question[P]: ...
+    def __get__(self, run: R | None, owner: type[R]) -> RunQuestion[R, P] | Question[P]:
+        """Return the question, asked of `run`."""
+        if run is None:
+            return self
+        return Question(functools.partial(self._answer, run))

@@ -1,0 +1,243 @@
+"""The questions that a run answers: each names the run, and says what is to be known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit._files import StrPath
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit._run import Run
+    from tracekit.analysis import Buckets, Measure
+    from tracekit.machine import NcclLog
+    from tracekit.model import Answer
+
+
+def of_run(run: Run, answer: Answer) -> Answer:
+    """Return an answer that is one of a run, to be looked at."""
+    from tracekit.present import FACE
+
+    return replace(answer, run=run.name, title=f"{run.name} · {answer.title}", face=FACE)
+
+
+def breakdown(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    per_iteration: bool = False,
+    inclusive: bool = False,
+    depth: int | None = None,
+) -> Answer:
+    """Say where GPU time goes; see `tracekit.analysis.breakdown`."""
+    from tracekit.analysis import breakdown
+
+    found = breakdown(
+        run.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+    )
+    return of_run(run, found).warning(run.warnings)
+
+
+def links(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "link",
+    *,
+    counters: bool = False,
+    parameters: int | None = None,
+    **options: Any,
+) -> Answer:
+    """Say which links carried which bytes; see `tracekit.analysis.links` for the columns.
+
+    Parameters
+    ----------
+    by
+        Keys, as a sequence or separated by commas.
+    counters
+        Hold attributed bytes against sampled counters instead.
+    parameters
+        Parameters of the model, to say what training must exchange.
+    options
+        Those of `Run.traffic`.
+    """
+    found = run.traffic(**options).answer(by, counters=counters, parameters=parameters)
+    said = of_run(run, found.saying(**_verdicts(run)))
+    number = run.trace.read("devices")["active"].sum()
+    return said.saying(
+        warnings=[*run.warnings, *found.warnings],
+        sum_over=f"{number} GPU{'' if number == 1 else 's'}",
+    )
+
+
+def collectives(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "library,collective,bytes,communicator",
+    *,
+    nccl_log: Sequence[StrPath] = (),
+    sizes: Mapping[str, int] | None = None,
+) -> Answer:
+    """Say what collectives cost; see `tracekit.analysis.collectives`."""
+    from tracekit.analysis import collectives
+
+    found = collectives(run.trace, by=by, log=read_log(nccl_log), sizes=sizes)
+    said = of_run(run, found.saying(**_verdicts(run)))
+    return said.saying(warnings=[*run.warnings, *found.warnings])
+
+
+def latency(
+    run: Run,
+    /,
+    against: Run | None = None,
+    *,
+    what: str = "latency",
+    buckets: Buckets = "power2",
+    measure: Measure = "osu_mean",
+    library: str | None = None,
+    nccl_log: Sequence[StrPath] = (),
+    sizes: Mapping[str, int] | None = None,
+) -> Answer:
+    """Say how long operations take by the size of their messages.
+
+    Parameters
+    ----------
+    against
+        List how much faster `run` is than this run, size by size.
+    what
+        ``latency`` (see `tracekit.analysis.latency`), ``histogram`` (`message_histogram`),
+        ``pointer-queries`` (`pointer_queries`) or ``staging`` (`staging`).
+    buckets, measure, library, sizes
+        As for `tracekit.analysis.latency`.
+    nccl_log
+        Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown, or two do not go together.
+    """
+    from tracekit import analysis
+    from tracekit._studies import verdicts_of
+
+    calls: dict[str, Any] = {"library": library, "log": read_log(nccl_log), "sizes": sizes}
+    asked = {
+        "latency": lambda: _latency(run, against, buckets=buckets, measure=measure, **calls),
+        "histogram": lambda: analysis.message_histogram(run.trace, **calls),
+        "pointer-queries": lambda: analysis.pointer_queries(run.trace),
+        "staging": lambda: analysis.staging(run.trace),
+    }
+    if what not in asked:
+        raise UsageError(f"{what!r} is not known of latency", f"ask for {', '.join(asked)}")
+    if against is not None and what != "latency":
+        raise UsageError("--against compares latencies", "leave out --what, or --against")
+    chosen = [run] if against is None else [run, against]
+    found = of_run(run, asked[what]()).saying(**verdicts_of(chosen))
+    if against is None:
+        return found
+    return replace(found, title=f"{run.name} against {against.name} · latency by size")
+
+
+def _latency(run: Run, against: Run | None, **options: Any) -> Answer:
+    from tracekit.analysis import latency, latency_speedup
+
+    own = latency(run.trace, **options)
+    if against is None:
+        return replace(own, tables={run.name: own.rows})
+    if against.id == run.id:
+        raise UsageError(f"{run.name} and {against.name} are the same run", "give two runs")
+    base = latency(against.trace, **options)
+    rows = latency_speedup(base.rows, own.rows)
+    return replace(own, rows=rows, tables={against.name: base.rows, run.name: own.rows})
+
+
+def info(run: Run, /) -> Answer:
+    """Say what the run holds and lacks; see `tracekit.analysis.features` and `identify`."""
+    from tracekit.analysis import features
+
+    return _described(run, features(run.trace), "what it holds")
+
+
+def confusion(run: Run, /) -> Answer:
+    """Say what sources of stages say of the same ops; see `tracekit.analysis.confusion`."""
+    from tracekit.analysis import confusion
+
+    found = confusion(run.trace)
+    return replace(
+        _described(run, found, "what sources of stages say, by GPU time"), empty="no ops"
+    )
+
+
+def _described(run: Run, rows: Any, title: str) -> Answer:
+    from tracekit.analysis import identify, verdict_evidence
+    from tracekit.model import Answer
+
+    evidence = verdict_evidence(run.trace)
+    meta = {
+        **identify(run.trace),
+        **_verdicts(run),
+        **({"evidence": evidence} if evidence else {}),
+    }
+    found = Answer(rows=rows, meta=meta, title=title, command="info")
+    return of_run(run, found).warning(run.warnings)
+
+
+def clocks(run: Run, /) -> Answer:
+    """Say how it is known whose times can be compared; see `tracekit.analysis.clock_evidence`."""
+    from tracekit.analysis import clock_evidence
+    from tracekit.model import Answer
+
+    found = Answer(
+        rows=clock_evidence(run.reports),
+        title="clocks of its reports",
+        as_records=True,
+        command="info clocks",
+    )
+    return of_run(run, found)
+
+
+def memory(run: Run, /, what: str = "use", **options: Any) -> Answer:
+    """Say how much memory the run takes; see `tracekit.memory`."""
+    from tracekit._memories import memory
+
+    return memory.answer([run], what=what, **options)
+
+
+def overhead(run: Run, /, **options: Any) -> Answer:
+    """Say what the run's ways to communicate, calls or profiler cost; see `tracekit.overhead`."""
+    from tracekit._studies import overhead
+
+    return overhead.answer([run], **options)
+
+
+def sql(run: Run, /, query: str) -> Answer:
+    """Run a reading SQL statement over the canonical tables.
+
+    Raises
+    ------
+    UsageError
+        If the statement is wrong, or does more than read.
+    """
+    from tracekit.analysis import query as run_query
+    from tracekit.model import Answer
+
+    rows = run_query(run.trace, query, run.derived())
+    found = of_run(run, Answer(rows=rows, meta={"query": query}, command="sql"))
+    return replace(found, title="")
+
+
+def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
+    """Return what logs of NCCL say, or None without any."""
+    from tracekit.machine import read_nccl_log
+
+    return read_nccl_log(*map(Path, paths)) if paths else None
+
+
+def _verdicts(run: Run) -> dict[str, Any]:
+    from tracekit.analysis import verdict_meta
+
+    return verdict_meta(run.trace)

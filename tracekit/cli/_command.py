@@ -1,0 +1,155 @@
+"""What makes a function a command: its place in the help, its formats, its figures, its file."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from tracekit.cli._guard import GuardedGroup
+from tracekit.cli._output import Format, Target
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+
+class Judged(NamedTuple):
+    """An answer, and the exit code that says what was found."""
+
+    answer: Answer
+    exit_code: int
+
+
+Answering = Callable[..., "Answer | Judged"]
+
+_FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help=f"{', '.join(Format)}. Default: by the ending of --output, else table.",
+        rich_help_panel="Output",
+    ),
+]
+_OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file instead of standard output.",
+        rich_help_panel="Output",
+    ),
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the text that closes the help of a command."""
+    return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {x}" for x in lines)])
+
+
+app = typer.Typer(
+    cls=GuardedGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog=examples("tracekit ingest trace.sqlite", "tracekit breakdown --by stage"),
+)
+
+
+def command(
+    *lines: str,
+    name: str | None = None,
+    figures: Mapping[str, str] | None = None,
+    group: typer.Typer = app,
+    **settings: Any,
+) -> Callable[[Answering], Answering]:
+    """Make a function that answers a command of the command line.
+
+    Its parameters are those of the command, and its docstring the help. It gets the options
+    ``--format`` and ``--output``, one for each of its figures, and what it returns is written.
+
+    Parameters
+    ----------
+    lines
+        Examples, which close the help.
+    name
+        The command, if it is not called as the function.
+    figures
+        What can be drawn of its answers: the option without its dashes, which is the name of the
+        figure in `Answer.figures`, and what the help says of it.
+    group
+        Whose command it is.
+    settings
+        Further settings for typer.
+    """
+
+    def register(function: Answering) -> Answering:
+        written = _writing(function, figures or {})
+        group.command(name, epilog=examples(*lines), **settings)(written)
+        return function
+
+    return register
+
+
+def _writing(function: Answering, figures: Mapping[str, str]) -> Callable[..., None]:
+    """Return a function that asks `function`, draws its figures, and writes its answer."""
+
+    @functools.wraps(function)
+    def run(
+        *, output_format: Format | None = None, output: Path | None = None, **options: Any
+    ) -> None:
+        target = Target.of(output_format, output)
+        wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
+        found = function(**options)
+        answer, code = found if isinstance(found, Judged) else (found, 0)
+        _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
+        target.write(answer)
+        if code:
+            raise typer.Exit(code)
+
+    own: dict[str, Any] = {
+        **{_parameter(figure): _figure_option(figure, what) for figure, what in figures.items()},
+        "output_format": _FormatOption,
+        "output": _OutputOption,
+    }
+    signature = inspect.signature(function, eval_str=False)
+    parameters = [
+        *signature.parameters.values(),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in own.items()
+        ),
+    ]
+    # typer reads the options of a command from its signature and its annotations.
+    run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _parameter(figure: str) -> str:
+    return "figure_" + figure.replace("-", "_")
+
+
+def _figure_option(figure: str, what: str) -> Any:
+    option = typer.Option(
+        f"--{figure}",
+        metavar="FILE",
+        help=f"{what}: .html, .png, .svg or .pdf.",
+        rich_help_panel="Figures",
+    )
+    return Annotated[Path | None, option]
+
+
+def _draw(answer: Answer, wanted: Mapping[str, Path]) -> None:
+    if wanted:
+        from tracekit.present import save_figure
+
+        for figure, path in wanted.items():
+            save_figure(answer.figure(figure), path)

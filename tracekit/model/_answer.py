@@ -1,0 +1,114 @@
+"""What every question is answered with: a table, what it is measured against, and its title."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import polars as pl
+
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_WARNINGS = "warnings"
+
+
+class Face(Protocol):
+    """How answers look; the parts that find answers know nothing of it."""
+
+    def html(self, answer: Answer) -> str:
+        """Return the answer as HTML for a notebook."""
+
+    def draw(self, answer: Answer, drawing: str) -> go.Figure:
+        """Return one of the drawings of the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A table, and all that is said with it.
+
+    Parameters
+    ----------
+    rows
+        The table.
+    meta
+        What the rows are measured against: coverage, denominators, what is not known.
+    title
+        Line above the rows where people read them.
+    tables
+        Further tables, by name.
+    people
+        The rows as people read them, where these are not all that is known of them.
+    empty
+        What to tell people when there are no rows.
+    as_records
+        Whether people read each row as a block of lines, and not as a line of a table.
+    command
+        The command that gives this answer, as it is typed.
+    run
+        Name of the run that it concerns, or None.
+    figures
+        What can be drawn of it: the name of the option, and that of the drawing.
+    source
+        What the rows were made of, where drawings show more than they hold.
+    face
+        How it looks; None as long as nobody is to see it.
+    """
+
+    rows: pl.DataFrame
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    people: pl.DataFrame | None = None
+    empty: str = "no rows"
+    as_records: bool = False
+    command: str = ""
+    run: str | None = None
+    figures: Mapping[str, str] = field(default_factory=dict)
+    source: Any = field(default=None, repr=False)
+    face: Face | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def for_people(self) -> pl.DataFrame:
+        """The rows as people read them."""
+        return self.rows if self.people is None else self.people
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before believing the rows, one sentence each."""
+        return tuple(self.meta.get(_WARNINGS, ()))
+
+    def saying(self, **more: Any) -> Self:
+        """Return the same answer with more in its meta."""
+        return replace(self, meta={**self.meta, **more})
+
+    def warning(self, texts: Sequence[str]) -> Self:
+        """Return the same answer with warnings before its own."""
+        return self.saying(warnings=[*texts, *self.warnings]) if texts else self
+
+    def figure(self, name: str = "figure") -> go.Figure:
+        """Draw the answer.
+
+        Parameters
+        ----------
+        name
+            One of `figures`.
+
+        Raises
+        ------
+        UsageError
+            If there is no such figure of this answer.
+        """
+        if name not in self.figures or self.face is None:
+            known = ", ".join(self.figures)
+            raise UsageError(
+                f"no figure {name!r} shows {self.title or 'this'}",
+                f"there is {known}" if known else "leave it out",
+            )
+        return self.face.draw(self, self.figures[name])
+
+    def _repr_html_(self) -> str | None:
+        return None if self.face is None else self.face.html(self)

@@ -1,0 +1,92 @@
+"""What is special about the columns of answers, whatever table they stand in.
+
+Units follow from names everywhere (``_ns``, ``_bytes``, ``_gb_s``, ``_percent``). What does not is
+declared here once, and whoever shows a table asks for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is special about a column.
+
+    Parameters
+    ----------
+    label
+        What people read in place of the name.
+    spare
+        Its place among the columns that leave a table that is too wide, first come first; None for
+        one that leaves only when none of these is left.
+    needs
+        It is spare only beside one of these columns, which say about the same.
+    essential
+        Whether it leaves a table last of all: an answer is not one without it.
+    prose
+        Whether it holds sentences, which are wrapped and not cut.
+    names
+        Whether its numbers name things: they are shown as they are, without separators.
+    exact
+        Whether its sizes are shown without rounding, each in a unit of its own.
+    """
+
+    label: str | None = None
+    spare: int | None = None
+    needs: frozenset[str] = frozenset()
+    essential: bool = False
+    prose: bool = False
+    names: bool = False
+    exact: bool = False
+
+
+_SPARE = (
+    "method_source", "p_value", "a_outside_ns", "b_outside_ns", "a_count", "b_count", "mode",
+    "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
+    "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
+    "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
+    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks",
+)  # fmt: skip
+_ESSENTIAL = (
+    "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
+    "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
+    "duration_p50_ns",
+)  # fmt: skip
+_NAMES = (
+    "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",
+    "parent", "pid", "process", "range", "rank", "report", "result", "stream", "thread", "tid",
+)  # fmt: skip
+_PLAIN = Traits()
+
+TRAITS: Mapping[str, Traits] = {
+    **{name: Traits(names=True) for name in _NAMES},
+    **{name: Traits(essential=True) for name in _ESSENTIAL},
+    **{
+        name: Traits(
+            spare=place,
+            needs=frozenset({"exposed_ns", "total_ns"} if name == "busy_ns" else ()),
+            essential=name in _ESSENTIAL,
+            names=name.rpartition("_")[2] in _NAMES,
+        )
+        for place, name in enumerate(_SPARE)
+    },
+    "found": Traits(prose=True),
+    "record_with": Traits(prose=True),
+    "warnings": Traits(prose=True),
+    "size_bytes": Traits(exact=True),
+    "launched": Traits(label="launches known"),
+    "coverage": Traits(label="coverage (stages known)"),
+}
+"""By the name of a column; others have none."""
+
+
+def traits(column: str) -> Traits:
+    """Return what is special about a column.
+
+    A column such as ``src_device`` or ``straggler_rank`` names things as its last word does.
+    """
+    if column in TRAITS:
+        return TRAITS[column]
+    return TRAITS["rank"] if column.rpartition("_")[2] in _NAMES else _PLAIN

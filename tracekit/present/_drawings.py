@@ -1,0 +1,214 @@
+"""The drawings of answers, by the names that `Answer.figures` refers to."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from tracekit.present._compare_figures import changes_figure, comparison_figure
+from tracekit.present._heat_figure import heat_figure
+from tracekit.present._latency_figures import histogram_figure, latency_figure
+from tracekit.present._link_figures import matrix_figure, utilisation_figure
+from tracekit.present._machine_figure import machine_figure
+from tracekit.present._memory_figures import memory_figure, memory_fit_figure
+from tracekit.present._overhead_figure import overhead_figure
+from tracekit.present._scaling_figure import scaling_figure
+from tracekit.present._stage_bars import stage_bars_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+    from tracekit.model import Answer
+
+
+def _step_parts(answer: Answer) -> go.Figure:
+    return comparison_figure(
+        answer.tables["contributions"].rename({"part": "stage"}),
+        names=_names(answer),
+        title="What a step is made of",
+        subtitle=_of_pair(answer),
+    )
+
+
+def _changes(answer: Answer) -> go.Figure:
+    return changes_figure(
+        answer.rows,
+        key=_groups(answer.rows.columns),
+        names=_names(answer),
+        title="Largest changes",
+        subtitle=_of_pair(answer),
+    )
+
+
+def _names(answer: Answer) -> tuple[str, str]:
+    a, b = answer.source
+    return a, b
+
+
+def _of_pair(answer: Answer) -> str:
+    a, b = _names(answer)
+    per = answer.meta["per"] or "step"
+    on_host = ", on the host" if "basis" in answer.meta else ""
+    return f"{a} (A) and {b} (B), means per {per.replace('/', ' and ')}{on_host}"
+
+
+def _groups(columns: list[str]) -> list[str]:
+    """Return the columns that a table's rows are groups of: those before its measures."""
+    return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))
+
+
+def _matrix(answer: Answer) -> go.Figure:
+    traffic = answer.source
+    return matrix_figure(
+        traffic.links("pair,method"),
+        title="Bytes between GPUs",
+        subtitle=_on_machine(answer),
+        recorded=traffic.recorded,
+        unsized=answer.meta["collectives_of_unknown_size"],
+    )
+
+
+def _machine(answer: Answer) -> go.Figure:
+    traffic = answer.source
+    return machine_figure(
+        traffic.placed.machine,
+        traffic.links(),
+        title="Utilisation of links",
+        subtitle=_on_machine(answer),
+    )
+
+
+def _timeline(answer: Answer) -> go.Figure:
+    traffic, subtitle = answer.source, _on_machine(answer)
+    note = traffic.timeline_note()
+    return utilisation_figure(
+        traffic.timeline(),
+        title="Utilisation of links over time",
+        subtitle=f"{subtitle}; {note}" if note else subtitle,
+    )
+
+
+def _on_machine(answer: Answer) -> str:
+    machine = answer.source.placed.machine
+    return f"{answer.run}, on {machine.name} ({machine.origin})"
+
+
+def _plain_machine(answer: Answer) -> go.Figure:
+    machine = answer.source
+    subtitle = f"links of the machine ({machine.origin})"
+    return machine_figure(machine, title=machine.name, subtitle=subtitle)
+
+
+def _latency(answer: Answer) -> go.Figure:
+    import polars as pl
+
+    by_run = pl.concat(
+        table.select(pl.lit(name).alias("run"), pl.all()) for name, table in answer.tables.items()
+    )
+    return latency_figure(by_run, title="Latency by size of message", subtitle=answer.title)
+
+
+def _messages(answer: Answer) -> go.Figure:
+    return histogram_figure(answer.rows, title="Messages by size", subtitle=answer.run or "")
+
+
+def _stages(answer: Answer) -> go.Figure:
+    return stage_bars_figure(
+        answer.tables["stages"], title="What a step is made of", subtitle=answer.source
+    )
+
+
+def _speedup(answer: Answer) -> go.Figure:
+    return _scaling(answer, "speedup")
+
+
+def _efficiency(answer: Answer) -> go.Figure:
+    return _scaling(answer, "efficiency")
+
+
+def _scaling(answer: Answer, value: str) -> go.Figure:
+    title = f"{answer.meta['mode'].capitalize()} scaling"
+    return scaling_figure(answer.rows, value=value, title=title, subtitle=answer.source)
+
+
+def _overheads(answer: Answer) -> go.Figure:
+    title = f"Time over that of {answer.meta['baseline']}"
+    return overhead_figure(answer.tables["overheads"], title=title, subtitle=answer.source)
+
+
+def _overhead_map(answer: Answer) -> go.Figure:
+    return heat_figure(
+        _cells(answer.tables["overheads"]), "configuration", "batch", "overhead_percent", "%",
+        title=f"Time over that of {answer.meta['baseline']}", subtitle=answer.source,
+    )  # fmt: skip
+
+
+def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
+    """Return overheads with what a row of the map is of: network, method and number of GPUs."""
+    import polars as pl
+
+    known = overheads.drop_nulls("overhead_percent")
+    alike = known.select("network", "batch", "gpus", "method", "scaling").is_duplicated()
+    runs = ("run", "baseline_run") if alike.any() else ()
+    parts = ("network", "method", pl.format("{} GPUs", "gpus"), "scaling", *runs)
+    text = pl.concat_str(parts, separator=", ", ignore_nulls=True)
+    return known.with_columns(configuration=text)
+
+
+def _memory_use(answer: Answer) -> go.Figure:
+    subtitle = "most in use before training and in it"
+    return memory_figure(answer.tables["points"], title="Memory by GPU", subtitle=subtitle)
+
+
+def _memory_extra(answer: Answer) -> go.Figure:
+    return overhead_figure(
+        answer.rows.rename({"extra_percent": "overhead_percent"}),
+        title="Memory of the root beyond that of the others",
+        subtitle=f"GPU {answer.source['root']}, in training",
+        axis="extra memory",
+    )
+
+
+def _memory_growth(answer: Answer) -> go.Figure:
+    return overhead_figure(
+        answer.rows.rename({"increase_percent": "overhead_percent"}),
+        title="Memory by batch",
+        subtitle=f"GPU {answer.source['root']}, in training, over that of the smallest batch",
+        axis="growth",
+    )
+
+
+def _memory_fit(answer: Answer) -> go.Figure:
+    root = answer.source["root"]
+    return memory_fit_figure(
+        answer.tables["points"].filter(gpu=root),
+        answer.rows,
+        title="Memory in training by batch",
+        subtitle=f"GPU {root}, and the line that gives the largest batch",
+        capacity_bytes=answer.source["capacity"],
+    )
+
+
+DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
+    "changes": _changes,
+    "efficiency": _efficiency,
+    "latency": _latency,
+    "machine": _machine,
+    "matrix": _matrix,
+    "memory extra": _memory_extra,
+    "memory fit": _memory_fit,
+    "memory growth": _memory_growth,
+    "memory use": _memory_use,
+    "messages": _messages,
+    "overhead map": _overhead_map,
+    "overheads": _overheads,
+    "plain machine": _plain_machine,
+    "speedup": _speedup,
+    "stages": _stages,
+    "step parts": _step_parts,
+    "timeline": _timeline,
+}
+"""What draws an answer, by name."""

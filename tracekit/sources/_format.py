@@ -1,0 +1,52 @@
+"""What an input format is to the rest: how it begins, and what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit._progress import Progress
+from tracekit._spool import Workspace
+from tracekit.model import Recording
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A trace that is to be read.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a columnar export.
+    workspace
+        Where its tables wait.
+    progress
+        Told what is being done.
+    nsys
+        The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
+    """
+
+    path: Path
+    workspace: Workspace
+    progress: Progress
+    nsys: str | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """An input format.
+
+    Parameters
+    ----------
+    name
+        What messages and docs call it.
+    begins
+        Whether a file or folder that is there begins as one of this format does.
+    read
+        Reads it; None if it is something else after all, such as another kind of database.
+    """
+
+    name: str
+    begins: Callable[[Path], bool]
+    read: Callable[[Opening], Recording | None]

@@ -1,0 +1,52 @@
+"""The formats that are read, in the order in which a file is held against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracekit.model import Recording
+from tracekit.sources import kineto, nsys, nvprof
+from tracekit.sources._format import Format, Opening
+from tracekit.sources._nsys_tool import is_report, read_report
+from tracekit.sources.columnar import ColumnarExport
+from tracekit.sources.sqlite import MAGIC, SqliteFile
+
+
+def _is_sqlite(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _report(one: Opening) -> Recording:
+    return read_report(one.path, one.workspace, one.progress, one.nsys)
+
+
+def _nsys(one: Opening) -> Recording | None:
+    file = ColumnarExport(one.path) if one.path.is_dir() else SqliteFile(one.path)
+    return nsys.read(file, one.workspace, one.progress) if nsys.is_nsys(file) else None
+
+
+def _nvprof(one: Opening) -> Recording | None:
+    file = SqliteFile(one.path)
+    return nvprof.read(file, one.workspace, one.progress) if nvprof.is_nvprof(file) else None
+
+
+FORMATS = [
+    Format("nsys reports", lambda path: path.is_file() and is_report(path), _report),
+    Format(
+        "PyTorch traces",
+        lambda path: path.is_file() and kineto.is_kineto(path),
+        lambda one: kineto.read(one.path, one.workspace, one.progress),
+    ),
+    Format(
+        "CSV of nvprof",
+        lambda path: path.is_file() and nvprof.is_csv(path),
+        lambda one: nvprof.read_csv(one.path, one.workspace, one.progress),
+    ),
+    Format("SQLite exports of nsys", _is_sqlite, _nsys),
+    Format("Parquet and Arrow exports of nsys", Path.is_dir, _nsys),
+    Format("databases of nvprof", _is_sqlite, _nvprof),
+]
+"""A new format is a folder here, and one entry; what others begin as comes first."""
