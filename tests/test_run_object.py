@@ -110,7 +110,9 @@ def test_figures_of_answers(run: tracekit.Run) -> None:
     for name in ("matrix", "drawing", "timeline"):
         assert links.figure(name).layout.title.text
     assert tracekit.study.answer([run]).figure().data
-    with pytest.raises(tracekit.TracekitError, match=r"no figure 'map' .*: there is matrix, draw"):
+    with pytest.raises(
+        tracekit.TracekitError, match=r"no figure 'map' of .*: there is matrix, draw"
+    ):
         links.figure("map")
     with pytest.raises(tracekit.TracekitError, match="leave it out"):
         run.latency.answer(what="staging").figure()

@@ -337,8 +337,8 @@ def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
             if not _is_inside(steps.get(window.process or 0, []), t)
         ]  # fmt: skip
         assert total["between_ns"].item() == len(between)
-        idle = total["idle_ns"].item() + len(between)
-        assert rows["exposed_ns"].sum() + idle == window_ns
+        idle = rows.filter(without_work)["exposed_ns"].sum()
+        assert idle == total["idle_ns"].item() + len(between)
         assert total["ops"].item() == rows["ops"].sum()
     assert set(table["iteration"]) <= {window.iteration for window in windows}
     assert table["ops"].sum() == len(ops)

@@ -290,7 +290,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         (["memory", "--smi", "{times}"], "nvidia-smi"),
         (["latency", "ddp", "--what", "staging", "--figure", "x.html"], "no figure shows staging"),
         (["overhead", "--api", "--table", "{times}"], "leave out --api"),
-        (["overhead", "--profiler", "--heat-map", "x.html"], "leave out --api"),
+        (["overhead", "--profiler", "--heat-map", "x.html"], "no figure shows time of the profil"),
         (["memory", "ddp", "--table", "{memory}"], "give either, not both"),
         (["latency", "ddp", "--against", "ddp"], "are the same run"),
     ],

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -15,6 +16,7 @@ from tracekit.model import TABLES
 from tracekit.store import file_digest
 
 REPORTS = ("ddp_unet_4xa100_rank0.nsys-rep", "unet_1xgpu_dali.qdrep")
+_EVENTS = "records of CUDA events"
 OF_THE_FILE = ["file", "format", "size", "digest"]
 
 
@@ -64,6 +66,11 @@ def test_tables_are_those_of_the_report(nsys, report, direct, tmp_path, kind, na
             # Folders of columns hold nothing of the environment, which names the job.
             apart = OF_THE_FILE if kind == "sqlite" else (*OF_THE_FILE, "job")
             ours, theirs = ours.drop(apart), theirs.drop(apart)
+        if kind != "sqlite" and table == "event_records":
+            assert ours.is_empty()  # nsys leaves them out of folders of columns
+            continue
+        if kind != "sqlite" and table == "contents":
+            ours, theirs = (each.filter(pl.col("feature") != _EVENTS) for each in (ours, theirs))
         assert_frame_equal(ours, theirs)
 
 

@@ -102,12 +102,11 @@ class Answer:
         UsageError
             If there is no such figure of this answer.
         """
-        if name not in self.figures or self.face is None:
-            known = ", ".join(self.figures)
-            raise UsageError(
-                f"no figure {name!r} shows {self.title or 'this'}",
-                f"there is {known}" if known else "leave it out",
-            )
+        what = self.title.rpartition(" · ")[2] or "this"
+        if not self.figures or self.face is None:
+            raise UsageError(f"no figure shows {what}", "leave it out")
+        if name not in self.figures:
+            raise UsageError(f"no figure {name!r} of {what}", f"there is {', '.join(self.figures)}")
         return self.face.draw(self, self.figures[name])
 
     def _repr_html_(self) -> str | None:
