@@ -75,7 +75,7 @@ class Alone:
 class PeerExchange:
     """Each layer's gradients go to its root GPU, which adds them, updates and sends weights back.
 
-    A layer's arrays (weights, biases) travel as one. The root of all is GPU 0 (``star``), or the GPU
+    The arrays of a layer travel as one. The root of all is GPU 0 (``star``), or the GPU
     with the fewest bytes so far, largest layers first (``spread``), as in MXNet's kvstore.
     """
 
