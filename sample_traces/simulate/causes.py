@@ -49,7 +49,8 @@ CAUSES = (
 class Cause:
     """A stretch of a gap with its cause.
 
-    `detail` is the call or work, `thread` who was at it, `op` what the blocked op waited for.
+    `detail` is the call or work and `thread` who was at it; `op` is what the blocked op waited for
+    on the GPU, or that call: the last of several.
     """
 
     start: int
@@ -93,7 +94,8 @@ def _on_host(start: int, end: int, blocked: Op) -> Iterator[Cause]:
         thread, until = _follow(blocked.call.thread, at, end)
         doing = thread.at(at)
         cause = _BUSY.get(doing.doing, doing.doing)
-        yield Cause(at, until, cause, doing.detail or doing.doing, blocked, thread=thread)
+        awaited = max(doing.ops, key=lambda op: op.end, default=None)
+        yield Cause(at, until, cause, doing.detail or doing.doing, blocked, awaited, thread)
         at = until
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .gpu import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import simpy
 
@@ -28,12 +28,13 @@ STREAM_WAITS, STREAM_SYNC, DEVICE_SYNC = 2, 3, 4
 
 @dataclass(frozen=True)
 class Activity:
-    """What a thread does from some time on; one that waits on the host names the gate."""
+    """What a thread does from some time on, with the gate or the ops that it waits for."""
 
     start: int
     doing: str
     detail: str = ""
     gate: Gate | None = None
+    ops: tuple[Op, ...] = ()
 
 
 class Gate:
@@ -166,10 +167,12 @@ class Thread:
 
     # what it does
 
-    def _begins(self, doing: str, detail: str = "", gate: Gate | None = None) -> None:
+    def _begins(
+        self, doing: str, detail: str = "", gate: Gate | None = None, ops: tuple[Op, ...] = ()
+    ) -> None:
         if self._log[-1].start == self.env.now:
             self._log.pop()
-        self._log.append(Activity(self.env.now, doing, detail, gate))
+        self._log.append(Activity(self.env.now, doing, detail, gate, ops))
 
     def at(self, moment: int) -> Activity:
         """Return what the thread was doing at a moment."""
@@ -191,8 +194,8 @@ class Thread:
 
     # calls
 
-    def _enter(self, name: str, doing: str = "call") -> Call:
-        self._begins(doing, name)
+    def _enter(self, name: str, doing: str = "call", ops: tuple[Op, ...] = ()) -> Call:
+        self._begins(doing, name, ops=ops)
         self.process.correlation += 1
         call = Call(self, name, self.env.now, self.process.correlation)
         self.books.calls.append(call)
@@ -211,7 +214,7 @@ class Thread:
         yield self.env.timeout(self._about(self._p.launch_call_ns if ns is None else ns))
         yield stream.accept(op, call)
         if op.pageable:
-            self._begins("waiting_call", name)
+            self._begins("waiting_call", name, ops=(op,))
             yield op.done(self.env)
         self._leave(call)
 
@@ -238,17 +241,17 @@ class Thread:
     def synchronise(self, streams: Sequence[Stream], name: str) -> Iterator[simpy.Event]:
         """Wait in a call until all that was launched on some streams of a GPU is done."""
         yield from self.spend(1_000)
-        call = self._enter(name, "waiting_call")
+        call = self._enter(name, "waiting_call", _last(streams))
         call.stream = streams[0]
         call.sync = STREAM_SYNC if "Stream" in name else DEVICE_SYNC
         yield self.env.timeout(self._about(self._p.event_call_ns))
-        yield from self._drain(streams)
+        yield from self._drain(_last(streams))
         self._leave(call)
 
-    def _drain(self, streams: Sequence[Stream]) -> Iterator[simpy.Event]:
+    def _drain(self, ops: Iterable[Op]) -> Iterator[simpy.Event]:
         waited = False
-        for op in [stream.last for stream in streams]:
-            if op is not None and op.end < 0:
+        for op in ops:
+            if op.end < 0:
                 yield op.done(self.env)
                 waited = True
         if waited:
@@ -269,8 +272,9 @@ class Thread:
     def free(self, device: int, address: int) -> Iterator[simpy.Event]:
         """Release GPU memory, which waits until the GPU is idle."""
         yield from self.spend(2_000)
-        call = self._enter("cudaFree_v3020", "waiting_call")
-        yield from self._drain(self.process.streams[device])
+        running = _last(self.process.streams[device])
+        call = self._enter("cudaFree_v3020", "waiting_call", running)
+        yield from self._drain(running)
         self._begins("call", call.name)
         yield self.env.timeout(self._about(self._p.free_ns))
         self._leave(call)
@@ -304,3 +308,8 @@ class Thread:
         yield
         if wanted:
             self.books.ranges.append(Range(self, name, start, self.env.now, domain))
+
+
+def _last(streams: Sequence[Stream]) -> tuple[Op, ...]:
+    """Return what was launched last on each stream."""
+    return tuple(stream.last for stream in streams if stream.last is not None)

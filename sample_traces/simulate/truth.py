@@ -193,8 +193,9 @@ def _idle_sums(stretches: Iterable[tuple[int, int, Cause]]) -> Iterator[dict[str
 def _gap_row(device: int, step: int, each: Cause) -> dict[str, Any]:
     """Describe a stretch of idle time.
 
-    `pid` and `blocked` find the op that ends it, `by_pid` and `by` the op that held that one, `tid`
-    the thread whose doing is told: the launching thread, or one that it waited for.
+    `pid` and `blocked` find the op that ends it, `by_pid` and `by` the op that held that one or was
+    waited for by a call, `tid` the thread whose doing is told: the one that launches, or one that
+    it waited for.
     """
     blocked, by = each.blocked, each.op
     return {
