@@ -76,16 +76,19 @@ def ring_volume(kind: str, ring: Ring, root: int, size: int) -> tuple[int, list[
 
 
 _KERNELS = {
-    "all_reduce": ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "AllReduce", "Sum_f32_RING_LL"),
-    "reduce": ("ncclReduceRingLLKernel_sum_f32(ncclColl)", "Reduce", "Sum_f32_RING_LL"),
-    "broadcast": ("ncclBroadcastRingLLKernel_copy_i8(ncclColl)", "Broadcast", "RING_LL"),
+    "all_reduce": ("ncclAllReduceRingLLKernel_sum_f32", "AllReduce_Sum_f32_RING_LL"),
+    "reduce": ("ncclReduceRingLLKernel_sum_f32", "Reduce_Sum_f32_RING_LL"),
+    "broadcast": ("ncclBroadcastRingLLKernel_copy_i8", "Broadcast_RING_LL"),
+    "send_recv": ("ncclSendRecvKernel_copy_i8", "SendRecv"),
 }
 
 
 def kernel_name(kind: str, *, recent: bool) -> str:
     """Return how NCCL calls the kernel of a collective: of 2.19 and later, or before 2.8."""
-    old, name, rest = _KERNELS[kind]
-    return f"ncclDevKernel_{name}_{rest}(ncclDevComm*, unsigned long, ncclWork*)" if recent else old
+    old, new = _KERNELS[kind]
+    if recent:
+        return f"ncclDevKernel_{new}(ncclDevComm*, unsigned long, ncclWork*)"
+    return f"{old}(ncclColl)"
 
 
 class Collective:
@@ -129,3 +132,15 @@ class Collective:
             share = (number + 1) * self.size // len(rings) - number * self.size // len(rings)
             volume, hops = ring_volume(self.kind, ring, self._root, share)
             yield tuple(way for hop in hops for way in machine.peer_route(*hop)), volume
+
+
+class SendReceive(Collective):
+    """Bytes from one GPU to another, by a kernel on each."""
+
+    def __init__(self, world: World, size: int, src: int, dst: int) -> None:
+        super().__init__(world, "send_recv", size, (src, dst), root=src)
+        self._ends = src, dst
+
+    def ways(self) -> Iterator[tuple[Route, int]]:
+        """Return the route between the two, and all of the bytes."""
+        yield self._world.machine.peer_route(*self._ends), self.size

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 SCENARIOS = Path(__file__).with_name("scenarios.toml")
-BUNDLED = ("clean", "input_bound", "launch_bound", "star_8", "exposed_nccl", "pipeline_1f1b")
+BUNDLED = (
+    "clean", "input_bound", "launch_bound", "star_8", "exposed_nccl", "pipeline_1f1b",
+    "pipeline_nccl",
+)  # fmt: skip
 """The scenarios that lie in ``sample_traces/simulated``."""
 
 NETWORKS = ("lenet", "alexnet", "googlenet", "inception-v3", "resnet-110")

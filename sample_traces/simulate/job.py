@@ -37,7 +37,8 @@ class Job:
         How GPUs that share no NVLink copy: one peer copy over ``pcie``, ``staged`` by a copy to
         the host and one from there, or ``two_hop`` over a third GPU.
     processes
-        Whether one process has all GPUs, or each its own.
+        Whether one process has all GPUs, or each its own. A pipeline of one process hands
+        micro-batches on by peer copies, one of several by NCCL's send and receive.
     drivers
         Whether each GPU of a process has a thread that drives it, as in MXNet, or one thread drives
         all in turn, as in a plain PyTorch program. A backward thread has each GPU in either.
@@ -101,7 +102,7 @@ class Job:
         if not self.pattern:
             usual = {"p2p": "star", "nccl": "reduce_broadcast", "pipeline": ""}
             object.__setattr__(self, "pattern", usual[self.method])
-        if self.method != "nccl" and self.processes == "per_gpu":
+        if self.method == "p2p" and self.processes == "per_gpu":
             raise ValueError("peer copies are simulated within one process")
         if self.method != "p2p" and self.drivers == "one":
             raise ValueError("only with peer copies one thread can drive several GPUs")

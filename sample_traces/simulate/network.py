@@ -36,13 +36,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its kernels both ways, its weights (in how many arrays), its outputs per image."""
+    """A layer: its kernels both ways and its weights, in so many arrays.
+
+    Per image it hands on `outputs` elements, and keeps `kept` for the backward pass.
+    """
 
     name: str
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
     weights: int
     outputs: int
+    kept: int
     arrays: int = 0
 
     @property
@@ -76,8 +80,8 @@ class Network:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes that the layers' outputs take, per image."""
-        return FLOAT * sum(layer.outputs for layer in self.layers)
+        """Bytes that the layers keep for the backward pass, per image."""
+        return FLOAT * sum(layer.kept for layer in self.layers)
 
 
 @cache
@@ -112,10 +116,12 @@ class _Builder:
 
     def add(
         self, name: str, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...], weights: int,
-        outputs: int, arrays: int = 0,
+        outputs: int, kept: int = 0, arrays: int = 0,
     ) -> None:  # fmt: skip
         """Append a layer; backward kernels are in the order in which they run."""
-        self.layers.append(Layer(name, forward, backward, weights, outputs, arrays))
+        self.layers.append(
+            Layer(name, forward, backward, weights, outputs, kept or outputs, arrays)
+        )
 
     def sequence(self, items: list[Any], shape: Shape, prefix: str) -> Shape:
         """Append layers one after the other; return the shape they make."""
@@ -207,7 +213,7 @@ class _Builder:
         extra = 2 if "bn" in after else 1
         kept = size * len(forward)
         self.add(
-            name, tuple(forward), tuple(backward), weights + extra * made[0], kept, 1 + extra
+            name, tuple(forward), tuple(backward), weights + extra * made[0], size, kept, 1 + extra
         )  # fmt: skip
 
 

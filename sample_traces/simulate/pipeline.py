@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from .exchange import sgd, weight_buffers
 from .gpu import Purpose
-from .host import Gate
 from .network import FLOAT, load_network
 from .parameters import kernel_ns
 from .parts import (
@@ -16,25 +15,22 @@ from .parts import (
     input_op,
     kernel_op,
     launch_copy,
-    peer_ops,
     release,
     run_forward,
     synchronise_device,
 )
+from .transport import NcclTransport, PeerTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import simpy
 
-    from .gpu import Stream
-    from .host import Event, Process, Thread
+    from .host import Process, Thread
     from .network import Layer
     from .parameters import Parameters
+    from .transport import Parcel, Pass, Transport
     from .world import World
-
-Pass = tuple[str, int]
-"""A pass of a micro-batch: ``F`` or ``B``, and its number."""
 
 
 def order_passes(schedule: str, stage: int, stages: int, micro_batches: int) -> list[Pass]:
@@ -81,38 +77,41 @@ class Stage:
 
     Parameters
     ----------
-    world, process, number
+    process, number
         Where it runs: stage N is on GPU N.
-    layers
-        What it computes.
-    others
-        All stages; this one adds itself.
+    layers, before
+        What it computes, and the elements per image that the stage before hands on.
+    transport
+        How micro-batches come and go.
     """
 
     def __init__(
-        self, world: World, process: Process, number: int, layers: Sequence[Layer],
-        others: list[Stage],
+        self, process: Process, number: int, layers: Sequence[Layer], before: int,
+        transport: Transport,
     ) -> None:  # fmt: skip
-        self.world, self.process, self.gpu, self.layers = world, process, number, layers
-        self.job, self._others = world.job, others
+        self.process, self.gpu, self.layers = process, number, layers
+        self.world = process.world
+        self.job = self.world.job
+        self._is_last = number == self.job.gpus - 1
         self._images = self.job.batch // self.job.micro_batches
-        self.main = process.thread("python3" if number == 0 else f"stage {number}")
-        self.engine = Engine(world, process.thread(f"pt_autograd_{number}"))
+        self._before, self._transport = before, transport
+        self.main = process.thread(f"stage {number}" if process.threads else "python3")
+        self._engine = Engine(self.world, process.thread(f"pt_autograd_{number}"))
         self.compute = process.stream(number)
-        self._comm = {way: process.stream(number) for way in "FB"}
-        self._mail: dict[tuple[int, Pass], Gate] = {}
+        transport.connect(process, number)
         elements = load_network(self.job.network).input_elements
         self._input_bytes = FLOAT * elements * self._images
-        self._loader = Loader(world, "0", self.job.batch, elements) if number == 0 else None
+        self._loader = (
+            None if number else Loader(self.world, "0", self.job.batch, elements)
+        )  # fmt: skip
         self._held: list[int] = []
-        others.append(self)
 
     def run(self) -> Iterator[simpy.Event]:
         """Train for some steps."""
         main, p = self.main, self.world.parameters
         yield self.world.env.timeout(p.start_ns)
         weights = sum(layer.weight_bytes for layer in self.layers)
-        kept = 2 * FLOAT * self.job.batch * sum(layer.outputs for layer in self.layers)
+        kept = 2 * FLOAT * self.job.batch * sum(layer.kept for layer in self.layers)
         for what, size in (*weight_buffers(weights), ("activations", kept)):
             if size:
                 yield from main.allocate(self.gpu, size, what)
@@ -124,100 +123,81 @@ class Stage:
         yield from synchronise_device(main, self.process, self.gpu)
 
     def _step(self, step: int) -> Iterator[simpy.Event]:
-        main, last = self.main, self.gpu == len(self._others) - 1
+        main, job = self.main, self.job
         if self._loader is not None:
             with (yield from main.range("IO")):
-                yield from self._load(Purpose("IO", step, "input"))
-        for each in order_passes(
-            self.job.schedule, self.gpu, len(self._others), self.job.micro_batches
-        ):
+                yield from self._load(self._loader, Purpose("IO", step, "input"))
+        for each in order_passes(job.schedule, self.gpu, job.gpus, job.micro_batches):
             name = {"F": "FP", "B": "BP"}[each[0]]
             with (yield from main.range(f"{name} micro-batch {each[1]}")):
-                yield from self._pass(step, each)
+                yield from (self._forward if name == "FP" else self._backward)((step, each))
         with (yield from main.range("WU")):
             for layer in reversed(self.layers):
                 if layer.weights:
                     op = kernel_op(self.world, sgd(layer), 0, Purpose("WU", step, "update"))
                     yield from main.launch(op, self.compute)
         yield from release(main, self.gpu, self._held)
-        if last and self.job.synchronise == "loss":
+        if self._is_last and job.synchronise == "loss":
             yield from fetch(main, self.compute, Purpose("OTHER", step, "result"))
 
-    def _load(self, purpose: Purpose) -> Iterator[simpy.Event]:
-        if self._loader is not None:
-            yield from self._loader.next(self.main)
+    def _load(self, loader: Loader, purpose: Purpose) -> Iterator[simpy.Event]:
+        yield from loader.next(self.main)
         for _ in range(self.job.micro_batches):
             op = input_op(self.world, self.gpu, self._input_bytes, purpose)
             yield from launch_copy(self.main, op, self.compute)
 
-    def _letter(self, step: int, each: Pass) -> Gate:
-        """Return the gate by which the event of a micro-batch's arrival is handed over."""
-        return self._mail.setdefault((step, each), Gate(self.world.env))
+    def _bytes(self, src: int) -> int:
+        """Return the bytes of a micro-batch between this stage and the one after or before."""
+        elements = self._before if src < self.gpu else self.layers[-1].outputs
+        return FLOAT * elements * self._images
 
-    def _pass(self, step: int, each: Pass) -> Iterator[simpy.Event]:
-        """Take a micro-batch from the neighbour before, work on it, hand it to the one after."""
-        way = each[0]
-        before, after = (self.gpu - 1, self.gpu + 1) if way == "F" else (self.gpu + 1, self.gpu - 1)
-        if 0 <= before < len(self._others):
-            gate = self._letter(step, each)
-            event = yield from self._receive(gate)
-            yield from self.main.hold(self.compute, event)
-            del self._mail[step, each]
-        if way == "F":
-            purpose = Purpose("FP", step)
-            yield from run_forward(
-                self.main, self.compute, self.layers, self._images, purpose, self._held
-            )
-            yield from self._send(self.main, step, each, after)
-        else:
-            yield from self.engine.run(
-                self.main, lambda thread: self._backward(thread, step, each, after)
-            )
+    def _receive(self, src: int, parcel: Parcel) -> Iterator[simpy.Event]:
+        """Let the compute stream wait for what a neighbour hands on."""
+        event = yield from self._transport.receive(
+            self.main, (src, self.gpu), parcel, self._bytes(src)
+        )
+        yield from self.main.hold(self.compute, event)
 
-    def _receive(self, gate: Gate) -> Iterator[simpy.Event]:
-        if gate.event.triggered:
-            return gate.event.value
-        return (yield from self.main.wait(gate, "pipeline"))
+    def _send(self, thread: Thread, dst: int, parcel: Parcel) -> Iterator[simpy.Event]:
+        made = yield from thread.record(self.compute)
+        yield from self._transport.send(
+            thread, (self.gpu, dst), parcel, self._bytes(dst), made
+        )  # fmt: skip
 
-    def _backward(self, thread: Thread, step: int, each: Pass, to: int) -> Iterator[simpy.Event]:
-        purpose = Purpose("BP", step)
+    def _forward(self, parcel: Parcel) -> Iterator[simpy.Event]:
+        if self.gpu:
+            yield from self._receive(self.gpu - 1, parcel)
+        yield from run_forward(
+            self.main, self.compute, self.layers, self._images, Purpose("FP", parcel[0]), self._held
+        )
+        if not self._is_last:
+            yield from self._send(self.main, self.gpu + 1, parcel)
+
+    def _backward(self, parcel: Parcel) -> Iterator[simpy.Event]:
+        if not self._is_last:
+            yield from self._receive(self.gpu + 1, parcel)
+        yield from self._engine.run(self.main, lambda thread: self._go_back(thread, parcel))
+        if self.gpu:
+            yield from self._send(self.main, self.gpu - 1, parcel)
+
+    def _go_back(self, thread: Thread, parcel: Parcel) -> Iterator[simpy.Event]:
         for layer in reversed(self.layers):
             for kernel in layer.backward:
-                op = kernel_op(self.world, kernel, self._images, purpose)
+                op = kernel_op(self.world, kernel, self._images, Purpose("BP", parcel[0]))
                 yield from thread.launch(op, self.compute)
-        yield from self._send(thread, step, each, to)
-
-    def _send(self, thread: Thread, step: int, each: Pass, to: int) -> Iterator[simpy.Event]:
-        """Copy what a neighbour needs to go on, and tell its thread."""
-        if not 0 <= to < len(self._others):
-            return
-        edge = self.layers[-1] if to > self.gpu else self._others[to].layers[-1]
-        purpose = Purpose("FP" if each[0] == "F" else "BP", step, "activations")
-        event: Event = yield from thread.record(self.compute)
-        size = FLOAT * edge.outputs * self._images
-        for gpu, op in peer_ops(self.world, self.gpu, to, size, purpose):
-            stream = self._others[gpu].comm(each[0])
-            yield from thread.hold(stream, event)
-            yield from launch_copy(thread, op, stream)
-            event = yield from thread.record(stream)
-        self._others[to].deliver(step, each, event, thread)
-
-    def comm(self, way: str) -> Stream:
-        """Return the stream for copies in a direction."""
-        return self._comm[way]
-
-    def deliver(self, step: int, each: Pass, event: Event, sender: Thread) -> None:
-        """Hand over the event of a micro-batch's arrival."""
-        self._letter(step, each).open(by=sender, value=event)
 
 
 def start(world: World) -> list[simpy.Process]:
     """Start the job's stages; return what is to be waited for."""
     job = world.job
-    layers = load_network(job.network).layers
-    stages: list[Stage] = []
-    process = world.process()
-    images = job.batch // job.micro_batches
-    for number, own in enumerate(cut(layers, job.gpus, images, world.parameters)):
-        Stage(world, process, number, own, stages)
+    parts = cut(
+        load_network(job.network).layers, job.gpus, job.batch // job.micro_batches, world.parameters
+    )
+    shared = world.process()
+    transport = (PeerTransport if job.processes == "one" else NcclTransport)(world)
+    stages, before = [], 0
+    for number, layers in enumerate(parts):
+        process = shared if number == 0 or job.processes == "one" else world.process()
+        stages.append(Stage(process, number, layers, before, transport))
+        before = layers[-1].outputs
     return [world.env.process(stage.run()) for stage in stages]

@@ -157,7 +157,11 @@ def truth(
         "job": world.job.described(),
         "assumptions": {name: each["value"] for name, each in described().items()}
         | dict(world.job.parameters),
-        "epoch": {"images": world.job.images, "steps": world.job.epoch_steps},
+        "epoch": {
+            "images": world.job.images,
+            "steps": world.job.epoch_steps,
+            "before_ns": min(start for start, _ in windows.values()),
+        },
         "step_ns": step_times(ops),
         "what_if": [
             {"change": name, "job": _changes(world.job, job), "step_ns": times[name]}

@@ -13,7 +13,8 @@ from simulate.grid import BUNDLED, grid, scenarios
 from simulate.job import Job
 from simulate.network import load_network, network_names
 from simulate.parameters import Parameters, described, kernel_ns, load_parameters
-from simulate.pipeline import Pass, cut, order_passes
+from simulate.pipeline import cut, order_passes
+from simulate.transport import Pass
 
 SIMULATOR = Path(__file__).resolve().parents[2] / "sample_traces" / "simulate"
 
