@@ -107,10 +107,10 @@ def _follow(thread: Thread, at: int, end: int) -> tuple[Thread, int]:
         end = min(end, until) if until is not None else end
         gate = thread.at(at).gate
         seen.append(thread)
-        waits = thread.at(at).doing == "await" and gate is not None and gate.keeper is not None
-        if not waits or gate.keeper in seen:  # type: ignore[union-attr]
+        keeper = gate.keeper if gate is not None and thread.at(at).doing == "await" else None
+        if keeper is None or keeper in seen:
             return thread, end
-        thread = gate.keeper  # type: ignore[union-attr, assignment]
+        thread = keeper
 
 
 def _joined(causes: list[Cause]) -> list[Cause]:

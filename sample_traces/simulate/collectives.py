@@ -16,8 +16,7 @@ from .gpu import Op, Purpose
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import simpy
-
+    from .doing import Doing
     from .machine import Machine, Route
     from .world import World
 
@@ -108,14 +107,14 @@ class Collective:
         name = kernel_name(self.kind, recent=recent)
         return Op(name, purpose, self, size=self.size, collective=self._number)
 
-    def run(self, op: Op) -> Iterator[simpy.Event]:
+    def run(self, op: Op) -> Doing[None]:
         """Wait until the last GPU has joined and the bytes have moved."""
         self._joined.append(op)
         if len(self._joined) == len(self._gpus):
             self._world.env.process(self._move())
         yield self._done
 
-    def _move(self) -> Iterator[simpy.Event]:
+    def _move(self) -> Doing[None]:
         env, p = self._world.env, self._world.parameters
         for op in self._joined:
             op.met = env.now

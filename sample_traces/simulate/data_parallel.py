@@ -21,10 +21,11 @@ from .parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import simpy
 
+    from .doing import Doing
     from .host import Event, Gate, Thread
     from .world import World
 
@@ -63,7 +64,7 @@ class Replica:
         self._held: list[int] = []
         peers[gpu] = self
 
-    def allocate(self) -> Iterator[simpy.Event]:
+    def allocate(self) -> Doing[None]:
         """Allocate what the replica needs on its GPU."""
         network, p = self.network, self.world.parameters
         sizes = [
@@ -78,7 +79,7 @@ class Replica:
             if size:
                 yield from self.main.allocate(self.gpu, size, what)
 
-    def load(self, purpose: Purpose) -> Iterator[simpy.Event]:
+    def load(self, purpose: Purpose) -> Doing[None]:
         """Copy a batch and its labels to the GPU."""
         yield from self._loader.next(self.main)
         size = FLOAT * self.network.input_elements * self.job.batch
@@ -86,7 +87,7 @@ class Replica:
             op = input_op(self.world, self.gpu, each, purpose)
             yield from launch_copy(self.main, op, self.compute)
 
-    def forward(self, purpose: Purpose) -> Iterator[simpy.Event]:
+    def forward(self, purpose: Purpose) -> Doing[None]:
         """Launch the forward pass."""
         layers = self.network.layers
         yield from run_forward(
@@ -97,7 +98,7 @@ class Replica:
         """Let the backward thread launch its pass."""
         return self._engine.begin(self.main, lambda thread: self._backward(thread, step))
 
-    def _backward(self, thread: Thread, step: int) -> Iterator[simpy.Event]:
+    def _backward(self, thread: Thread, step: int) -> Doing[None]:
         purpose = Purpose("BP", step)
         for layer in reversed(self.network.layers):
             for kernel in layer.backward:
@@ -106,13 +107,13 @@ class Replica:
             if layer.weights and self.job.overlap:
                 yield from self.exchanger.ready(self, thread, layer, step)
 
-    def exchange_late(self, step: int) -> Iterator[simpy.Event]:
+    def exchange_late(self, step: int) -> Doing[None]:
         """Begin the exchange now, where it did not begin during the backward pass."""
         for layer in reversed(self.network.layers):
             if layer.weights and not self.job.overlap:
                 yield from self.exchanger.ready(self, self.main, layer, step)
 
-    def evaluate(self) -> Iterator[simpy.Event]:
+    def evaluate(self) -> Doing[None]:
         """Count right answers on a batch that was not trained on."""
         yield from self.load(Purpose("ME", None, "input"))
         yield from self.forward(Purpose("ME", None))
@@ -121,11 +122,11 @@ class Replica:
         yield from fetch(self.main, self.compute, Purpose("ME", None, "result"))
         yield from self.release()
 
-    def release(self) -> Iterator[simpy.Event]:
+    def release(self) -> Doing[None]:
         """Release what the forward pass allocated."""
         yield from release(self.main, self.gpu, self._held)
 
-    def synchronise(self) -> Iterator[simpy.Event]:
+    def synchronise(self) -> Doing[None]:
         """Wait until the GPU has done everything."""
         yield from synchronise_device(self.main, self.process, self.gpu)
 
@@ -146,7 +147,7 @@ class Driver:
         self._exchanger = replicas[0].exchanger
         self._job = thread.world.job
 
-    def run(self) -> Iterator[simpy.Event]:
+    def run(self) -> Doing[None]:
         """Train for some steps, then evaluate."""
         thread, p = self._thread, self._thread.world.parameters
         yield thread.env.timeout(p.start_ns)
@@ -165,7 +166,7 @@ class Driver:
                         yield from replica.evaluate()
         yield from self._synchronise()
 
-    def _step(self, step: int) -> Iterator[simpy.Event]:
+    def _step(self, step: int) -> Doing[None]:
         thread = self._thread
         with (yield from thread.range("IO")):
             for replica in self._replicas:
@@ -186,7 +187,7 @@ class Driver:
             if self._job.synchronise == "loss":
                 yield from fetch(thread, replica.compute, Purpose("OTHER", step, "result"))
 
-    def _update(self, step: int) -> Iterator[simpy.Event]:
+    def _update(self, step: int) -> Doing[None]:
         for replica in self._replicas:
             yield from replica.exchange_late(step)
         for phase in self._exchanger.phases():
@@ -195,11 +196,11 @@ class Driver:
             for replica in self._replicas:
                 yield from phase(replica, step)
 
-    def _after_stage(self) -> Iterator[simpy.Event]:
+    def _after_stage(self) -> Doing[None]:
         if self._job.synchronise == "stage":
             yield from self._synchronise()
 
-    def _synchronise(self) -> Iterator[simpy.Event]:
+    def _synchronise(self) -> Doing[None]:
         for replica in self._replicas:
             yield from replica.synchronise()
 

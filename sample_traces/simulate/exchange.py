@@ -16,16 +16,15 @@ from .network import Kernel, Layer
 from .parts import kernel_op, launch_copy, peer_ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import simpy
+    from collections.abc import Callable, Sequence
 
     from .data_parallel import Replica
+    from .doing import Doing
     from .gpu import Stream
     from .host import Event, Thread
     from .world import World
 
-    Phase = Callable[[Replica, int], Iterator[simpy.Event]]
+    Phase = Callable[[Replica, int], Doing[None]]
 
 
 def sgd(layer: Layer) -> Kernel:
@@ -38,7 +37,7 @@ def _sum(layer: Layer, gpus: int) -> Kernel:
     return Kernel("gradient_sum", 0, 0, (gpus + 1) * layer.weight_bytes)
 
 
-def _optimise(replica: Replica, layer: Layer, step: int) -> Iterator[simpy.Event]:
+def _optimise(replica: Replica, layer: Layer, step: int) -> Doing[None]:
     op = kernel_op(replica.world, sgd(layer), 0, Purpose("WU", step, "update"))
     yield from replica.main.launch(op, replica.compute)
 
@@ -56,9 +55,7 @@ class Alone:
         del gpu
         return 0
 
-    def ready(
-        self, replica: Replica, thread: Thread, layer: Layer, step: int
-    ) -> Iterator[simpy.Event]:
+    def ready(self, replica: Replica, thread: Thread, layer: Layer, step: int) -> Doing[None]:
         """Do nothing."""
         del replica, thread, layer, step
         yield from ()
@@ -67,7 +64,7 @@ class Alone:
         """Return the parts of a weight update."""
         return [self._update]
 
-    def _update(self, replica: Replica, step: int) -> Iterator[simpy.Event]:
+    def _update(self, replica: Replica, step: int) -> Doing[None]:
         for layer in self._keys:
             yield from _optimise(replica, layer, step)
 
@@ -103,9 +100,7 @@ class PeerExchange:
         own = (layer.weight_bytes for layer in self._keys if self._roots[layer.name] == gpu)
         return (len(self._gpus) - 1) * sum(own)
 
-    def ready(
-        self, replica: Replica, thread: Thread, layer: Layer, step: int
-    ) -> Iterator[simpy.Event]:
+    def ready(self, replica: Replica, thread: Thread, layer: Layer, step: int) -> Doing[None]:
         """Send gradients to their root."""
         root = self._roots[layer.name]
         if root == replica.gpu:
@@ -118,7 +113,7 @@ class PeerExchange:
     def _send(
         self, replica: Replica, thread: Thread, dst: int, layer: Layer, purpose: Purpose,
         after: Event,
-    ) -> Iterator[simpy.Event]:  # fmt: skip
+    ) -> Doing[Event]:  # fmt: skip
         """Copy to another GPU once an event has come; return the event of its arrival."""
         for gpu, op in peer_ops(self._world, replica.gpu, dst, layer.weight_bytes, purpose):
             stream = replica.peers[gpu].comm[dst % len(replica.comm)]
@@ -131,16 +126,16 @@ class PeerExchange:
         """Return the parts of a weight update: at roots, and where weights arrive."""
         return [self._update_rooted, self._take_weights]
 
-    def _update_rooted(self, replica: Replica, step: int) -> Iterator[simpy.Event]:
+    def _update_rooted(self, replica: Replica, step: int) -> Doing[None]:
         for layer in self._keys:
             if self._roots[layer.name] == replica.gpu:
                 yield from self._update_layer(replica, layer, step)
 
-    def _take_weights(self, replica: Replica, step: int) -> Iterator[simpy.Event]:
+    def _take_weights(self, replica: Replica, step: int) -> Doing[None]:
         for event in self._weights.pop((step, replica.gpu), {}).values():
             yield from replica.main.hold(replica.compute, event)
 
-    def _update_layer(self, replica: Replica, layer: Layer, step: int) -> Iterator[simpy.Event]:
+    def _update_layer(self, replica: Replica, layer: Layer, step: int) -> Doing[None]:
         main = replica.main
         others = [gpu for gpu in self._gpus if gpu != replica.gpu]
         for gpu in others:
@@ -198,9 +193,7 @@ class RingExchange:
         del gpu
         return sum(layer.weight_bytes for group in self._groups for layer in group)
 
-    def ready(
-        self, replica: Replica, thread: Thread, layer: Layer, step: int
-    ) -> Iterator[simpy.Event]:
+    def ready(self, replica: Replica, thread: Thread, layer: Layer, step: int) -> Doing[None]:
         """Launch the exchange of a group once its last gradients are there."""
         number = self._last.get(layer.name)
         if number is not None:
@@ -209,7 +202,7 @@ class RingExchange:
 
     def _call(
         self, replica: Replica, thread: Thread, kind: str, number: int, step: int
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[Event]:
         """Launch a GPU's part of a collective behind its compute stream; return its event."""
         size = sum(layer.weight_bytes for layer in self._groups[number])
         key = (step, number, kind)
@@ -222,7 +215,7 @@ class RingExchange:
         yield from self._launch(thread, op, kind, comm)
         return (yield from thread.record(comm))
 
-    def _launch(self, thread: Thread, op: Op, kind: str, comm: Stream) -> Iterator[simpy.Event]:
+    def _launch(self, thread: Thread, op: Op, kind: str, comm: Stream) -> Doing[None]:
         took = self._world.parameters.collective_call_ns
         if not self._recent:
             yield from thread.launch(op, comm, ns=took)
@@ -239,7 +232,7 @@ class RingExchange:
         """Return the parts of a weight update."""
         return [self._update]
 
-    def _update(self, replica: Replica, step: int) -> Iterator[simpy.Event]:
+    def _update(self, replica: Replica, step: int) -> Doing[None]:
         """Update the weights here, or on GPU 0 for all."""
         for number, group in enumerate(self._groups):
             yield from self._await(replica, number)
@@ -251,7 +244,7 @@ class RingExchange:
                 replica.exchanged[number] = sent
                 yield from self._await(replica, number)
 
-    def _await(self, replica: Replica, number: int) -> Iterator[simpy.Event]:
+    def _await(self, replica: Replica, number: int) -> Doing[None]:
         """Let what follows wait for a group's collective."""
         yield from replica.main.hold(replica.compute, replica.exchanged[number])
         if not self._recent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsys_writer import NsysWriter, global_pid, global_tid
 
@@ -83,18 +83,18 @@ def _describe_process(nsys: NsysWriter, process: Process) -> None:
 
 def _write_op(nsys: NsysWriter, op: Op) -> None:
     process, device = op.stream.process, op.stream.device
-    where = {
+    where: dict[str, Any] = {
         "correlation": op.call.correlation, "pid": process.pid, "device": device,
         "context": process.context(device), "stream": op.stream.number,
     }  # fmt: skip
     if op.table == "KERNEL":
-        blocks = {}
+        blocks: dict[str, Any] = {}
         if op.collective is not None:
             gpus = tuple(range(process.world.job.gpus))
             blocks = {"gridX": len(find_rings(process.world.machine, gpus)), "blockX": 256}
         nsys.kernel(op.start, op.end, name=op.name, **where, **blocks)
         return
-    ends = {}
+    ends: dict[str, Any] = {}
     if op.ends is not None:
         src, dst = op.ends
         ends = {"src_device": src, "dst_device": dst, "srcContextId": process.context(src),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import simpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
 
+    from .doing import Clock, Doing
     from .host import Call, Process
     from .machine import Route
 
@@ -25,7 +25,7 @@ HTOD, DTOH, DTOD, PTOP = 1, 2, 8, 10
 class Work(Protocol):
     """What an op does once it has started."""
 
-    def run(self, op: Op) -> Iterator[simpy.Event]:
+    def run(self, op: Op) -> Doing[None]:
         """Let the op's time pass."""
 
 
@@ -66,7 +66,7 @@ class Op:
     transfer: int | None = None
     _done: simpy.Event | None = None
 
-    def done(self, env: simpy.Environment) -> simpy.Event:
+    def done(self, env: Clock) -> simpy.Event:
         """Return the event that comes when the op is over."""
         if self._done is None:
             self._done = env.event()
@@ -87,7 +87,7 @@ class Lasting:
 
     duration: int
 
-    def run(self, op: Op) -> Iterator[simpy.Event]:
+    def run(self, op: Op) -> Doing[None]:
         """Let the op's time pass."""
         yield op.stream.env.timeout(op.stream.paced(self.duration))
 
@@ -98,7 +98,7 @@ class Moving:
 
     pageable: bool = False
 
-    def run(self, op: Op) -> Iterator[simpy.Event]:
+    def run(self, op: Op) -> Doing[None]:
         """Let the bytes cross the op's route, or pass the host's buffer if that takes longer."""
         env, p = op.stream.env, op.stream.parameters
         yield env.timeout(p.copy_start_ns)
@@ -154,7 +154,7 @@ class Stream:
         self.last = op
         return self._queue.put(op)
 
-    def _run(self) -> Iterator[simpy.Event]:
+    def _run(self) -> Doing[None]:
         p, free = self.parameters, 0
         while True:
             op: Any = yield self._queue.get()
@@ -173,12 +173,12 @@ class Stream:
                     yield from self._do(op)
             free = op.end
 
-    def _do(self, op: Op) -> Iterator[simpy.Event]:
+    def _do(self, op: Op) -> Doing[None]:
         op.start = self.env.now
         self._ops.append(op)
         yield from op.work.run(op)
         op.finish(self.env.now)
 
-    def _until(self, moment: int) -> Iterator[simpy.Event]:
+    def _until(self, moment: int) -> Doing[None]:
         if moment > self.env.now:
             yield self.env.timeout(moment - self.env.now)

@@ -54,7 +54,7 @@ def _scenario(name: str, described: dict[str, Any]) -> Scenario:
     return Scenario(name, summary, causes, Job.read(described))
 
 
-PROGRAMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mxnet": {"p2p": {}, "nccl": {}},
     "pytorch": {
         "p2p": {"drivers": "one"},

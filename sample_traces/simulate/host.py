@@ -7,18 +7,17 @@ the GPU, waits for the data loader, or waits for another thread.
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .gpu import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import simpy
-
+    from .doing import Clock, Doing
     from .gpu import Op
     from .world import World
 
@@ -40,7 +39,7 @@ class Activity:
 class Gate:
     """What a thread waits for on the host; whoever opens it is remembered as its keeper."""
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: Clock) -> None:
         self.event = env.event()
         self.keeper: Thread | None = None
 
@@ -53,11 +52,11 @@ class Gate:
 class Barrier:
     """Where some threads of a process wait for each other, again and again."""
 
-    def __init__(self, env: simpy.Environment, threads: int) -> None:
+    def __init__(self, env: Clock, threads: int) -> None:
         self._env, self._threads = env, threads
         self._gate, self._arrived = Gate(env), 0
 
-    def pass_by(self, thread: Thread) -> Iterator[simpy.Event]:
+    def pass_by(self, thread: Thread) -> Doing[None]:
         """Wait until all threads are here."""
         gate = self._gate
         self._arrived += 1
@@ -183,7 +182,7 @@ class Thread:
         index = bisect_right(self._log, moment, key=lambda done: done.start)
         return self._log[index].start if index < len(self._log) else None
 
-    def spend(self, ns: float, doing: str = "host_work", detail: str = "") -> Iterator[simpy.Event]:
+    def spend(self, ns: float, doing: str = "host_work", detail: str = "") -> Doing[None]:
         """Be busy for about some time."""
         self._begins(doing, detail)
         yield self.env.timeout(self._about(ns))
@@ -207,7 +206,7 @@ class Thread:
 
     def launch(
         self, op: Op, stream: Stream, name: str = "cudaLaunchKernel_v7000", ns: float | None = None
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[None]:
         """Launch an op, after the framework's own time; the call blocks if the queue is full."""
         yield from self.spend(self._p.operator_ns)
         call = self._enter(name)
@@ -218,7 +217,7 @@ class Thread:
             yield op.done(self.env)
         self._leave(call)
 
-    def record(self, stream: Stream) -> Iterator[simpy.Event]:
+    def record(self, stream: Stream) -> Doing[Event]:
         """Record an event: it comes when what has been launched on a stream until now is done."""
         yield from self.spend(300)
         call = self._enter("cudaEventRecord_v3020")
@@ -229,7 +228,7 @@ class Thread:
         self._leave(call)
         return event
 
-    def hold(self, stream: Stream, event: Event) -> Iterator[simpy.Event]:
+    def hold(self, stream: Stream, event: Event) -> Doing[None]:
         """Let what is launched on a stream from now on wait for an event."""
         yield from self.spend(300)
         call = self._enter("cudaStreamWaitEvent_v3020")
@@ -238,7 +237,7 @@ class Thread:
         self._leave(call)
         stream.wait_for(event.op)
 
-    def synchronise(self, streams: Sequence[Stream], name: str) -> Iterator[simpy.Event]:
+    def synchronise(self, streams: Sequence[Stream], name: str) -> Doing[None]:
         """Wait in a call until all that was launched on some streams of a GPU is done."""
         yield from self.spend(1_000)
         call = self._enter(name, "waiting_call", _last(streams))
@@ -248,7 +247,7 @@ class Thread:
         yield from self._drain(_last(streams))
         self._leave(call)
 
-    def _drain(self, ops: Iterable[Op]) -> Iterator[simpy.Event]:
+    def _drain(self, ops: Iterable[Op]) -> Doing[None]:
         waited = False
         for op in ops:
             if op.end < 0:
@@ -257,7 +256,7 @@ class Thread:
         if waited:
             yield self.env.timeout(self._about(self._p.sync_return_ns))
 
-    def allocate(self, device: int, size: int, what: str) -> Iterator[simpy.Event]:
+    def allocate(self, device: int, size: int, what: str) -> Doing[int]:
         """Allocate GPU memory."""
         yield from self.spend(2_000)
         call = self._enter("cudaMalloc_v3020")
@@ -269,7 +268,7 @@ class Thread:
         )
         return address
 
-    def free(self, device: int, address: int) -> Iterator[simpy.Event]:
+    def free(self, device: int, address: int) -> Doing[None]:
         """Release GPU memory, which waits until the GPU is idle."""
         yield from self.spend(2_000)
         running = _last(self.process.streams[device])
@@ -285,7 +284,7 @@ class Thread:
 
     # other threads
 
-    def wait(self, gate: Gate, doing: str = "await") -> Iterator[simpy.Event]:
+    def wait(self, gate: Gate, doing: str = "await") -> Doing[Any]:
         """Sleep until a gate is open, and wake up; return what its keeper hands over."""
         start = self.env.now
         self._begins(doing, "", gate)
@@ -295,7 +294,7 @@ class Thread:
         self._begins("host_work")
         return value
 
-    def range(self, name: str, domain: str = "tracekit") -> Iterator[simpy.Event]:
+    def range(self, name: str, domain: str = "tracekit") -> Doing[AbstractContextManager[None]]:
         """Open an NVTX range: ``with (yield from thread.range(name)):``."""
         wanted = self.world.job.wants_range(domain)
         if wanted:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import simpy
 
+    from .doing import Clock, Doing
     from .machine import Machine, Route
     from .parameters import Parameters
 
@@ -51,7 +52,7 @@ class Links:
         Where the links lead, and what share of their bandwidth is usable.
     """
 
-    def __init__(self, env: simpy.Environment, machine: Machine, parameters: Parameters) -> None:
+    def __init__(self, env: Clock, machine: Machine, parameters: Parameters) -> None:
         self._env, self._machine, self._parameters = env, machine, parameters
         self._flows: list[Flow] = []
         self._at = 0
@@ -94,7 +95,7 @@ class Links:
             soonest = min(flow.left / flow.rate for flow in self._flows)
             self._env.process(self._wake(max(0, ceil(soonest)), self._version))
 
-    def _wake(self, delay: int, version: int) -> Iterable[simpy.Event]:
+    def _wake(self, delay: int, version: int) -> Doing[None]:
         yield self._env.timeout(delay)
         if version != self._version:
             return

@@ -13,8 +13,9 @@ from .network import FLOAT
 from .parameters import kernel_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
+    from .doing import Doing
     from .gpu import Stream
     from .host import Process, Thread
     from .network import Kernel, Layer
@@ -60,8 +61,9 @@ def peer_ops(world: World, src: int, dst: int, size: int, purpose: Purpose) -> l
             for (gpu, kind, name), route in zip(kinds, routes, strict=True)
         ]
     else:
-        is_relayed = how == "two_hop" and not linked and relay is not None
-        hops = [(src, relay), (relay, dst)] if is_relayed else [(src, dst)]
+        hops = [(src, dst)]
+        if how == "two_hop" and not linked and relay is not None:
+            hops = [(src, relay), (relay, dst)]
         ops = [
             (a, Op("[CUDA memcpy PtoP]", purpose, Moving(), "MEMCPY", size, PTOP, (a, b),
                    route=machine.peer_route(a, b)))
@@ -79,7 +81,7 @@ _CALLS = {
 }
 
 
-def launch_copy(thread: Thread, op: Op, stream: Stream) -> Iterator[simpy.Event]:
+def launch_copy(thread: Thread, op: Op, stream: Stream) -> Doing[None]:
     """Launch a copy by the call that its kind has."""
     yield from thread.launch(op, stream, _CALLS[op.copy_kind])
 
@@ -96,12 +98,12 @@ class Loader:
             rng = Random(f"{world.job.seed} loader {name} {worker}")
             world.env.process(self._work(taken, p.host_jitter, rng))
 
-    def _work(self, taken: float, jitter: float, rng: Random) -> Iterator[simpy.Event]:
+    def _work(self, taken: float, jitter: float, rng: Random) -> Doing[None]:
         while True:
             yield self._env.timeout(round(taken * (1 + jitter * (2 * rng.random() - 1))))
             yield self._batches.put(None)
 
-    def next(self, thread: Thread) -> Iterator[simpy.Event]:
+    def next(self, thread: Thread) -> Doing[None]:
         """Take a batch; the thread sleeps if none is ready."""
         if self._batches.items:
             yield self._batches.get()
@@ -121,22 +123,20 @@ class Engine:
         self._bell = Gate(world.env)
         world.env.process(self._serve())
 
-    def begin(self, caller: Thread, work: Callable[[Thread], Iterator[simpy.Event]]) -> Gate:
+    def begin(self, caller: Thread, work: Callable[[Thread], Doing[None]]) -> Gate:
         """Hand work over; the gate opens when all of it is launched."""
         finished = Gate(self._env)
         self.thread.factor = caller.factor
         self._bell.open(by=caller, value=(work, finished))
         return finished
 
-    def run(
-        self, caller: Thread, work: Callable[[Thread], Iterator[simpy.Event]]
-    ) -> Iterator[simpy.Event]:
+    def run(self, caller: Thread, work: Callable[[Thread], Doing[None]]) -> Doing[None]:
         """Hand work over, and wait until it is launched."""
         yield from caller.wait(self.begin(caller, work))
 
-    def _serve(self) -> Iterator[simpy.Event]:
+    def _serve(self) -> Doing[None]:
         while True:
-            work, finished = yield from self.thread.wait(self._bell)  # type: ignore[misc]
+            work, finished = yield from self.thread.wait(self._bell)
             self._bell = Gate(self._env)
             yield from work(self.thread)
             finished.open(by=self.thread)
@@ -145,7 +145,7 @@ class Engine:
 def run_forward(
     thread: Thread, stream: Stream, layers: Iterable[Layer], images: int, purpose: Purpose,
     held: list[int],
-) -> Iterator[simpy.Event]:  # fmt: skip
+) -> Doing[None]:  # fmt: skip
     """Launch the forward pass, with what the job does in each layer beside.
 
     The addresses of what it allocates are added to `held`, for `release`.
@@ -162,18 +162,18 @@ def run_forward(
                 yield from fetch(thread, stream, Purpose(purpose.stage, purpose.step, "result"))
 
 
-def release(thread: Thread, device: int, held: list[int]) -> Iterator[simpy.Event]:
+def release(thread: Thread, device: int, held: list[int]) -> Doing[None]:
     """Release what `run_forward` allocated."""
     while held:
         yield from thread.free(device, held.pop(0))
 
 
-def fetch(thread: Thread, stream: Stream, purpose: Purpose) -> Iterator[simpy.Event]:
+def fetch(thread: Thread, stream: Stream, purpose: Purpose) -> Doing[None]:
     """Copy a number to the host and wait for it, as ``.item()`` does."""
     yield from launch_copy(thread, result_op(thread.world, stream.device, purpose), stream)
     yield from thread.synchronise([stream], "cudaStreamSynchronize_v3020")
 
 
-def synchronise_device(thread: Thread, process: Process, device: int) -> Iterator[simpy.Event]:
+def synchronise_device(thread: Thread, process: Process, device: int) -> Doing[None]:
     """Wait for everything that the process launched on a GPU."""
     yield from thread.synchronise(process.streams[device], "cudaDeviceSynchronize_v3020")

@@ -22,10 +22,11 @@ from .parts import (
 from .transport import NcclTransport, PeerTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import simpy
 
+    from .doing import Doing
     from .host import Process, Thread
     from .network import Layer
     from .parameters import Parameters
@@ -106,7 +107,7 @@ class Stage:
         )  # fmt: skip
         self._held: list[int] = []
 
-    def run(self) -> Iterator[simpy.Event]:
+    def run(self) -> Doing[None]:
         """Train for some steps."""
         main, p = self.main, self.world.parameters
         yield self.world.env.timeout(p.start_ns)
@@ -122,7 +123,7 @@ class Stage:
             yield from main.spend(p.between_steps_ns, "between_steps")
         yield from synchronise_device(main, self.process, self.gpu)
 
-    def _step(self, step: int) -> Iterator[simpy.Event]:
+    def _step(self, step: int) -> Doing[None]:
         main, job = self.main, self.job
         if self._loader is not None:
             with (yield from main.range("IO")):
@@ -140,7 +141,7 @@ class Stage:
         if self._is_last and job.synchronise == "loss":
             yield from fetch(main, self.compute, Purpose("OTHER", step, "result"))
 
-    def _load(self, loader: Loader, purpose: Purpose) -> Iterator[simpy.Event]:
+    def _load(self, loader: Loader, purpose: Purpose) -> Doing[None]:
         yield from loader.next(self.main)
         for _ in range(self.job.micro_batches):
             op = input_op(self.world, self.gpu, self._input_bytes, purpose)
@@ -151,20 +152,20 @@ class Stage:
         elements = self._before if src < self.gpu else self.layers[-1].outputs
         return FLOAT * elements * self._images
 
-    def _receive(self, src: int, parcel: Parcel) -> Iterator[simpy.Event]:
+    def _receive(self, src: int, parcel: Parcel) -> Doing[None]:
         """Let the compute stream wait for what a neighbour hands on."""
         event = yield from self._transport.receive(
             self.main, (src, self.gpu), parcel, self._bytes(src)
         )
         yield from self.main.hold(self.compute, event)
 
-    def _send(self, thread: Thread, dst: int, parcel: Parcel) -> Iterator[simpy.Event]:
+    def _send(self, thread: Thread, dst: int, parcel: Parcel) -> Doing[None]:
         made = yield from thread.record(self.compute)
         yield from self._transport.send(
             thread, (self.gpu, dst), parcel, self._bytes(dst), made
         )  # fmt: skip
 
-    def _forward(self, parcel: Parcel) -> Iterator[simpy.Event]:
+    def _forward(self, parcel: Parcel) -> Doing[None]:
         if self.gpu:
             yield from self._receive(self.gpu - 1, parcel)
         yield from run_forward(
@@ -173,14 +174,14 @@ class Stage:
         if not self._is_last:
             yield from self._send(self.main, self.gpu + 1, parcel)
 
-    def _backward(self, parcel: Parcel) -> Iterator[simpy.Event]:
+    def _backward(self, parcel: Parcel) -> Doing[None]:
         if not self._is_last:
             yield from self._receive(self.gpu + 1, parcel)
         yield from self._engine.run(self.main, lambda thread: self._go_back(thread, parcel))
         if self.gpu:
             yield from self._send(self.main, self.gpu - 1, parcel)
 
-    def _go_back(self, thread: Thread, parcel: Parcel) -> Iterator[simpy.Event]:
+    def _go_back(self, thread: Thread, parcel: Parcel) -> Doing[None]:
         for layer in reversed(self.layers):
             for kernel in layer.backward:
                 op = kernel_op(self.world, kernel, self._images, Purpose("BP", parcel[0]))

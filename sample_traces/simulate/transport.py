@@ -6,7 +6,7 @@ on behind what is on the compute stream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .collectives import SendReceive
 from .gpu import Purpose
@@ -14,10 +14,7 @@ from .host import Gate
 from .parts import launch_copy, peer_ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import simpy
-
+    from .doing import Doing
     from .gpu import Op, Stream
     from .host import Event, Process, Thread
     from .world import World
@@ -52,17 +49,17 @@ class PeerTransport:
 
     def receive(
         self, thread: Thread, ends: tuple[int, int], parcel: Parcel, size: int
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[Event]:
         """Wait until the sender's thread has launched the copy, and take its event."""
         del size
         gate = self._gate(ends[1], parcel)
         if not gate.event.triggered:
             yield from thread.wait(gate, "pipeline")
-        return gate.event.value
+        return cast("Event", gate.event.value)
 
     def send(
         self, thread: Thread, ends: tuple[int, int], parcel: Parcel, size: int, after: Event
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[None]:
         """Copy once an event has come, and hand over the event of the arrival."""
         for gpu, op in peer_ops(self._world, *ends, size, _purpose(parcel)):
             stream = self._comm[gpu, parcel[1][0]]
@@ -92,14 +89,14 @@ class NcclTransport:
             self._calls[key] = SendReceive(self._world, size, *ends)
         return self._calls[key].part(_purpose(parcel), recent=True)
 
-    def _launch(self, thread: Thread, what: str, stream: Stream, op: Op) -> Iterator[simpy.Event]:
+    def _launch(self, thread: Thread, what: str, stream: Stream, op: Op) -> Doing[None]:
         with (yield from thread.range(what, "NCCL")):
             took = self._world.parameters.collective_call_ns
             yield from thread.launch(op, stream, "cudaLaunchKernelExC_v11060", took)
 
     def receive(
         self, thread: Thread, ends: tuple[int, int], parcel: Parcel, size: int
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[Event]:
         """Launch the receiving kernel, and return its event."""
         stream = self._streams[ends[1], parcel[1][0], "ncclRecv"]
         yield from self._launch(thread, "ncclRecv", stream, self._part(ends, parcel, size))
@@ -107,7 +104,7 @@ class NcclTransport:
 
     def send(
         self, thread: Thread, ends: tuple[int, int], parcel: Parcel, size: int, after: Event
-    ) -> Iterator[simpy.Event]:
+    ) -> Doing[None]:
         """Launch the sending kernel once an event has come."""
         stream = self._streams[ends[0], parcel[1][0], "ncclSend"]
         yield from thread.hold(stream, after)

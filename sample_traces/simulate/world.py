@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import simpy
 
+from .doing import Clock
 from .gpu import DTOH, HTOD
 from .host import Process
 from .links import Links
@@ -52,7 +53,7 @@ class World:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.parameters = load_parameters(**job.parameters)
         self.machine = load_machine(job.machine, self.parameters).changed(job.link_factors)
         self.links = Links(self.env, self.machine, self.parameters)

@@ -9,6 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 from simulate.collectives import find_rings, ring_volume
+from simulate.doing import Clock
 from simulate.links import Flow, Links, fair_rates
 from simulate.machine import Link, Machine, load_machine
 from simulate.parameters import load_parameters
@@ -25,7 +26,7 @@ CHAIN = Machine(
 
 def _arrivals(machine: Machine, *movements: tuple[int, tuple[str, ...], int]) -> list[int]:
     """When movements (begin, route, bytes) arrive; 25 GB/s are 25 bytes per ns."""
-    env = simpy.Environment()
+    env = Clock()
     links = Links(env, machine, load_parameters(**PLAIN))
     arrived = [0] * len(movements)
 
