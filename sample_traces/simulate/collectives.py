@@ -97,20 +97,20 @@ class Collective:
         self, world: World, kind: str, size: int, gpus: tuple[int, ...], root: int
     ) -> None:
         self._world, self.kind, self.size = world, kind, size
-        self._gpus, self._root = gpus, root
-        self._number = world.next_collective()
+        self.gpus, self._root = gpus, root
+        self.number = world.next_collective()
         self._joined: list[Op] = []
         self._done = world.env.event()
 
     def part(self, purpose: Purpose, *, recent: bool) -> Op:
         """Return the op by which a GPU takes part."""
         name = kernel_name(self.kind, recent=recent)
-        return Op(name, purpose, self, size=self.size, collective=self._number)
+        return Op(name, purpose, self, size=self.size, collective=self.number)
 
     def run(self, op: Op) -> Doing[None]:
         """Wait until the last GPU has joined and the bytes have moved."""
         self._joined.append(op)
-        if len(self._joined) == len(self._gpus):
+        if len(self._joined) == len(self.gpus):
             self._world.env.process(self._move())
         yield self._done
 
@@ -118,7 +118,7 @@ class Collective:
         env, p = self._world.env, self._world.parameters
         for op in self._joined:
             op.met = env.now
-        hops = (len(self._gpus) - 1) * (2 if self.kind == "all_reduce" else 1)
+        hops = (len(self.gpus) - 1) * (2 if self.kind == "all_reduce" else 1)
         yield env.timeout(p.collective_start_ns + hops * p.collective_hop_ns)
         yield from [self._world.links.move(way, size, by_kernel=True) for way, size in self.ways()]
         self._done.succeed()
@@ -126,7 +126,7 @@ class Collective:
     def ways(self) -> Iterator[tuple[Route, int]]:
         """Return what moves: the links that each ring crosses, and the bytes over each of them."""
         machine = self._world.machine
-        rings = find_rings(machine, self._gpus)
+        rings = find_rings(machine, self.gpus)
         for number, ring in enumerate(rings):
             share = (number + 1) * self.size // len(rings) - number * self.size // len(rings)
             volume, hops = ring_volume(self.kind, ring, self._root, share)

@@ -34,7 +34,7 @@ class Purpose:
     """What an op is for: its stage, its step (none outside of all) and what it carries or does.
 
     ``role`` is one of ``compute``, ``input``, ``gradients``, ``weights``, ``activations``,
-    ``collective``, ``update``, ``result`` and ``setup``.
+    ``collective``, ``update`` and ``result``.
     """
 
     stage: str

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from . import causes, intervals
+from .collectives import Collective
 from .parameters import described
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .gpu import Op
     from .intervals import Interval
     from .job import Job
+    from .machine import Route
     from .world import World
 
 PRECEDENCE = ({"FP", "BP"}, {"WU"}, {"IO"}, {"ME"}, {"OTHER"})
@@ -214,20 +216,49 @@ def _gap_row(device: int, step: int, each: Cause) -> dict[str, Any]:
 
 
 def _ops(ops: Iterable[Op]) -> dict[str, Any]:
-    """Return a row per op, which `pid` and `correlation` find in the trace, and the routes."""
-    routes: dict[tuple[str, ...], int] = {}
-    rows = [
+    """Return a row per op, which `pid` and `correlation` find in the trace, and where bytes went.
+
+    Of a collective each GPU has an op; what crossed which links is told of the collective.
+    """
+    routes: dict[Route, int] = {}
+    collectives: dict[int, Collective] = {}
+    rows = []
+    for op in ops:
+        if isinstance(op.work, Collective):
+            collectives[op.work.number] = op.work
+        rows.append(_op_row(op, routes))
+    crossed = [
         {
-            "pid": op.stream.process.pid, "correlation": op.call.correlation,
-            "device": op.stream.device, "stage": op.purpose.stage, "step": op.purpose.step,
-            "role": op.purpose.role, "bytes": op.size,
-            "route": routes.setdefault(op.route, len(routes)) if op.route else None,
-            "transfer": op.transfer, "collective": op.collective,
-            "wait_ns": op.met - op.start if op.collective is not None else None,
+            "collective": number,
+            "kind": call.kind,
+            "size": call.size,
+            "route": routes.setdefault(route, len(routes)),
+            "bytes": size,
         }
-        for op in ops
-    ]  # fmt: skip
-    return {"ops": _columns(rows), "routes": [list(route) for route in routes]}
+        for number, call in sorted(collectives.items())
+        for route, size in call.ways()
+    ]
+    return {
+        "ops": _columns(rows),
+        "collectives": _columns(crossed),
+        "routes": [list(route) for route in routes],
+    }
+
+
+def _op_row(op: Op, routes: dict[Route, int]) -> dict[str, Any]:
+    return {
+        "pid": op.stream.process.pid,
+        "correlation": op.call.correlation,
+        "device": op.stream.device,
+        "stage": op.purpose.stage,
+        "step": op.purpose.step,
+        "role": op.purpose.role,
+        "bytes": op.size,
+        "route": routes.setdefault(op.route, len(routes)) if op.route else None,
+        "transfer": op.transfer,
+        "collective": op.collective,
+        "wait_ns": op.met - op.start if op.collective is not None else None,
+    }
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from simulate.__main__ import main
 from simulate.grid import BUNDLED, grid, scenarios
 from simulate.job import Job
 from simulate.network import load_network, network_names
@@ -178,3 +179,15 @@ def test_the_grid_is_that_of_the_studies() -> None:
 
 def test_bundled_scenarios_are_some_of_all() -> None:
     assert set(BUNDLED) < set(scenarios())
+
+
+def test_the_command_tells_and_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    assert set(scenarios()) == {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    asked = ["--network", "lenet", "--gpus", "1", "--workers", "0", "--program", "pytorch"]
+    main(["grid", str(tmp_path), *asked])
+    made = {path.stem for path in tmp_path.glob("*.sqlite")}
+    assert made == {name for name, _ in grid(["lenet"], [1])}
+    assert len(list(tmp_path.glob("*.truth.json.gz"))) == len(made) == 12
+    with pytest.raises(SystemExit):
+        main(["grid", str(tmp_path), "--network", "vgg"])

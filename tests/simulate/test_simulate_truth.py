@@ -11,10 +11,10 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulate import intervals, truth
-from simulate.collectives import Collective
+from simulate import intervals, pipeline, truth
 from simulate.grid import scenarios
 from simulate.job import Job
+from simulate.network import Kernel, Layer, Network
 from simulate.run import simulate, usual_changes
 from simulate.world import World
 
@@ -67,18 +67,15 @@ def test_the_same_seed_gives_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_bytes_over_links_are_those_of_the_ops(name: str) -> None:
     world = _world(name)
+    known = truth.truth(world, {}, {})
     carried: Counter[str] = Counter()
-    collectives: dict[int, Collective] = {}
-    for op in world.books.ops:
-        for way in op.route:
-            carried[way] += op.size
-        if isinstance(op.work, Collective) and op.collective is not None:
-            collectives[op.collective] = op.work
-    for call in collectives.values():
-        for route, size in call.ways():
-            for way in route:
+    for table in ("ops", "collectives"):
+        columns = known[table]
+        for number, size in zip(columns.get("route", ()), columns.get("bytes", ()), strict=True):
+            for way in () if number is None else known["routes"][number]:
                 carried[way] += size
     assert carried == {way: each.size for way, each in world.links.traffic.items()}
+    assert carried == dict(zip(known["links"]["link"], known["links"]["bytes"], strict=True))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -178,6 +175,30 @@ def test_stage_times_are_those_counted_ns_by_ns(
 )
 def test_which_stage_hides_which(stage: str, busy: set[str], exposed: bool) -> None:
     assert truth.is_exposed(stage, busy) is exposed
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_equal_stages_have_the_bubble_of_theory(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 stages of 1 ms forward and 2 ms back, 8 micro-batches: 3 of 11 parts are bubble."""
+    layer = Layer("layer", (Kernel("f", 10**9, 0),), (Kernel("b", 2 * 10**9, 0),), 0, 1, 1)
+    network = Network("equal", (1,), (layer,) * 4)
+    monkeypatch.setattr(pipeline, "load_network", lambda _: network)
+    exact = {
+        "peak_flops": 10**12, "compute_efficiency": 1.0, "half_flops": 0, "kernel_jitter": 0.0,
+    }  # fmt: skip
+    job = Job(
+        batch=8, gpus=4, method="pipeline", schedule=schedule, micro_batches=8, steps=2,
+        evaluate=0, synchronise="never", parameters=exact,
+    )  # fmt: skip
+    ops = [op for op in simulate(job).books.ops if op.purpose.step == 1]
+    passes = [op for op in ops if op.purpose.role == "compute"]
+    assert sum(op.end - op.start for op in passes) == 4 * 8 * 3_000_000
+    lasted = max(op.end for op in passes) - min(op.start for op in passes)
+    assert lasted == pytest.approx(33_000_000, rel=0.01)
+    bubble = 1 - 4 * 8 * 3_000_000 / (4 * lasted)
+    assert bubble == pytest.approx(3 / 11, abs=0.01)
 
 
 def _step_ns(job: Job) -> float:
