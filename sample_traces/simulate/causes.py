@@ -1,18 +1,20 @@
 """Why a GPU is idle, as the simulator knows it.
 
 In a gap the GPU waits for the op that ends it. Each moment of the gap has the cause that holds that
-op then, the last to be lifted first:
+op then. They follow each other in this order, and each begins when the one before is over:
 
-- its stream waits for an op of another GPU: ``weight_update`` (gradients or weights of a peer
-  exchange), ``pipeline`` (activations), ``collective``, or ``other_stream``;
-- it is launched and on its way: ``launch_latency`` (also what a stream takes from one op to the
-  next, and from an event to the op that waited for it);
 - its thread has not come to launch it: it waits in a call for a GPU (``waiting_call``), for the
   data loader (``loader``), for another stage's thread (``pipeline``), is between two steps
   (``between_steps``), or is busy with the framework or a call (``late_launch``). What a thread does
-  that it waits for counts in its place.
+  that it waits for counts in its place;
+- it is launched and on its way: ``launch_latency``;
+- its stream waits for an op of another GPU: ``weight_update`` (gradients or weights of a peer
+  exchange), ``pipeline`` (activations), ``collective``, or ``other_stream``;
+- nothing holds it any more, and its stream goes on to it: ``dispatch``, from one op to the next or
+  from an event to what waited for it.
 
-After the last op on a GPU nothing is waited for any more: ``end``.
+So what comes later in a gap is often but the tail of what came first: a launch takes its latency
+after a wait in any case. After the last op on a GPU nothing is waited for any more: ``end``.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _BUSY = {
     "await": "late_launch",
 }
 CAUSES = (
-    "weight_update", "pipeline", "collective", "other_stream", "launch_latency", "waiting_call",
-    "loader", "between_steps", "late_launch", "end",
+    "waiting_call", "loader", "between_steps", "late_launch", "launch_latency", "weight_update",
+    "pipeline", "collective", "other_stream", "dispatch", "end",
 )  # fmt: skip
 
 
@@ -84,7 +86,7 @@ def _on_gpu(start: int, end: int, blocked: Op) -> Iterator[Cause]:
     if last is not None:
         cause = _HELD.get(last.purpose.role, "other_stream")
         yield Cause(start, held_until, cause, last.purpose.role, blocked, last)
-    yield Cause(held_until, end, "launch_latency", "stream", blocked)
+    yield Cause(held_until, end, "dispatch", "stream" if last is None else "event", blocked)
 
 
 def _on_host(start: int, end: int, blocked: Op) -> Iterator[Cause]:

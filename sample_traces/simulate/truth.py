@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from . import causes, intervals
@@ -90,22 +91,19 @@ def is_exposed(stage: str, busy: set[str]) -> bool:
     return not any(higher & busy for higher in before[:rank])
 
 
-def idle_causes(ops: Sequence[Op], windows: Windows) -> Iterator[tuple[int, int, Cause]]:
-    """Yield device, step and each stretch of idle time with its cause."""
+def idle_gaps(ops: Sequence[Op], windows: Windows) -> Iterator[tuple[int, int, list[Cause]]]:
+    """Yield device, step and the causes of each stretch of time in which nothing runs."""
     for device in sorted({device for device, _ in windows}):
-        own = [op for op in ops if op.stream.device == device]
+        own = sorted(
+            (op for op in ops if op.stream.device == device), key=lambda op: op.start
+        )  # fmt: skip
+        starts = [op.start for op in own]
         busy = intervals.union((op.start, op.end) for op in own)
-        first: dict[int, Op] = {}
-        for op in own:
-            first.setdefault(op.start, op)
         for step, window in ((step, each) for (on, step), each in windows.items() if on == device):
             for gap in intervals.gaps(busy, window):
-                # A gap that a window ends is ended by the next op after it.
-                ended = gap[1] if gap[1] in first else min(
-                    (start for start in first if start >= gap[1]), default=-1
-                )  # fmt: skip
-                for cause in causes.explain(gap, first.get(ended)):
-                    yield device, step, cause
+                # What ends a gap is the next op, also where the step is over before.
+                number = bisect_left(starts, gap[1])
+                yield device, step, causes.explain(gap, own[number] if number < len(own) else None)
 
 
 def step_times(ops: Iterable[Op]) -> list[int]:
@@ -153,7 +151,7 @@ def truth(
     """Return everything that is known about a simulated job."""
     ops = world.books.ops
     windows = step_windows(ops)
-    stretches = list(idle_causes(ops, windows))
+    gaps = list(idle_gaps(ops, windows))
     return {
         "simulated": "no GPU was involved: this is what the simulator says of its own trace",
         "job": world.job.described(),
@@ -174,8 +172,12 @@ def truth(
             for (device, step), (start, end) in windows.items()
         ),
         "stages": _columns(stage_times(ops, windows)),
-        "idle": _columns(_idle_sums(stretches)),
-        "gaps": _columns(_gap_row(device, step, each) for device, step, each in stretches),
+        "idle": _columns(_idle_sums(gaps)),
+        "gaps": _columns(
+            {"gap": number, "device": device, "step": step, **_gap_row(each)}
+            for number, (device, step, found) in enumerate(gaps)
+            for each in found
+        ),
         "links": _columns(link_totals(world)),
         "memory": _columns(memory_peaks(world)),
         **_ops(ops),
@@ -187,17 +189,18 @@ def _changes(job: Job, changed: Job) -> dict[str, Any]:
     return {name: value for name, value in changed.described().items() if own[name] != value}
 
 
-def _idle_sums(stretches: Iterable[tuple[int, int, Cause]]) -> Iterator[dict[str, Any]]:
+def _idle_sums(gaps: Iterable[tuple[int, int, list[Cause]]]) -> Iterator[dict[str, Any]]:
     sums: dict[tuple[int, int, str], int] = {}
-    for device, step, each in stretches:
-        key = (device, step, each.cause)
-        sums[key] = sums.get(key, 0) + each.end - each.start
+    for device, step, found in gaps:
+        for each in found:
+            key = (device, step, each.cause)
+            sums[key] = sums.get(key, 0) + each.end - each.start
     for (device, step, cause), ns in sorted(sums.items()):
         yield {"device": device, "step": step, "cause": cause, "ns": ns}
 
 
-def _gap_row(device: int, step: int, each: Cause) -> dict[str, Any]:
-    """Describe a stretch of idle time.
+def _gap_row(each: Cause) -> dict[str, Any]:
+    """Describe a stretch of a gap.
 
     `pid` and `blocked` find the op that ends it, `by_pid` and `by` the op that held that one or was
     waited for by a call, `tid` the thread whose doing is told: the one that launches, or one that
@@ -205,14 +208,16 @@ def _gap_row(device: int, step: int, each: Cause) -> dict[str, Any]:
     """
     blocked, by = each.blocked, each.op
     return {
-        "device": device, "step": step, "start": each.start, "end": each.end,
-        "cause": each.cause, "detail": each.detail,
+        "start": each.start,
+        "end": each.end,
+        "cause": each.cause,
+        "detail": each.detail,
         "pid": blocked.stream.process.pid if blocked else None,
         "blocked": blocked.call.correlation if blocked else None,
         "by": by.call.correlation if by else None,
         "by_pid": by.stream.process.pid if by else None,
         "tid": each.thread.tid if each.thread else None,
-    }  # fmt: skip
+    }
 
 
 def _ops(ops: Iterable[Op]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_a_copy_between_gpus_and_what_waits_for_it() -> None:
     assert causes == [
         ("launch_latency", 14_600, 19_600),
         ("weight_update", 19_600, 28_500),
-        ("launch_latency", 28_500, 29_200),
+        ("dispatch", 28_500, 29_200),
     ]
     assert world.links.traffic["GPU0>GPU1"].intervals == [(18_500, 28_500)]
 
@@ -181,8 +181,9 @@ def test_windows_and_times_of_stages() -> None:
         (0, 1, "FP", 10_000, 10_000, 0),
         (0, 1, "WU", 20_000, 15_000, 5_000),
     ]
-    idle = [(each.cause, each.start, each.end) for *_, each in truth.idle_causes(ops, windows)]
-    assert idle == [
+    [(device, step, found)] = truth.idle_gaps(ops, windows)
+    assert (device, step) == (0, 0)
+    assert [(each.cause, each.start, each.end) for each in found] == [
         ("waiting_call", 32_000, 36_000),
         ("late_launch", 36_000, 38_000),
         ("launch_latency", 38_000, 43_000),

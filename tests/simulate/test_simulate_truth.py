@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulate import intervals, pipeline, truth
+from simulate.causes import CAUSES
 from simulate.grid import scenarios
 from simulate.job import Job
 from simulate.network import Kernel, Layer, Network
@@ -86,9 +87,9 @@ def test_exposed_hidden_and_idle_time_are_all_the_time(name: str) -> None:
     for row in truth.stage_times(world.books.ops, windows):
         parts[row["device"], row["step"]] += row["exposed_ns"]
         assert row["exposed_ns"] + row["hidden_ns"] == row["busy_ns"] > 0
-    for device, step, each in truth.idle_causes(world.books.ops, windows):
-        assert each.start < each.end
-        parts[device, step] += each.end - each.start
+    for device, step, found in truth.idle_gaps(world.books.ops, windows):
+        assert all(each.start < each.end for each in found)
+        parts[device, step] += sum(each.end - each.start for each in found)
     assert parts == {key: end - start for key, (start, end) in windows.items()}
     assert len(windows) == world.job.gpus * world.job.steps
 
@@ -201,6 +202,20 @@ def test_equal_stages_have_the_bubble_of_theory(
     assert bubble == pytest.approx(3 / 11, abs=0.01)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_sums_of_idle_time_are_those_of_its_stretches(name: str) -> None:
+    known = truth.truth(_world(name), {}, {})
+    idle, gaps = known["idle"], known["gaps"]
+    sums: Counter[tuple[int, int, str]] = Counter()
+    for *key, start, end in zip(
+        *(gaps[column] for column in ("device", "step", "cause", "start", "end")), strict=True
+    ):
+        sums[tuple(key)] += end - start
+    keys = zip(idle["device"], idle["step"], idle["cause"], strict=True)
+    assert sums == dict(zip(keys, idle["ns"], strict=True))
+    assert set(idle["cause"]) <= set(CAUSES)
+
+
 def _step_ns(job: Job) -> float:
     return median(truth.step_times(simulate(job).books.ops)[1:])
 
@@ -237,7 +252,7 @@ def test_scenarios_show_what_they_say(name: str) -> None:
     scenario = scenarios()[name]
     ops = simulate(scenario.job).books.ops
     sums: Counter[str] = Counter()
-    for _, step, each in truth.idle_causes(ops, truth.step_windows(ops)):
-        if step:
+    for _, step, found in truth.idle_gaps(ops, truth.step_windows(ops)):
+        for each in found if step else ():
             sums[each.cause] += each.end - each.start
     assert sum(sums[cause] for cause in scenario.causes) > 0.6 * sums.total()
