@@ -7,6 +7,7 @@ tracekit is mended.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "sample_traces" / "simulated"
 PIPELINE = pytest.mark.xfail(
     reason="copies of activations are taken for gradients, and steps of stages are mixed up"
 )
+THREADS = "with several training threads in a process, a backward thread is given the ranges of \
+one of them, whichever GPU it works for"
 
 
 @cache
@@ -130,13 +133,46 @@ def _agree_about(job: Job, folder: Path) -> None:
     _agree(_trace(path), _truth(path))
 
 
-@pytest.mark.xfail(
-    reason="with several training threads in a process, a backward thread is given the ranges of "
-    "one of them, whichever GPU it works for"
-)
+@pytest.mark.xfail(reason=THREADS)
 def test_backward_threads_belong_to_the_thread_that_drives_their_gpu(tmp_path: Path) -> None:
     job = Job(network="lenet", batch=16, gpus=2, method="p2p", steps=3, evaluate=0)
     _agree_about(job, tmp_path)
+
+
+def _far(folder: Path, unlinked: str) -> Path:
+    """A star of 8 GPUs, of which 3 share no NVLink with GPU 0."""
+    job = Job(
+        network="alexnet", batch=16, gpus=8, method="p2p", drivers="one", unlinked=unlinked,
+        steps=2, evaluate=0, synchronise="never",
+    )  # fmt: skip
+    write(job, folder, "made")
+    return folder / "made.sqlite"
+
+
+@pytest.mark.xfail(
+    reason="gradients that the backward thread copies to the host, and from there to another GPU, "
+    "are taken for its backward pass"
+)
+def test_gradients_by_way_of_the_host_are_weight_update(tmp_path: Path) -> None:
+    path = _far(tmp_path, "staged")
+    assert _wrong_ops(_trace(path), _truth(path)).rows() == []
+
+
+@pytest.mark.xfail(
+    reason="the two copies of a movement are found only where they follow each other closely, and "
+    "some are paired with those of another movement; events between streams tell which belong"
+)
+@pytest.mark.parametrize("unlinked", ["staged", "two_hop"])
+def test_the_two_copies_of_a_movement_are_one_transfer(unlinked: str, tmp_path: Path) -> None:
+    path = _far(tmp_path, unlinked)
+    run = tk.ingest([path], store=tmp_path / "store")[0]
+    known = _truth(path)["ops"]
+    numbers = pl.DataFrame({name: known[name] for name in ("correlation", "transfer")})
+    ops = run.table("ops").collect().select("op", "correlation").join(numbers, on="correlation")
+    parts = ops.drop_nulls("transfer").group_by("transfer").agg("op")["op"].to_list()
+    moved = run.traffic(topology="dgx1v").transfers.drop_nulls("second_op")
+    found = {frozenset(pair) for pair in moved.select("op", "second_op").rows()}
+    assert found == {frozenset(pair) for pair in parts if len(pair) > 1}
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +272,15 @@ def test_the_same_traces_are_made_again(name: str, tmp_path: Path) -> None:
     assert _truth(tmp_path / f"{name}.sqlite") == _truth(FOLDER / f"{name}.sqlite")
 
 
+def _grid() -> Iterator[Any]:
+    for name, job in grid(program="pytorch"):
+        yield pytest.param(job, id=f"pytorch-{name}")
+    marks = pytest.mark.xfail(reason=THREADS, strict=False)
+    for name, job in grid(program="mxnet"):
+        yield pytest.param(job, id=f"mxnet-{name}", marks=marks if job.gpus > 1 else ())
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize(("name", "job"), list(grid(program="pytorch")))
-def test_the_grid_is_read_as_it_is(name: str, job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", list(_grid()))
+def test_the_grid_is_read_as_it_is(job: Job, tmp_path: Path) -> None:
     _agree_about(job, tmp_path)
