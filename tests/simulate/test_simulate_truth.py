@@ -227,6 +227,26 @@ def test_a_change_that_matters_shows_and_one_that_does_not_does_not() -> None:
     assert _step_ns(changes["nvlink twice as fast"]) == before
 
 
+DDP = Job(
+    network="alexnet", batch=16, gpus=4, pattern="all_reduce", processes="per_gpu", steps=2,
+    evaluate=0,
+)  # fmt: skip
+
+
+def test_others_wait_for_a_slow_gpu_inside_of_collectives() -> None:
+    waited: Counter[int] = Counter()
+    for op in simulate(replace(DDP, gpu_pace={2: 1.5})).books.ops:
+        if op.collective is not None:
+            assert op.met >= op.start
+            waited[op.stream.device] += op.met - op.start
+    assert all(waited[gpu] > 20 * waited[2] for gpu in (0, 1, 3))
+
+
+def test_a_slow_link_slows_the_rings_over_it() -> None:
+    slow = replace(DDP, link_factors={"GPU0-GPU3": 0.1})
+    assert _step_ns(slow) > 3 * _step_ns(DDP)
+
+
 def test_memory_grows_with_the_batch_and_at_the_root() -> None:
     star = simulate(Job(network="alexnet", batch=16, gpus=4, method="p2p", steps=1, evaluate=0))
     root, *others = [row["peak_bytes"] for row in truth.memory_peaks(star)]
