@@ -3,7 +3,7 @@
     python sample_traces/simulate list
     python sample_traces/simulate scenarios FOLDER [--only NAME ...]
     python sample_traces/simulate grid FOLDER [--network NAME ...] [--gpus N ...]
-        [--program mxnet|pytorch] [--what-if]
+        [--program mxnet|pytorch] [--what-if none|few|all]
     python sample_traces/simulate bundle [FOLDER]
 
 `grid` makes 240 traces. `bundle` makes again what lies in ``sample_traces/simulated``.
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 if __package__ in {None, ""}:
     sys.path[0] = str(HERE.parent)
 
-from simulate.grid import BUNDLED, GPUS, NETWORKS, PROGRAMS, grid, make, scenarios  # noqa: E402
+from simulate.grid import BUNDLED, CHANGES, GPUS, NETWORKS, PROGRAMS, grid, make, scenarios  # noqa: E402
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -36,7 +36,9 @@ def _arguments() -> argparse.ArgumentParser:
     every.add_argument("--network", nargs="+", choices=NETWORKS, default=NETWORKS)
     every.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=GPUS)
     every.add_argument("--program", choices=PROGRAMS, default="mxnet", help="how it is built")
-    every.add_argument("--what-if", action="store_true", help="also time jobs with changes")
+    every.add_argument(
+        "--what-if", choices=CHANGES, default="few", help="with what changes steps are timed too"
+    )
     bundle = commands.add_parser("bundle", help="make the traces that lie beside this folder")
     bundle.add_argument("folder", type=Path, nargs="?", default=HERE.parent / "simulated")
     for each in (some, every, bundle):
@@ -55,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         jobs, what_if = dict(grid(asked.network, asked.gpus, asked.program)), asked.what_if
     else:
         names = BUNDLED if asked.command == "bundle" else asked.only
-        jobs, what_if = {name: scenarios()[name].job for name in names}, True
+        jobs, what_if = {name: scenarios()[name].job for name in names}, "all"
     for number, name in enumerate(
         make(jobs, asked.folder, workers=asked.workers, what_if=what_if), 1
     ):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .job import Job
-from .run import usual_changes, write
+from .run import few_changes, usual_changes, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SCENARIOS = Path(__file__).with_name("scenarios.toml")
 BUNDLED = (
@@ -85,7 +85,7 @@ def grid(
 
 
 def make(
-    jobs: Mapping[str, Job], folder: Path, *, workers: int | None = None, what_if: bool = True
+    jobs: Mapping[str, Job], folder: Path, *, workers: int | None = None, what_if: str = "all"
 ) -> Iterator[str]:
     """Write traces and their truth in parallel; yield the name of each when it is there.
 
@@ -98,8 +98,8 @@ def make(
     workers
         How many processes, as many as there are cores unless given; 0 for none beside this one.
     what_if
-        Whether the truth says how long steps would take with something changed, for which the job
-        is simulated again for each change.
+        With how many changes each job is simulated again, so that its truth says how long steps
+        would take: ``none``, ``few`` or ``all``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [(job, folder, name, what_if) for name, job in jobs.items()]
@@ -110,7 +110,14 @@ def make(
         yield from pool.map(_make, tasks)
 
 
-def _make(task: tuple[Job, Path, str, bool]) -> str:
+CHANGES: Mapping[str, Callable[[Job], Mapping[str, Job]]] = {
+    "none": lambda _: {},
+    "few": few_changes,
+    "all": usual_changes,
+}
+
+
+def _make(task: tuple[Job, Path, str, str]) -> str:
     job, folder, name, what_if = task
-    write(job, folder, name, usual_changes(job) if what_if else None)
+    write(job, folder, name, CHANGES[what_if](job))
     return name

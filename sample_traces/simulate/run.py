@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .job import Job
 
+_LINKS = ("nvlink", "pcie", "socket")
+
 
 def simulate(job: Job) -> World:
     """Run a job to its end, and return the world with its books."""
@@ -32,32 +34,42 @@ def usual_changes(job: Job) -> dict[str, Job]:
     They vary one thing at a time, and draw the same variations: a thread's and a stream's do not
     depend on the others.
     """
-
-    def kernels(stage: str) -> Job:
-        return replace(job, kernel_factors={**job.kernel_factors, stage: 0.5})
-
     changes = {
         "loader takes no time": replace(job, loader_factor=0.0),
-        "kernels of FP and BP twice as fast": replace(
-            job, kernel_factors={**job.kernel_factors, "FP": 0.5, "BP": 0.5}
-        ),
-        "kernels of WU twice as fast": kernels("WU"),
-        "convolutions' wgrad twice as fast": replace(
-            job, kernel_factors={**job.kernel_factors, "conv_wgrad": 0.5}
-        ),
+        "kernels of FP and BP twice as fast": _with_faster_kernels(job, "FP", "BP"),
+        "kernels of WU twice as fast": _with_faster_kernels(job, "WU"),
+        "convolutions' wgrad twice as fast": _with_faster_kernels(job, "conv_wgrad"),
         "host never waits": replace(job, synchronise="never"),
+        "host launches twice as fast": _with_faster_host(job),
+        **{f"{kind} twice as fast": _with_faster_links(job, kind) for kind in _LINKS},
     }
-    p = load_parameters(**job.parameters)
-    faster_host = {"operator_ns": p.operator_ns // 2, "launch_call_ns": p.launch_call_ns // 2}
-    changes["host launches twice as fast"] = replace(
-        job, parameters={**job.parameters, **faster_host}
-    )
-    for kind in ("nvlink", "pcie", "socket"):
-        faster = {**job.link_factors, kind: 2.0 * job.link_factors.get(kind, 1.0)}
-        changes[f"{kind} twice as fast"] = replace(job, link_factors=faster)
     if job.gpu_pace:
         changes["all GPUs alike"] = replace(job, gpu_pace={})
+    if job.link_factors:
+        changes["all links as described"] = replace(job, link_factors={})
     return changes
+
+
+def few_changes(job: Job) -> dict[str, Job]:
+    """Return those of the usual changes that say most: the loader, the kernels and the links."""
+    wanted = ("loader", "kernels of FP", "nvlink", "socket")
+    return {name: each for name, each in usual_changes(job).items() if name.startswith(wanted)}
+
+
+def _with_faster_kernels(job: Job, *names: str) -> Job:
+    faster = {name: 0.5 * job.kernel_factors.get(name, 1.0) for name in names}
+    return replace(job, kernel_factors={**job.kernel_factors, **faster})
+
+
+def _with_faster_links(job: Job, kind: str) -> Job:
+    faster = 2.0 * job.link_factors.get(kind, 1.0)
+    return replace(job, link_factors={**job.link_factors, kind: faster})
+
+
+def _with_faster_host(job: Job) -> Job:
+    p = load_parameters(**job.parameters)
+    faster = {"operator_ns": p.operator_ns // 2, "launch_call_ns": p.launch_call_ns // 2}
+    return replace(job, parameters={**job.parameters, **faster})
 
 
 def write(job: Job, folder: Path, name: str, what_if: Mapping[str, Job] | None = None) -> None:

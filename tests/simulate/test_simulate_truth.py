@@ -16,7 +16,7 @@ from simulate.causes import CAUSES
 from simulate.grid import scenarios
 from simulate.job import Job
 from simulate.network import Kernel, Layer, Network
-from simulate.run import simulate, usual_changes
+from simulate.run import few_changes, simulate, usual_changes
 from simulate.world import World
 
 SMALL = {
@@ -231,6 +231,17 @@ DDP = Job(
     network="alexnet", batch=16, gpus=4, pattern="all_reduce", processes="per_gpu", steps=2,
     evaluate=0,
 )  # fmt: skip
+
+
+def test_changes_build_on_what_a_job_already_is() -> None:
+    job = Job(kernel_factors={"WU": 3.0}, link_factors={"nvlink": 0.1}, gpu_pace={0: 2.0})
+    changes = usual_changes(job)
+    assert changes["kernels of WU twice as fast"].kernel_factors == {"WU": 1.5}
+    assert changes["nvlink twice as fast"].link_factors == {"nvlink": 0.2}
+    assert changes["all links as described"].link_factors == {}
+    assert changes["all GPUs alike"].gpu_pace == {}
+    assert set(few_changes(job)) < set(changes)
+    assert all(changed != job for changed in changes.values())
 
 
 def test_others_wait_for_a_slow_gpu_inside_of_collectives() -> None:
