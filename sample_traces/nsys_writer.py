@@ -93,12 +93,19 @@ def base_name(kernel: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0].rsplit("::", 1)[-1]
 
 
-def _cell(column: str, values: dict[str, Value]) -> Value:
-    """Return what a row holds in a column; SQLite itself numbers an absent primary key."""
+@cache
+def _name_and_default(column: str) -> tuple[str, Value]:
+    """Return a column's name, and what it holds for null; SQLite itself numbers primary keys."""
     name, kind, *constraints = column.split()
-    value = values.get(name)
     required = "NOT" in constraints and "PRIMARY" not in constraints
-    return _ZERO[kind] if value is None and required else value
+    return name, _ZERO[kind] if required else None
+
+
+def _cell(column: str, values: dict[str, Value]) -> Value:
+    """Return what a row holds in a column."""
+    name, default = _name_and_default(column)
+    value = values.get(name)
+    return default if value is None else value
 
 
 class NsysWriter:
