@@ -80,8 +80,8 @@ def _wrong_times(trace: Trace, known: dict[str, Any]) -> pl.DataFrame:
     """Return the stages of devices and steps whose busy or exposed time is another."""
     key = ["device", "step", "stage"]
     found = (
-        breakdown(trace, "stage,device,iteration")
-        .drop_nulls("iteration")
+        breakdown(trace, "stage,device,iteration").rows
+        .drop_nulls(["iteration", "ops"])  # not the rows of idle time
         .select(
             "device",
             pl.col("iteration").alias("step"),
@@ -100,7 +100,7 @@ def _wrong_times(trace: Trace, known: dict[str, Any]) -> pl.DataFrame:
 
 
 def _idle(trace: Trace) -> dict[tuple[int, int], int]:
-    table = breakdown(trace, "device,iteration").drop_nulls("iteration")
+    table = breakdown(trace, "device,iteration").rows.drop_nulls("iteration")
     idle = table["idle_ns"] + table["between_ns"]
     return dict(zip(table.select("device", "iteration").rows(), idle, strict=True))
 
