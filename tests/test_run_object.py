@@ -116,3 +116,10 @@ def test_figures_of_answers(run: tracekit.Run) -> None:
         links.figure("map")
     with pytest.raises(tracekit.TracekitError, match="leave it out"):
         run.latency.answer(what="staging").figure()
+
+
+def test_a_simulated_run_is_called_so(tmp_path: Path) -> None:
+    sample = SAMPLE.parent / "simulated" / "clean.sqlite"
+    simulated = tracekit.ingest(sample, store=tmp_path / "store")[0]
+    assert simulated.breakdown.answer().title == "clean (simulated) · time by stage"
+    assert "clean (simulated) → clean (simulated)" in tracekit.compare(simulated, simulated).title

@@ -21,7 +21,12 @@ def of_run(run: Run, answer: Answer) -> Answer:
     """Return an answer that is one of a run, to be looked at."""
     from tracekit.present import FACE
 
-    return replace(answer, run=run.name, title=f"{run.name} · {answer.title}", face=FACE)
+    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=FACE)
+
+
+def called(run: Run) -> str:
+    """Return what titles call a run: no table may pass a simulated one for a recording."""
+    return f"{run.name} (simulated)" if run.labels.get("simulated") == "yes" else run.name
 
 
 def breakdown(
@@ -139,7 +144,7 @@ def latency(
     found = of_run(run, asked[what]()).saying(**verdicts_of(chosen))
     if against is None:
         return found
-    return replace(found, title=f"{run.name} against {against.name} · latency by size")
+    return replace(found, title=f"{called(run)} against {called(against)} · latency by size")
 
 
 def _latency(run: Run, against: Run | None, **options: Any) -> Answer:

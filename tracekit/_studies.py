@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tracekit._run as runs
 from tracekit._files import StrPath
 from tracekit._question import Question
+from tracekit._questions import called
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.store import Store
 
@@ -71,7 +72,7 @@ def compare(
     warned = [f"{run.name}: {text}" for run in (a, b) for text in run.warnings]
     return replace(
         found.saying(warnings=warned),
-        title=f"{a.name} → {b.name} · {found.title}",
+        title=f"{called(a)} → {called(b)} · {found.title}",
         source=(a.name, b.name),
         face=FACE,
     )

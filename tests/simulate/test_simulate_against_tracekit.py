@@ -80,8 +80,8 @@ def _wrong_times(trace: Trace, known: dict[str, Any]) -> pl.DataFrame:
     """Return the stages of devices and steps whose busy or exposed time is another."""
     key = ["device", "step", "stage"]
     found = (
-        breakdown(trace, "stage,device,iteration").rows
-        .drop_nulls(["iteration", "ops"])  # not the rows of idle time
+        breakdown(trace, "stage,device,iteration")
+        .rows.drop_nulls(["iteration", "ops"])  # not the rows of idle time
         .select(
             "device",
             pl.col("iteration").alias("step"),
