@@ -38,7 +38,7 @@ def imports(package: Path = PACKAGE) -> nx.DiGraph:
     }
     rooms = {file.parent.name for file in package.glob("*/__init__.py")}
     front = {file.stem for file in used if file.parent == package and used[file] & rooms}
-    homes = {room: room for room in rooms} | dict.fromkeys(front, FRONT)
+    homes = {room: room for room in rooms} | dict.fromkeys((*front, FRONT), FRONT)
     known = nx.DiGraph()
     for file, names in used.items():
         home = homes.get(file.relative_to(package).parts[0].removesuffix(".py"))
@@ -56,7 +56,7 @@ def _imported(file: Path) -> Iterator[str]:
                 yield from rest[:1] or (alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
             parts = [alias.name.split(".") for alias in node.names]
-            yield from (part[1] for part in parts if part[0] == PACKAGE.name and len(part) > 1)
+            yield from ((*part, FRONT)[1] for part in parts if part[0] == PACKAGE.name)
 
 
 def picture(package: Path = PACKAGE) -> str:
