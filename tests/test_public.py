@@ -22,18 +22,20 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ compare ingest memory memory_points
-        open overhead scaling select_runs study
+        open overhead project scaling select_runs study
     """,
     "tracekit.analysis": """
-        BatchScope Buckets Comparison Measure ScalingMode ScalingTime Traffic align
-        aligned api_by_run api_calls basis_of batch_label breakdown capabilities
-        check_limit clock_evidence collective_calls collectives communicators compare
-        confusion epoch_bytes epoch_time features identify idle_ranges images_per_step
-        iterations_per_epoch largest_batch latency latency_speedup links memory_extra
-        memory_growth memory_use message_histogram overhead overhead_matrix
-        pointer_queries profiler_overhead projected_ranges query range_paths
-        read_memory_table read_times scaling staging study study_row study_stages
-        summarise verdict_evidence verdict_meta
+        BatchScope Buckets COMPONENTS Comparison Hardware JOBS MEDIA Measure ScalingMode
+        ScalingTime Traffic align aligned api_by_run api_calls basis_of batch_label
+        breakdown capabilities check_limit clock_evidence collective_calls collectives
+        communicators compare confusion distribution epoch_bytes epoch_time features gains
+        hardware_names identify idle_ranges images_per_step iterations_per_epoch
+        job_features jobs_frame largest_batch latency latency_speedup links load_hardware
+        measured_against memory_extra memory_growth memory_use message_histogram overhead
+        overhead_matrix pointer_queries profiler_overhead project_architectures
+        projected_ranges query range_paths read_jobs read_memory_table read_times scaling
+        staging step_times study study_row study_stages summarise sweep_hardware
+        verdict_evidence verdict_meta weighted_means
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
@@ -58,7 +60,8 @@ PUBLIC = {
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS FACE IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
-        colour_of comparison_figure figure_layout figure_text heat_figure
+        colour_of comparison_figure components_figure distribution_figure figure_layout
+        figure_text hardware_figure heat_figure
         histogram_figure html latency_figure machine_figure matrix_figure memory_figure
         memory_fit_figure overhead_figure printable records save_figure scaling_figure
         stage_bars_figure terminal to_csv to_json to_markdown to_parquet

@@ -16,6 +16,7 @@ from tracekit._lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit._memories import memory, memory_points
+    from tracekit._projections import project
     from tracekit._run import Run, ingest, open
     from tracekit._studies import compare, overhead, scaling, select_runs, study
     from tracekit._version import __version__
@@ -36,6 +37,7 @@ _HOMES = {
     "memory_points": "tracekit._memories",
     "open": "tracekit._run",
     "overhead": "tracekit._studies",
+    "project": "tracekit._projections",
     "scaling": "tracekit._studies",
     "select_runs": "tracekit._studies",
     "study": "tracekit._studies",
@@ -54,6 +56,7 @@ __all__ = [
     "memory_points",
     "open",
     "overhead",
+    "project",
     "scaling",
     "select_runs",
     "study",

@@ -40,6 +40,10 @@ COMPARED = [
 ]  # fmt: skip
 OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
+PROJECTED = [
+    "jobs", "components", "architectures", "hardware", "means", "distribution", "measured",
+]  # fmt: skip
+TRIED = ["--sweep", "ethernet=10Gb/s,100Gb/s"]
 SIZED = ["--bytes", "all_reduce=25MB"]
 KEYS = [
     "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration",
@@ -77,6 +81,13 @@ LISTINGS = {
     ],
     "study": [["study"], ["study", "--where", "gpus=4"], ["study", "--table", str(TIMES)]],
     "scaling": [["scaling"], ["scaling", "--table", str(TIMES), "--images", "256K"]],
+    "project": [
+        *(["project", "--jobs", "worked", "--what", what] for what in PROJECTED),
+        *(["project", "--jobs", "shares", "--what", w, *TRIED] for w in ("means", "distribution")),
+        ["project", "--jobs", "shares", "--what", "means", "--to", "AllReduce-Local"],
+        ["project", "--what", "jobs"],
+        ["project", "ddp", "--what", "measured", "--flops", "10G", "--weight-bytes", "25MB"],
+    ],
     "overhead": [
         ["overhead", "--table", str(TIMES)],
         ["overhead", "--table", str(TIMES), "--as-matrix"],

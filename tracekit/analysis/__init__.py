@@ -21,8 +21,11 @@ if TYPE_CHECKING:
         iterations_per_epoch,
     )
     from tracekit.analysis._features import capabilities, features
+    from tracekit.analysis._hardware import Hardware, hardware_names, load_hardware
     from tracekit.analysis._idle import idle_ranges
     from tracekit.analysis._inclusive import projected_ranges
+    from tracekit.analysis._job_features import job_features
+    from tracekit.analysis._jobs import JOBS, MEDIA, jobs_frame, read_jobs
     from tracekit.analysis._labels import batch_label
     from tracekit.analysis._latency import (
         Buckets,
@@ -38,6 +41,16 @@ if TYPE_CHECKING:
     from tracekit.analysis._nccl_calls import communicators
     from tracekit.analysis._overhead import overhead, overhead_matrix
     from tracekit.analysis._pointer_queries import pointer_queries, staging
+    from tracekit.analysis._projection import (
+        COMPONENTS,
+        distribution,
+        gains,
+        measured_against,
+        project_architectures,
+        step_times,
+        sweep_hardware,
+        weighted_means,
+    )
     from tracekit.analysis._query import query
     from tracekit.analysis._range_paths import range_paths
     from tracekit.analysis._scaling import ScalingMode, ScalingTime, scaling
@@ -50,7 +63,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "BatchScope": "tracekit.analysis._epochs",
     "Buckets": "tracekit.analysis._latency",
+    "COMPONENTS": "tracekit.analysis._projection",
     "Comparison": "tracekit.analysis._compare",
+    "Hardware": "tracekit.analysis._hardware",
+    "JOBS": "tracekit.analysis._jobs",
+    "MEDIA": "tracekit.analysis._jobs",
     "Measure": "tracekit.analysis._latency",
     "ScalingMode": "tracekit.analysis._scaling",
     "ScalingTime": "tracekit.analysis._scaling",
@@ -70,17 +87,24 @@ _HOMES = {
     "communicators": "tracekit.analysis._nccl_calls",
     "compare": "tracekit.analysis._compare",
     "confusion": "tracekit.analysis._verdicts",
+    "distribution": "tracekit.analysis._projection",
     "epoch_bytes": "tracekit.analysis._epochs",
     "epoch_time": "tracekit.analysis._epochs",
     "features": "tracekit.analysis._features",
+    "gains": "tracekit.analysis._projection",
+    "hardware_names": "tracekit.analysis._hardware",
     "identify": "tracekit.analysis._summary",
     "idle_ranges": "tracekit.analysis._idle",
     "images_per_step": "tracekit.analysis._epochs",
     "iterations_per_epoch": "tracekit.analysis._epochs",
+    "job_features": "tracekit.analysis._job_features",
+    "jobs_frame": "tracekit.analysis._jobs",
     "largest_batch": "tracekit.analysis._memory",
     "latency": "tracekit.analysis._latency",
     "latency_speedup": "tracekit.analysis._latency",
     "links": "tracekit.analysis._links",
+    "load_hardware": "tracekit.analysis._hardware",
+    "measured_against": "tracekit.analysis._projection",
     "memory_extra": "tracekit.analysis._memory",
     "memory_growth": "tracekit.analysis._memory",
     "memory_use": "tracekit.analysis._memory",
@@ -89,25 +113,34 @@ _HOMES = {
     "overhead_matrix": "tracekit.analysis._overhead",
     "pointer_queries": "tracekit.analysis._pointer_queries",
     "profiler_overhead": "tracekit.analysis._api",
+    "project_architectures": "tracekit.analysis._projection",
     "projected_ranges": "tracekit.analysis._inclusive",
     "query": "tracekit.analysis._query",
     "range_paths": "tracekit.analysis._range_paths",
+    "read_jobs": "tracekit.analysis._jobs",
     "read_memory_table": "tracekit.analysis._memory_table",
     "read_times": "tracekit.analysis._times",
     "scaling": "tracekit.analysis._scaling",
     "staging": "tracekit.analysis._pointer_queries",
+    "step_times": "tracekit.analysis._projection",
     "study": "tracekit.analysis._study",
     "study_row": "tracekit.analysis._study",
     "study_stages": "tracekit.analysis._study",
     "summarise": "tracekit.analysis._summary",
+    "sweep_hardware": "tracekit.analysis._projection",
     "verdict_evidence": "tracekit.analysis._verdicts",
     "verdict_meta": "tracekit.analysis._verdicts",
+    "weighted_means": "tracekit.analysis._projection",
 }
 
 __all__ = [
+    "COMPONENTS",
+    "JOBS",
+    "MEDIA",
     "BatchScope",
     "Buckets",
     "Comparison",
+    "Hardware",
     "Measure",
     "ScalingMode",
     "ScalingTime",
@@ -127,17 +160,24 @@ __all__ = [
     "communicators",
     "compare",
     "confusion",
+    "distribution",
     "epoch_bytes",
     "epoch_time",
     "features",
+    "gains",
+    "hardware_names",
     "identify",
     "idle_ranges",
     "images_per_step",
     "iterations_per_epoch",
+    "job_features",
+    "jobs_frame",
     "largest_batch",
     "latency",
     "latency_speedup",
     "links",
+    "load_hardware",
+    "measured_against",
     "memory_extra",
     "memory_growth",
     "memory_use",
@@ -146,19 +186,24 @@ __all__ = [
     "overhead_matrix",
     "pointer_queries",
     "profiler_overhead",
+    "project_architectures",
     "projected_ranges",
     "query",
     "range_paths",
+    "read_jobs",
     "read_memory_table",
     "read_times",
     "scaling",
     "staging",
+    "step_times",
     "study",
     "study_row",
     "study_stages",
     "summarise",
+    "sweep_hardware",
     "verdict_evidence",
     "verdict_meta",
+    "weighted_means",
 ]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

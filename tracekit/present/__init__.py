@@ -28,6 +28,11 @@ if TYPE_CHECKING:
         STAGE_COLOURS,
         colour_of,
     )
+    from tracekit.present._projection_figures import (
+        components_figure,
+        distribution_figure,
+        hardware_figure,
+    )
     from tracekit.present._scaling_figure import scaling_figure
     from tracekit.present._stage_bars import stage_bars_figure
     from tracekit.present._terminal import records, terminal
@@ -43,8 +48,11 @@ _HOMES = {
     "changes_figure": "tracekit.present._compare_figures",
     "colour_of": "tracekit.present._palette",
     "comparison_figure": "tracekit.present._compare_figures",
+    "components_figure": "tracekit.present._projection_figures",
+    "distribution_figure": "tracekit.present._projection_figures",
     "figure_layout": "tracekit.present._figures",
     "figure_text": "tracekit.present._figures",
+    "hardware_figure": "tracekit.present._projection_figures",
     "heat_figure": "tracekit.present._heat_figure",
     "histogram_figure": "tracekit.present._latency_figures",
     "html": "tracekit.present._notebook",
@@ -77,8 +85,11 @@ __all__ = [
     "changes_figure",
     "colour_of",
     "comparison_figure",
+    "components_figure",
+    "distribution_figure",
     "figure_layout",
     "figure_text",
+    "hardware_figure",
     "heat_figure",
     "histogram_figure",
     "html",

@@ -12,6 +12,11 @@ from tracekit.present._link_figures import matrix_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
 from tracekit.present._memory_figures import memory_figure, memory_fit_figure
 from tracekit.present._overhead_figure import overhead_figure
+from tracekit.present._projection_figures import (
+    components_figure,
+    distribution_figure,
+    hardware_figure,
+)
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_bars import stage_bars_figure
 
@@ -192,9 +197,29 @@ def _memory_fit(answer: Answer) -> go.Figure:
     )
 
 
+def _components(answer: Answer) -> go.Figure:
+    return components_figure(
+        answer.rows, title="What a step is made of, by the model", subtitle=answer.source
+    )
+
+
+def _hardware(answer: Answer) -> go.Figure:
+    return hardware_figure(
+        answer.rows, title="Other hardware, by the model", subtitle=f"against {answer.source}"
+    )
+
+
+def _distributions(answer: Answer) -> go.Figure:
+    return distribution_figure(
+        answer.rows, title="Distribution over jobs, by the model", subtitle=answer.source
+    )
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "changes": _changes,
+    "distributions": _distributions,
     "efficiency": _efficiency,
+    "hardware speedups": _hardware,
     "latency": _latency,
     "machine": _machine,
     "matrix": _matrix,
@@ -209,6 +234,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "speedup": _speedup,
     "stages": _stages,
     "step parts": _step_parts,
+    "time components": _components,
     "timeline": _timeline,
 }
 """What draws an answer, by name."""

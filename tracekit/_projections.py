@@ -1,0 +1,218 @@
+"""What jobs would take on other architectures and hardware: the model, asked of files and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit._files import StrPath
+from tracekit._question import Question
+from tracekit._studies import Reference, select_runs
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.analysis import Hardware
+    from tracekit.model import Answer
+
+MODELLED = "no time is measured: each resource gives the same share of its peak, nothing overlaps"
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The jobs, and what they are asked to run on."""
+
+    jobs: pl.DataFrame
+    hardware: Hardware
+    to: Sequence[str]
+    sweep: Mapping[str, Sequence[str]]
+    pcie_share: int
+
+    def components(self) -> pl.DataFrame:
+        from tracekit.analysis import step_times
+
+        return step_times(self.jobs, self.hardware, pcie_share=self.pcie_share)
+
+    def architectures(self) -> pl.DataFrame:
+        from tracekit.analysis import MEDIA, project_architectures
+
+        to = self.to or tuple(MEDIA)
+        return project_architectures(self.jobs, self.hardware, to, pcie_share=self.pcie_share)
+
+    def swept(self) -> pl.DataFrame:
+        from tracekit.analysis import sweep_hardware
+
+        values = self.sweep or self.hardware.sweep or {}
+        return sweep_hardware(self.jobs, self.hardware, values, pcie_share=self.pcie_share)
+
+    def measured(self) -> pl.DataFrame:
+        from tracekit.analysis import measured_against
+
+        return measured_against(self.jobs, self.hardware, pcie_share=self.pcie_share)
+
+    def means(self) -> pl.DataFrame:
+        from tracekit.analysis import COMPONENTS, gains, weighted_means
+
+        if self.sweep:
+            return gains(self._with_nodes(self.swept()), ["resource", "value"])
+        if self.to:
+            return gains(self._with_nodes(self.architectures()), ["to"])
+        shares = [f"{name}_share" for name in COMPONENTS]
+        return weighted_means(self._with_nodes(self.components()), shares)
+
+    def distribution(self) -> pl.DataFrame:
+        import polars as pl
+
+        from tracekit.analysis import COMPONENTS, distribution
+
+        if not self.sweep and not self.to:
+            table = self._with_nodes(self.components())
+            return pl.concat(distribution(table, f"{name}_share") for name in COMPONENTS)
+        table = self.swept() if self.sweep else self.architectures()
+        label = pl.format("{} {}", "resource", "value") if self.sweep else pl.col("to")
+        parts = self._with_nodes(table).with_columns(label=label)
+        return pl.concat(
+            distribution(part, "speedup").with_columns(measure=pl.lit(f"speedup, {key}"))
+            for (key,), part in parts.group_by("label", maintain_order=True)
+        )
+
+    def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Add how many workers each job has where it runs now."""
+        return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
+
+
+_WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
+    "jobs": ("jobs, as the model sees them", lambda model: model.jobs, ""),
+    "components": ("time of a step by component", _Model.components, "time components"),
+    "architectures": ("step on other architectures", _Model.architectures, "time components"),
+    "hardware": ("step on other hardware", _Model.swept, "hardware speedups"),
+    "means": ("means over jobs", _Model.means, ""),
+    "distribution": ("distribution over jobs", _Model.distribution, "distributions"),
+    "measured": ("model against measurement", _Model.measured, ""),
+}
+"""What can be asked: its title, what answers it, and how it is drawn."""
+
+
+@Question
+def project(
+    references: Sequence[Reference] = (),
+    *,
+    jobs: str | None = None,
+    what: str = "components",
+    hardware: str = "pai",
+    to: Sequence[str] = (),
+    sweep: Mapping[str, Sequence[str]] | None = None,
+    pcie_share: int = 1,
+    features: Mapping[str, Any] | None = None,
+    skip: int = 0,
+    where: Mapping[str, str] | None = None,
+    store: StrPath | None = None,
+) -> Answer:
+    """Say what a step of jobs would take on other architectures and hardware, by a model.
+
+    Parameters
+    ----------
+    references, where
+        Runs whose volumes are measured, as for `select_runs`.
+    jobs
+        A file of jobs instead, or the name of one that comes with tracekit; see
+        `tracekit.analysis.read_jobs`.
+    what
+        ``jobs``, ``components`` (`step_times`), ``architectures`` (`project_architectures`),
+        ``hardware`` (`sweep_hardware`), ``means`` and ``distribution`` (of shares; with `to` or
+        `sweep`, of speedups), or ``measured`` (`measured_against`).
+    hardware
+        A TOML file, or the name of one that comes with tracekit.
+    to
+        Architectures; by default all.
+    sweep
+        Peaks to try, by resource; by default those of the hardware's file.
+    pcie_share
+        How many replicas in a server share one path to the host for their input.
+    features
+        What is known of runs beside their traces, by column of `JOBS`.
+    skip
+        How many iterations to leave out at the beginning of each run.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown, or two do not go together.
+    """
+    from tracekit.analysis import load_hardware
+    from tracekit.model import Answer
+    from tracekit.present import FACE
+
+    if what not in _WHATS:
+        raise UsageError(f"{what!r} is not known of projections", f"ask for {', '.join(_WHATS)}")
+    if to and sweep:
+        raise UsageError("--to changes the architecture and --sweep the hardware", "give one")
+    table = _jobs(references, jobs, features or {}, where, store, skip)
+    title, ask, drawing = _WHATS[what]
+    cluster = load_hardware(hardware)
+    rows = ask(_Model(table, cluster, to, sweep or {}, pcie_share))
+    modelled = {} if what == "jobs" else {"modelled": MODELLED, "hardware": cluster.title}
+    return Answer(
+        rows=rows,
+        meta={**modelled, "warnings": _asked_for(table)},
+        title=title if what == "jobs" else f"modelled · {title}",
+        people=_for_people(rows),
+        empty="no jobs",
+        command="project",
+        figures={"figure": drawing} if drawing else {},
+        source=cluster.title,
+        face=FACE,
+    )
+
+
+def _jobs(
+    references: Sequence[Reference],
+    jobs: str | None,
+    features: Mapping[str, Any],
+    where: Mapping[str, str] | None,
+    store: StrPath | None,
+    skip: int,
+) -> pl.DataFrame:
+    from tracekit.analysis import job_features, jobs_frame, read_jobs
+
+    if jobs is not None:
+        if references or where or features:
+            raise UsageError("--jobs holds jobs and what is known of them", "give it alone")
+        return read_jobs(jobs)
+    runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
+    rows = [job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
+    return jobs_frame([{**row, **features} for row in rows])
+
+
+def _asked_for(jobs: pl.DataFrame) -> list[str]:
+    """Say what of the jobs is not known, and how it is given."""
+    import polars as pl
+
+    weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
+    needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
+    told = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
+    needed = {**told, **needed, "weight_bytes": weights}
+    warnings = []
+    for name, is_absent in needed.items():
+        absent = jobs.filter(is_absent)["job"].to_list()
+        if absent:
+            of = absent[0] if len(absent) == 1 else f"{len(absent):,} of {jobs.height:,} jobs"
+            option = f"--{name.replace('_', '-')}"
+            warnings.append(f"{name} of {of} is not known: give it with {option}, or in a file")
+    return warnings
+
+
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out what no row knows, and what the title says."""
+    import polars as pl
+
+    hidden = {"evidence", "peak", "samples_per_s"}
+    unknown = {
+        name for name in rows.columns if rows.height and rows[name].null_count() == rows.height
+    }
+    keep = {"job", "step_ns"}
+    if "flops" in rows.columns:
+        rows = rows.with_columns(pl.col("flops").round().cast(pl.Int64, strict=False))
+    return rows.drop([name for name in rows.columns if name in (hidden | unknown) - keep])
