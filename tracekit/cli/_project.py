@@ -61,8 +61,8 @@ def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
 @command(
     "tracekit project --jobs jobs.toml --figure components.html",
     "tracekit project --jobs jobs.csv --what means --to AllReduce-Local",
-    "tracekit project --jobs jobs.csv --what hardware --sweep ethernet=25Gb/s,100Gb/s",
-    "tracekit project run --flops 1.56T --memory-bytes 31.9GB --what measured",
+    "tracekit project --jobs jobs.csv --what hardware --sweep pcie=50GB/s",
+    "tracekit project run --flops 2T --memory-bytes 32GB --what measured",
     figures={"figure": "Draw components, speedups by hardware, or distributions"},
 )
 def project(
