@@ -21,21 +21,24 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 PUBLIC = {
     "tracekit": """
-        Answer Run RunRecord Store TracekitError __version__ compare ingest memory memory_points
-        open overhead project scaling select_runs study
+        Answer Run RunRecord Store TracekitError __version__ bubble_model bubbles compare
+        ingest input_cost memory memory_points open overhead project scaling select_runs
+        stalls study
     """,
     "tracekit.analysis": """
-        BatchScope Buckets COMPONENTS Comparison Hardware JOBS MEDIA Measure ScalingMode
-        ScalingTime Traffic align aligned api_by_run api_calls basis_of batch_label
-        breakdown capabilities check_limit clock_evidence collective_calls collectives
-        communicators compare confusion distribution epoch_bytes epoch_time features gains
-        hardware_names identify idle_ranges images_per_step iterations_per_epoch
-        job_features jobs_frame largest_batch latency latency_speedup links load_hardware
-        measured_against memory_extra memory_growth memory_use message_histogram overhead
-        overhead_matrix pointer_queries profiler_overhead project_architectures
-        projected_ranges query range_paths read_jobs read_memory_table read_times scaling
-        staging step_times study study_row study_stages summarise sweep_hardware
-        verdict_evidence verdict_meta weighted_means
+        BatchScope Bubbles Buckets COMPONENTS Comparison Hardware JOBS MEDIA Measure
+        ScalingMode ScalingTime Traffic WAITING align aligned api_by_run api_calls
+        basis_of batch_label before_and_after breakdown bubble_theory bubbles_of_run
+        capabilities check_limit clock_evidence collective_calls collectives communicators
+        compare confusion data_stalls differential_stalls distribution epoch_bytes
+        epoch_time features gains hardware_names identify idle_ranges images_per_step
+        iterations_per_epoch job_features jobs_frame largest_batch latency latency_speedup
+        links load_hardware measured_against memory_extra memory_growth memory_use
+        message_histogram overhead overhead_matrix pipeline_bubbles pointer_queries
+        profiler_overhead project_architectures projected_ranges query range_paths
+        read_jobs read_memory_table read_times scaling staging stalls_of_run step_times
+        study study_row study_stages summarise sweep_hardware verdict_evidence
+        verdict_meta weighted_means
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracekit._run import Run, ingest, open
     from tracekit._studies import compare, overhead, scaling, select_runs, study
     from tracekit._version import __version__
+    from tracekit._waits import bubble_model, bubbles, input_cost, stalls
     from tracekit.errors import TracekitError
     from tracekit.model import Answer
     from tracekit.store import RunRecord, Store
@@ -31,8 +32,11 @@ _HOMES = {
     "RunRecord": "tracekit.store",
     "Store": "tracekit.store",
     "TracekitError": "tracekit.errors",
+    "bubble_model": "tracekit._waits",
+    "bubbles": "tracekit._waits",
     "compare": "tracekit._studies",
     "ingest": "tracekit._run",
+    "input_cost": "tracekit._waits",
     "memory": "tracekit._memories",
     "memory_points": "tracekit._memories",
     "open": "tracekit._run",
@@ -40,6 +44,7 @@ _HOMES = {
     "project": "tracekit._projections",
     "scaling": "tracekit._studies",
     "select_runs": "tracekit._studies",
+    "stalls": "tracekit._waits",
     "study": "tracekit._studies",
 }
 
@@ -50,8 +55,11 @@ __all__ = [
     "Store",
     "TracekitError",
     "__version__",
+    "bubble_model",
+    "bubbles",
     "compare",
     "ingest",
+    "input_cost",
     "memory",
     "memory_points",
     "open",
@@ -59,6 +67,7 @@ __all__ = [
     "project",
     "scaling",
     "select_runs",
+    "stalls",
     "study",
 ]
 

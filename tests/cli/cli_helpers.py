@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
 SAMPLE = SAMPLES / "ddp_4gpu.sqlite"
 OTHER = SAMPLES / "ddp_4gpu_no_backward_range.sqlite"
+PIPELINE = SAMPLES / "recorded" / "pipeline_1f1b.sqlite"
 TIMES = Path(__file__).with_name("times.csv")
 MEMORY = Path(__file__).with_name("memory.csv")
 TOPOLOGY = Path(__file__).with_name("topo_2gpu.txt")

@@ -14,6 +14,7 @@ from cli_helpers import (
     ANSI,
     MEMORY,
     OTHER,
+    PIPELINE,
     ROOT,
     SAMPLE,
     TIMES,
@@ -87,6 +88,17 @@ LISTINGS = {
         ["project", "--jobs", "shares", "--what", "means", "--to", "AllReduce-Local"],
         ["project", "--what", "jobs"],
         ["project", "ddp", "--what", "measured", "--flops", "10G", "--weight-bytes", "25MB"],
+    ],
+    "stalls": [
+        ["stalls"],
+        ["stalls", "ddp", str(OTHER), "--skip", "1"],
+        ["stalls", "--preloaded", "100s", "--cached", "130s", "--cold", "170s"],
+    ],
+    "bubbles": [
+        ["bubbles", "ddp"],
+        ["bubbles", str(PIPELINE), "--per-step"],
+        ["bubbles", str(PIPELINE), "ddp", "--skip", "1"],
+        ["bubbles", "--stages", "4", "--micro-batches", "8"],
     ],
     "overhead": [
         ["overhead", "--table", str(TIMES)],

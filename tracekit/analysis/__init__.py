@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from tracekit.analysis._align import align, aligned, clock_evidence
     from tracekit.analysis._api import api_by_run, api_calls, profiler_overhead
     from tracekit.analysis._breakdown import breakdown
+    from tracekit.analysis._bubbles import (
+        WAITING,
+        Bubbles,
+        bubble_theory,
+        bubbles_of_run,
+        pipeline_bubbles,
+    )
     from tracekit.analysis._collectives import collective_calls, collectives
     from tracekit.analysis._compare import Comparison, compare
     from tracekit.analysis._epochs import (
@@ -54,6 +61,12 @@ if TYPE_CHECKING:
     from tracekit.analysis._query import query
     from tracekit.analysis._range_paths import range_paths
     from tracekit.analysis._scaling import ScalingMode, ScalingTime, scaling
+    from tracekit.analysis._stalls import (
+        before_and_after,
+        data_stalls,
+        differential_stalls,
+        stalls_of_run,
+    )
     from tracekit.analysis._study import basis_of, study, study_row, study_stages
     from tracekit.analysis._summary import identify, summarise
     from tracekit.analysis._times import read_times
@@ -62,6 +75,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchScope": "tracekit.analysis._epochs",
+    "Bubbles": "tracekit.analysis._bubbles",
     "Buckets": "tracekit.analysis._latency",
     "COMPONENTS": "tracekit.analysis._projection",
     "Comparison": "tracekit.analysis._compare",
@@ -72,13 +86,17 @@ _HOMES = {
     "ScalingMode": "tracekit.analysis._scaling",
     "ScalingTime": "tracekit.analysis._scaling",
     "Traffic": "tracekit.analysis._traffic",
+    "WAITING": "tracekit.analysis._bubbles",
     "align": "tracekit.analysis._align",
     "aligned": "tracekit.analysis._align",
     "api_by_run": "tracekit.analysis._api",
     "api_calls": "tracekit.analysis._api",
     "basis_of": "tracekit.analysis._study",
     "batch_label": "tracekit.analysis._labels",
+    "before_and_after": "tracekit.analysis._stalls",
     "breakdown": "tracekit.analysis._breakdown",
+    "bubble_theory": "tracekit.analysis._bubbles",
+    "bubbles_of_run": "tracekit.analysis._bubbles",
     "capabilities": "tracekit.analysis._features",
     "check_limit": "tracekit.analysis._limit",
     "clock_evidence": "tracekit.analysis._align",
@@ -87,6 +105,8 @@ _HOMES = {
     "communicators": "tracekit.analysis._nccl_calls",
     "compare": "tracekit.analysis._compare",
     "confusion": "tracekit.analysis._verdicts",
+    "data_stalls": "tracekit.analysis._stalls",
+    "differential_stalls": "tracekit.analysis._stalls",
     "distribution": "tracekit.analysis._projection",
     "epoch_bytes": "tracekit.analysis._epochs",
     "epoch_time": "tracekit.analysis._epochs",
@@ -111,6 +131,7 @@ _HOMES = {
     "message_histogram": "tracekit.analysis._latency",
     "overhead": "tracekit.analysis._overhead",
     "overhead_matrix": "tracekit.analysis._overhead",
+    "pipeline_bubbles": "tracekit.analysis._bubbles",
     "pointer_queries": "tracekit.analysis._pointer_queries",
     "profiler_overhead": "tracekit.analysis._api",
     "project_architectures": "tracekit.analysis._projection",
@@ -122,6 +143,7 @@ _HOMES = {
     "read_times": "tracekit.analysis._times",
     "scaling": "tracekit.analysis._scaling",
     "staging": "tracekit.analysis._pointer_queries",
+    "stalls_of_run": "tracekit.analysis._stalls",
     "step_times": "tracekit.analysis._projection",
     "study": "tracekit.analysis._study",
     "study_row": "tracekit.analysis._study",
@@ -137,7 +159,9 @@ __all__ = [
     "COMPONENTS",
     "JOBS",
     "MEDIA",
+    "WAITING",
     "BatchScope",
+    "Bubbles",
     "Buckets",
     "Comparison",
     "Hardware",
@@ -151,7 +175,10 @@ __all__ = [
     "api_calls",
     "basis_of",
     "batch_label",
+    "before_and_after",
     "breakdown",
+    "bubble_theory",
+    "bubbles_of_run",
     "capabilities",
     "check_limit",
     "clock_evidence",
@@ -160,6 +187,8 @@ __all__ = [
     "communicators",
     "compare",
     "confusion",
+    "data_stalls",
+    "differential_stalls",
     "distribution",
     "epoch_bytes",
     "epoch_time",
@@ -184,6 +213,7 @@ __all__ = [
     "message_histogram",
     "overhead",
     "overhead_matrix",
+    "pipeline_bubbles",
     "pointer_queries",
     "profiler_overhead",
     "project_architectures",
@@ -195,6 +225,7 @@ __all__ = [
     "read_times",
     "scaling",
     "staging",
+    "stalls_of_run",
     "step_times",
     "study",
     "study_row",

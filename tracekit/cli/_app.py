@@ -10,7 +10,7 @@ from tracekit.cli._command import app
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "compare", "links", "collectives", "latency", "memory",
-    "studies", "project", "topology", "info", "sql",
+    "studies", "project", "waits", "topology", "info", "sql",
 )  # fmt: skip
 """The modules that register commands, in the order of the help."""
 

@@ -97,7 +97,7 @@ def _outliers(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 device` or `59 iterations`."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
@@ -157,6 +157,21 @@ def _comparison(meta: Mapping[str, Any]) -> list[str]:
     ]
     line = " · ".join(runs) + _skipped(meta["skip"])
     return [line, *map(text_of, meta["notes"]), text_of(meta["method"])]
+
+
+def _pipeline(found: Mapping[str, Any]) -> str:
+    """Say what a pipeline loses, of the time of its stages and over their work, and by theory."""
+    micro, schedule = found["micro_batches"], found["schedule"]
+    parts = [count(found["stages"], "stage")]
+    parts += [] if micro is None else [count(micro, "micro-batch")]
+    parts += [] if schedule is None else [text_of(schedule)]
+    lost = f"{percent(found['bubble_share'])} of the stages' time is a bubble"
+    over = f"{percent(found['bubble_ideal_share'])} of their work"
+    theory = found["theory_share"]
+    if theory is None:
+        return f"{', '.join(parts)}: {lost}, {over}; theory is not known"
+    ideal = percent(found["theory_ideal_share"])
+    return f"{', '.join(parts)}: {lost}, {over}; of equal stages {percent(theory)}, {ideal}"
 
 
 def _expected(found: Mapping[str, Any]) -> str:
@@ -261,6 +276,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     ],
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
+    "pipeline": lambda value: [_pipeline(value)],
     "headline": lambda _: [],
     "per": lambda _: [],
     "sum_over": lambda _: [],

@@ -1,0 +1,197 @@
+"""Bubbles of pipelines: schedules worked by hand, theory, and a second implementation."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+import tracekit
+from tracekit.analysis import Bubbles, bubble_theory, bubbles_of_run, pipeline_bubbles
+from tracekit.errors import MissingDataError, UsageError
+
+FORWARD, BACKWARD = 100, 200
+
+
+def gpipe(stages: int, micro_batches: int, steps: int = 1) -> TraceBuilder:
+    """A pipeline that runs all forward passes, then all backward passes; a device for each stage.
+
+    A backward pass takes twice as long as a forward pass.
+    """
+    b = TraceBuilder()
+    turns = micro_batches + stages - 1
+    for step in range(steps):
+        begin = step * 10_000
+        for stage in range(stages):
+            thread = 10 * stage
+            b.iteration(step, begin, begin + 9_000, thread=thread)
+            for each in range(micro_batches):
+                forward = begin + (stage + each) * FORWARD
+                after = (stages - 1 - stage + each) * BACKWARD
+                backward = begin + turns * FORWARD + after
+                b.range(forward, forward + 1, f"FP micro-batch {each}", thread=thread, stage="FP")
+                for name, at, long in (("FP", forward, FORWARD), ("BP", backward, BACKWARD)):
+                    b.op(
+                        name, at, thread=thread, device=stage, start=at, end=at + long,
+                        stage=name, iteration=step,
+                    )  # fmt: skip
+    return b
+
+
+def test_gpipe_of_four_stages_and_eight_micro_batches() -> None:
+    found = pipeline_bubbles(gpipe(4, 8).trace())
+    assert found.steps["window_ns"].to_list() == [33 * FORWARD]
+    assert found.stages["busy_ns"].to_list() == [24 * FORWARD] * 4
+    assert 100 * found.share == pytest.approx(27.27, abs=0.005)
+    assert 100 * found.of_ideal == pytest.approx(37.5)
+    assert (found.basis, found.micro_batches) == ("gpu", 8)
+
+
+def test_without_micro_batches_one_stage_works_at_a_time() -> None:
+    found = pipeline_bubbles(gpipe(4, 1).trace())
+    assert found.steps["window_ns"].to_list() == [12 * FORWARD]
+    assert 100 * found.share == pytest.approx(75)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (2, 4), (3, 5), (4, 8), (8, 2)])
+def test_equal_stages_lose_what_theory_says(stages: int, micro_batches: int) -> None:
+    found = pipeline_bubbles(gpipe(stages, micro_batches, steps=2).trace())
+    theory = bubble_theory(stages, micro_batches, "gpipe")
+    assert found.share == pytest.approx(theory["theory_share"])
+    assert found.of_ideal == pytest.approx(theory["theory_ideal_share"])
+
+
+def test_theory() -> None:
+    assert bubble_theory(4, 8) == {
+        "theory_share": pytest.approx(3 / 11), "theory_ideal_share": pytest.approx(0.375)
+    }  # fmt: skip
+    assert bubble_theory(4, 8, "1F1B") == bubble_theory(4, 8, "gpipe")
+    unknown = {"theory_share": None, "theory_ideal_share": None}
+    assert bubble_theory(4, 8, "interleaved") == unknown
+    assert bubble_theory(4, None) == unknown
+    with pytest.raises(UsageError, match="without stages"):
+        bubble_theory(0, 1)
+
+
+def test_a_bubble_is_a_dependency_while_a_neighbour_works() -> None:
+    """With one micro-batch the stage next to one that waits works twice as long as it does."""
+    found = pipeline_bubbles(gpipe(3, 1).trace())
+    assert found.stages["bubble_ns"].to_list() == [600, 600, 600]
+    # Stage 0 has a neighbour on one side, which works for 300; stage 1 has two of them.
+    assert found.stages["dependency_ns"].to_list() == [300, 600, 300]
+
+
+def test_communication_counts_where_nothing_is_computed() -> None:
+    b = gpipe(2, 1)
+    b.op("ncclDevKernel_SendRecv", 100, thread=10, device=1, start=50, end=150, iteration=0,
+         kind="collective")  # fmt: skip
+    found = pipeline_bubbles(b.trace())
+    assert found.stages["communication_ns"].to_list() == [0, 50]
+    assert found.stages["busy_ns"].to_list() == [300, 300]
+
+
+def on_host() -> TraceBuilder:
+    """Two processes: 0 works 0-40 and 70-100, 1 waits 0-45 in its forward pass, works 45-65."""
+    b = TraceBuilder()
+    for process in (0, 1):
+        b.iteration(0, 0, 110, thread=10 * process)
+    b.range(0, 40, "FP micro-batch 0", stage="FP")
+    b.range(50, 100, "BP micro-batch 0", stage="BP")
+    b.range(50, 70, "receive activation gradient")
+    b.range(0, 60, "FP micro-batch 0", thread=10, stage="FP")
+    b.range(0, 45, "receive activation", thread=10)
+    b.range(60, 70, "BP micro-batch 0", thread=10, stage="BP")
+    b.range(65, 70, "send activation gradient", thread=10)
+    b.range(105, 108, "FP of no one", thread=10, stage="ME")
+    return b
+
+
+def test_without_gpu_work_ranges_tell() -> None:
+    found = pipeline_bubbles(on_host().trace())
+    assert found.basis == "host"
+    assert found.stages["busy_ns"].to_list() == [70, 20]
+    assert found.stages["window_ns"].to_list() == [100, 100]
+    assert found.stages["dependency_ns"].to_list() == [20, 70]
+    assert found.stages["communication_ns"].to_list() == [20, 50]
+    row = bubbles_of_run(found, "gpipe")
+    assert (row["stages"], row["micro_batches"], row["bubble_share"]) == (2, 1, 0.55)
+    with pytest.raises(UsageError, match="is no pattern"):
+        pipeline_bubbles(on_host().trace(), waiting="(")
+
+
+def test_the_first_steps_can_be_left_out() -> None:
+    assert pipeline_bubbles(gpipe(2, 2, steps=3).trace(), skip=1).steps["iteration"].to_list() == [
+        1, 2
+    ]  # fmt: skip
+
+
+def test_what_is_no_pipeline() -> None:
+    with pytest.raises(UsageError, match="one stage"):
+        pipeline_bubbles(gpipe(1, 4).trace())
+    b = TraceBuilder()
+    b.op("gemm", 1)
+    with pytest.raises(MissingDataError, match="no steps"):
+        pipeline_bubbles(b.trace())
+
+
+SPAN = st.tuples(st.integers(0, 80), st.integers(1, 20))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(SPAN, min_size=1, max_size=5), min_size=2, max_size=4))
+def test_times_are_those_of_a_count_by_the_nanosecond(stages: list[list[tuple[int, int]]]) -> None:
+    b = TraceBuilder()
+    for stage, spans in enumerate(stages):
+        b.iteration(0, 0, 200, thread=10 * stage)
+        for start, length in spans:
+            b.op("k", start, thread=10 * stage, device=stage, start=start, end=start + length,
+                 stage="FP", iteration=0)  # fmt: skip
+    found: Bubbles = pipeline_bubbles(b.trace())
+    busy = [{t for start, n in spans for t in range(start, start + n)} for spans in stages]
+    every = set().union(*busy)
+    window = max(every) + 1 - min(every)
+    for stage, own in enumerate(busy):
+        row = found.stages.row(stage, named=True)
+        near = set().union(*busy[max(stage - 1, 0) : stage + 2])
+        assert (row["window_ns"], row["busy_ns"]) == (window, len(own))
+        assert (row["bubble_ns"], row["dependency_ns"]) == (window - len(own), len(near - own))
+
+
+RECORDED = Path(__file__).parents[2] / "sample_traces" / "recorded" / "pipeline_1f1b.sqlite"
+
+
+def test_a_recorded_pipeline_as_plain_loops_over_its_file_say(tmp_path: Path) -> None:
+    """Busy time of a stage: passes less what of them is sending and receiving, range by range."""
+    with sqlite3.connect(f"file:{RECORDED}?mode=ro", uri=True) as file:
+        rows = file.execute(
+            "SELECT coalesce(text, s.value), start, end, globalTid >> 24 FROM NVTX_EVENTS"
+            " LEFT JOIN StringIds s ON textId = s.id WHERE end IS NOT NULL"
+        ).fetchall()
+    steps: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    for name, start, end, process in rows:
+        if found := re.fullmatch(r"iteration (\d+)", name or ""):
+            steps[int(found[1])][process] = [start, end]
+    busy = window = 0
+    for step in steps.values():
+        edges = []
+        for process, (begin, until) in step.items():
+            passes, talks = (
+                [(s, e) for name, s, e, p in rows
+                 if p == process and begin <= s < until and re.match(pattern, name or "")]
+                for pattern in (r"(FP|BP) micro-batch", r"(send|receive) ")
+            )  # fmt: skip
+            # Sends and receives lie within passes, and neither overlaps its like.
+            assert all(any(s <= a and b <= e for s, e in passes) for a, b in talks)
+            busy += sum(e - s for s, e in passes) - sum(e - s for s, e in talks)
+            edges += [min(s for s, _ in passes), max(e for _, e in passes)]
+        window += max(edges) - min(edges)
+    found_bubbles = pipeline_bubbles(tracekit.ingest(RECORDED, store=tmp_path)[0].trace)
+    assert len(steps) == 10
+    assert found_bubbles.stages["window_ns"].to_list() == [window] * 2
+    assert found_bubbles.stages["busy_ns"].sum() == busy

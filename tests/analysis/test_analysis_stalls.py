@@ -1,0 +1,134 @@
+"""Data stalls: literal steps worked by hand, and a second implementation on random ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import (
+    before_and_after,
+    data_stalls,
+    differential_stalls,
+    stalls_of_run,
+)
+from tracekit.errors import MissingDataError, UsageError
+
+MS = 1_000_000
+
+
+def worked() -> TraceBuilder:
+    """A run of 100 ms: idle to 50, waiting to 48 of these; copied until 60, computed until 100."""
+    b = TraceBuilder()
+    b.iteration(0, 0, 100 * MS)
+    b.range(0, 48 * MS, "next batch", stage="IO")
+    b.op("nothing", 0, start=0, end=0, iteration=0)
+    b.op("copy", 1, start=50 * MS, end=60 * MS, kind="h2d", bytes=8, stage="IO", iteration=0)
+    b.op("gemm", 2, start=60 * MS, end=100 * MS, stage="FP", iteration=0)
+    return b
+
+
+def test_the_worked_step() -> None:
+    row = data_stalls(worked().trace()).row(0, named=True)
+    assert (row["iterations"], row["window_ns"]) == (1, 100 * MS)
+    assert (row["idle_ns"], row["wait_ns"], row["input_ns"]) == (50 * MS, 48 * MS, 10 * MS)
+    assert row["data_stall_ns"] == 58 * MS
+    assert row["unexplained_ns"] == 2 * MS
+    assert row["utilisation"] == pytest.approx(0.40)
+    assert row["data_stall_share"] == pytest.approx(0.58)
+    assert row["wait_source"] == "ranges"
+
+
+def test_without_ranges_the_gap_before_the_first_copy_counts() -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 90)
+    b.op("gemm", 1, start=0, end=20, iteration=0)
+    b.op("copy", 2, start=30, end=40, kind="h2d", iteration=0)
+    b.op("copy", 3, start=50, end=60, kind="h2d", iteration=0)
+    b.op("gemm", 4, start=60, end=90, iteration=0)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["idle_ns"], row["wait_ns"], row["input_ns"]) == (20, 10, 20)
+    assert (row["unexplained_ns"], row["wait_source"]) == (10, "first_copy")
+
+
+def test_only_the_thread_that_trains_waits() -> None:
+    """A thread that loads ahead is busy all the time, and nobody waits for it."""
+    b = worked()
+    b.range(0, 100 * MS, "prefetch", thread=1, stage="IO")
+    assert data_stalls(b.trace())["wait_ns"].item() == 48 * MS
+
+
+def test_copies_under_kernels_stall_nothing() -> None:
+    b = worked()
+    b.op("reduce", 3, start=52 * MS, end=57 * MS, kind="collective", iteration=0)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert row["input_ns"] == 5 * MS
+    assert row["kernel_ns"] == 45 * MS
+
+
+def test_a_run_without_steps_is_one_window() -> None:
+    b = TraceBuilder()
+    b.op("gemm", 1, start=10, end=20)
+    b.op("gemm", 2, start=30, end=50)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["iterations"], row["window_ns"], row["kernel_ns"]) == (0, 40, 30)
+    assert (row["data_stall_ns"], row["wait_source"]) == (0, None)
+
+
+def test_a_run_without_gpu_work_stalls_no_gpu() -> None:
+    b = TraceBuilder()
+    b.range(0, 10, "forward")
+    with pytest.raises(MissingDataError, match="no GPU work"):
+        data_stalls(b.trace())
+
+
+def test_three_runs_tell_what_input_costs() -> None:
+    found = differential_stalls(100e9, 130e9, 170e9)
+    assert found["time_ns"].to_list() == [30e9, 40e9, 70e9]
+    assert 100 * found["share"][2] == pytest.approx(41.18, abs=0.005)
+    with pytest.raises(UsageError, match="not above 0"):
+        differential_stalls(0, 1, 2)
+
+
+def test_before_and_after() -> None:
+    before = stalls_of_run(data_stalls(worked().trace()))
+    assert before["data_stall_share"] == pytest.approx(0.58)
+    table = before_and_after([before, {**before, "window_ns": 50 * MS}], "window_ns")
+    assert table["speedup"].to_list() == [1, 2]
+
+
+SPAN = st.tuples(st.integers(0, 60), st.integers(1, 20))
+KIND = st.sampled_from(["compute", "collective", "p2p", "h2d", "d2h", "memset"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(ops=st.lists(st.tuples(KIND, SPAN), min_size=1, max_size=8),
+       waits=st.lists(SPAN, max_size=4))  # fmt: skip
+def test_times_are_those_of_a_count_by_the_nanosecond(
+    ops: list[tuple[str, tuple[int, int]]], waits: list[tuple[int, int]]
+) -> None:
+    b = TraceBuilder()
+    for number, (kind, (start, length)) in enumerate(ops):
+        b.op("op", number, start=start, end=start + length, kind=kind, iteration=0)
+    b.iteration(0, -1, 200)
+    for start, length in waits:
+        b.range(start, start + length, "next batch", stage="IO")
+    row = data_stalls(b.trace()).row(0, named=True)
+    first, last = min(s for _, (s, _) in ops), max(s + n for _, (s, n) in ops)
+    moments = range(first, last)
+
+    def covered(kinds: tuple[str, ...]) -> set[int]:
+        return {t for kind, (s, n) in ops if kind in kinds for t in range(s, s + n)}
+
+    kernels, everything = (
+        covered(("compute", "collective")),
+        {*range(first, last)} & {t for _, (s, n) in ops for t in range(s, s + n)},
+    )
+    waiting = {t for s, n in waits for t in range(s, s + n)}
+    assert row["window_ns"] == len(moments)
+    assert row["kernel_ns"] == len(kernels)
+    assert row["idle_ns"] == len(moments) - len(everything)
+    assert row["input_ns"] == len(covered(("h2d",)) - kernels - covered(("p2p",)))
+    if waits:
+        assert row["wait_ns"] == len((set(moments) & waiting) - everything)

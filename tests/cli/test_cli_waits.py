@@ -1,0 +1,92 @@
+"""`tracekit stalls` and `bubbles`: the commands that docs/studies.md names give its numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_helpers import OTHER, PIPELINE, tracekit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def document(*words: str | Path) -> dict[str, Any]:
+    done = tracekit(*words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_stalls_of_one_run(stored: Path) -> None:
+    found = document("stalls", "ddp")
+    assert found["run"] == "ddp"
+    assert found["meta"]["sum_over"] == "6 steps of each GPU"
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        assert row["data_stall_ns"] == row["wait_ns"] + row["input_ns"]
+        assert row["idle_ns"] == row["wait_ns"] + row["unexplained_ns"]
+
+
+def test_stalls_before_and_after(stored: Path) -> None:
+    first, second = document("stalls", "ddp", OTHER)["rows"]
+    assert first["run"] == "ddp"
+    assert first["speedup"] == 1
+    assert second["speedup"] == pytest.approx(first["window_ns"] / second["window_ns"])
+
+
+def test_what_input_costs() -> None:
+    three = ["--preloaded", "100s", "--cached", "130s", "--cold", "170s"]
+    found = {row["part"]: row for row in document("stalls", *three)["rows"]}
+    assert found["preparation"]["time_ns"] == 30e9
+    assert found["fetch"]["time_ns"] == 40e9
+    assert 100 * found["data stall"]["share"] == pytest.approx(41.18, abs=0.005)
+
+
+def test_what_input_costs_by_runs(stored: Path) -> None:
+    found = document("stalls", "--preloaded", "ddp", "--cached", "ddp", "--cold", OTHER)["rows"]
+    assert found[0]["time_ns"] == 0
+    assert found[1]["time_ns"] == found[2]["time_ns"] != 0
+
+
+def test_bubbles_of_a_recorded_pipeline(stored: Path) -> None:
+    found = document("bubbles", PIPELINE)
+    facts = found["meta"]["pipeline"]
+    assert (facts["stages"], facts["micro_batches"], facts["schedule"]) == (2, 4, "1f1b")
+    assert facts["theory_share"] == pytest.approx(0.2)
+    lost = sum(row["bubble_ns"] for row in found["rows"])
+    assert facts["bubble_share"] == pytest.approx(lost / sum(r["window_ns"] for r in found["rows"]))
+    steps = document("bubbles", PIPELINE, "--per-step")["rows"]
+    assert sum(row["bubble_ns"] for row in steps) == lost
+    assert "2 stages, 4 micro-batches, 1f1b: " in tracekit("bubbles", PIPELINE).stdout
+
+
+def test_bubbles_by_theory() -> None:
+    (row,) = document("bubbles", "--stages", "4", "--micro-batches", "8")["rows"]
+    assert 100 * row["theory_share"] == pytest.approx(27.27, abs=0.005)
+    assert row["theory_ideal_share"] == pytest.approx(0.375)
+    (row,) = document("bubbles", "--stages", "4", "--micro-batches", "1")["rows"]
+    assert row["theory_share"] == pytest.approx(0.75)
+
+
+def test_a_run_that_nothing_shows_to_be_a_pipeline_gets_a_warning(stored: Path) -> None:
+    assert "nothing says that this run is a pipeline" in tracekit("bubbles", "ddp").stdout
+    assert "warning" not in tracekit("bubbles", "ddp", "--micro-batches", "4").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stalls", "--cold", "1s"], "give --preloaded, --cached, --cold"),
+        (["stalls", "ddp", "--cold", "1s", "--cached", "1s", "--preloaded", "1s"], "three runs"),
+        (["stalls", "--cold", "1s", "--cached", "1s", "--preloaded", "0s"], "not above 0"),
+        (["bubbles", "--stages", "4"], "give --micro-batches"),
+        (["bubbles", "ddp", "ddp", "--per-step"], "steps are listed of one run"),
+        (["stalls", str(PIPELINE)], "no GPU work"),
+    ],
+)
+def test_wrong_options(stored: Path, words: list[str], said: str) -> None:
+    done = tracekit(*words)
+    assert done.exit_code == 2
+    assert said in done.stderr
