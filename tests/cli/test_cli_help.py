@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-from cli_helpers import environment, tracekit
+from cli_helpers import ROOT, environment, tracekit
 
 from tracekit import __version__
 from tracekit.cli import app
@@ -53,7 +54,16 @@ def test_every_command_is_documented(path: tuple[str, ...], command: Any) -> Non
     assert all(line.strip() in shown.stdout for line in command.epilog.splitlines())
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
+STUDIES = re.findall(
+    r"^\|.*\| `(tracekit .+)` \|$", (ROOT / "docs" / "studies.md").read_text("utf-8"), re.MULTILINE
+)
+
+
+def test_the_page_of_studies_names_commands() -> None:
+    assert len(STUDIES) > 40
+
+
+@pytest.mark.parametrize("line", [*EXAMPLES, *STUDIES])
 def test_every_example_is_a_command_that_exists(line: str) -> None:
     program, *words = shlex.split(line)
     assert program == "tracekit"

@@ -75,6 +75,23 @@ def test_a_run_that_nothing_shows_to_be_a_pipeline_gets_a_warning(stored: Path) 
     assert "warning" not in tracekit("bubbles", "ddp", "--micro-batches", "4").stdout
 
 
+def test_scalability_before_and_after(tmp_path: Path) -> None:
+    """200 s on one GPU; on eight 59.5 s before a change and 30 s after it."""
+    times = tmp_path / "times.csv"
+    lines = ["before,1,200", "before,8,59.5238", "after,1,200", "after,8,30"]
+    rows = "\n".join(f"lenet,16,{gpus},{method},{time}" for method, gpus, time in
+                     (line.split(",") for line in lines))  # fmt: skip
+    times.write_text(f"network,batch,gpus,method,epoch_s\n{rows}\n")
+    found = {
+        row["method"]: row
+        for row in document("scaling", "--table", times)["rows"]
+        if row["gpus"] == 8
+    }
+    assert found["before"]["speedup"] == pytest.approx(3.36, abs=5e-5)
+    assert 100 * found["before"]["efficiency"] == pytest.approx(42.0, abs=5e-4)
+    assert found["after"]["speedup"] == pytest.approx(6.667, abs=5e-4)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
