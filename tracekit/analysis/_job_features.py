@@ -9,6 +9,8 @@ import polars as pl
 
 from tracekit.analysis._collective_calls import collective_calls
 from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._step_windows import inside_steps, step_windows
+from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis._study import study_row
 from tracekit.analysis._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis._work import has_ops
@@ -66,6 +68,7 @@ def job_features(
         raise MissingDataError(
             f"{name} holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
+    trace = numbered_alike(trace)
     row = study_row(trace, labels, name, skip=skip)
     if row["step_ns"] is None:
         raise MissingDataError(
@@ -74,7 +77,7 @@ def job_features(
     steps = _kept(trace, skip)
     # Collectives have peers: of how many where only one GPU was recorded is not known.
     is_part = row["gpus"] == 1 and row["method"] != "none" and "gpus" not in labels
-    owners = trace["ops"].select(_OWNER).unique().select(pl.len()).collect().item()
+    owners = row["devices"]
     return {
         "job": name,
         "architecture": None if is_part else _architecture(trace, row),
@@ -83,7 +86,7 @@ def job_features(
         "input_bytes": _input_bytes(trace, steps, owners),
         "weight_bytes": _weight_bytes(trace, steps, owners, row["method"]),
         "measured_s": row["step_ns"] * _S,
-        **_busy(trace, steps, owners),
+        **_busy(trace, skip),
     }
 
 
@@ -131,7 +134,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
     return None if method == "none" or rows.is_empty() else _per_step(rows, steps, owners)
 
 
-def _busy(trace: Trace, steps: pl.DataFrame, owners: int) -> dict[str, float | None]:
+def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
     """Return the busy time of each component, s per step and device; null where nothing ran."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
@@ -140,10 +143,13 @@ def _busy(trace: Trace, steps: pl.DataFrame, owners: int) -> dict[str, float | N
         .when((kind == "compute") & name.str.contains(BOUND_BY_COMPUTE)).then(pl.lit("compute"))
         .when(kind.is_in(["compute", "d2d", "memset"])).then(pl.lit("memory"))
     )  # fmt: skip
-    ops = trace["ops"].select(*_KEY, "device", "start", "end", component=component).collect()
-    inside = ops.drop_nulls("component").join(steps, on=_KEY)
-    spans = union_length(inside, [*_OWNER, "steps", "component"])
-    mean = (pl.col("length") / pl.col("steps")).sum() * _S / owners
-    found = dict(spans.group_by("component").agg(mean).iter_rows())
+    columns = [*_OWNER, "start", "end", "launch_start", "stage"]
+    ops = trace["ops"].select(*columns, component=component).collect()
+    windows = step_windows(trace, ops, skip)
+    steps = windows.filter("counts").select(pl.struct([*_OWNER, "iteration"]).n_unique()).item()
+    inside = inside_steps(ops.drop_nulls("component"), windows)
+    busy = union_length(inside, [*_OWNER, "component"])
+    mean = pl.col("length").sum() * _S / steps
+    found = dict(busy.group_by("component").agg(mean).iter_rows())
     parts = ("input", "compute", "memory", "weights")
     return {f"measured_{part}_s": found.get(part) or None for part in parts}

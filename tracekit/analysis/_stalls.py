@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis._step_windows import inside_steps, step_windows
+from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis._work import has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, Trace, layered_lengths, union_length
@@ -79,32 +79,15 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
             "this run holds no GPU work, so no GPU waits in it",
             f"record with {how_to_record(trace, 'ops')}",
         )
+    trace = numbered_alike(trace)
     columns = [*_OWNER, *_SPAN, "launch_start", "stage", "iteration"]
     kind = pl.col("kind").cast(pl.String)
     ops = trace["ops"].select(*columns, kind).collect()
-    windows = _windows(trace, ops, skip)
+    windows = step_windows(trace, ops, skip)
     waits, sources = _waits(trace, ops)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
-    pieces = cut(pl.concat([layered, waits]), windows.select(*_OWNER, *_SPAN, "iteration"))
-    inside = pieces.filter(pl.col("window").is_in(_counted(windows).implode()))
+    inside = inside_steps(pl.concat([layered, waits]), windows)
     return _table(windows, inside, sources)
-
-
-def _windows(trace: Trace, ops: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Return all windows; ``counts`` marks those that are part of a step that counts."""
-    iterations = trace.read("iterations")
-    if iterations.is_empty() and not skip:
-        whole = ops.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
-        return whole.sort(_OWNER).with_columns(
-            iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
-        )
-    cut_up = chosen_windows(trace, ops, skip=0, per_iteration=True)
-    steps = counted_steps(with_steps(cut_up), iterations, skip).windows
-    return steps.with_columns(counts=pl.col("iteration").is_not_null())
-
-
-def _counted(windows: pl.DataFrame) -> pl.Series:
-    return windows.with_row_index("window").filter("counts")["window"]
 
 
 def _layer() -> pl.Expr:
