@@ -1,0 +1,143 @@
+"""Time lines: what something is at any time, and intervals cut where that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+_LENGTH = pl.col("end") - pl.col("start")
+
+
+def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
+    """Return ``key, time, state``: what is open from when on; null where nothing is.
+
+    Of several that are open it is the one that began last.
+
+    Parameters
+    ----------
+    intervals
+        ``start, end``, and the columns `key` and `state`.
+    key
+        Whose time line an interval is on.
+    state
+        What it says.
+    """
+    held = intervals.filter(pl.col("end") > pl.col("start"))
+    nothing = pl.lit(None, intervals.schema[state]).alias(state)
+    begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
+    ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
+    return (
+        pl.concat([begins, ends])
+        .sort(key, "time", "step")
+        .with_columns(
+            pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum().over(key)
+        )
+        .unique([key, "time"], keep="last", maintain_order=True)
+        .select(key, "time", pl.when(pl.col("level") > 0).then(state).alias(state))
+    )
+
+
+def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
+    """Cut pieces where a state changes, and say which it is.
+
+    Parameters
+    ----------
+    pieces
+        ``start, end``, the column `key`, and others; none is empty.
+    marks
+        ``key, time, state``; a time occurs once in each key.
+    key
+        Whose time line a piece is on.
+    state
+        Name of the column.
+
+    Returns
+    -------
+    The columns of `pieces`, and `state`; null before the first mark.
+    """
+    turn = pl.int_range(pl.len(), dtype=pl.Int64).over(key)
+    ordered = marks.sort(key, "time").with_columns(turn=turn).sort("time")
+    turns = ordered.select(key, "time", "turn")
+    exploded = (
+        pieces.with_row_index("piece")
+        .sort("start")
+        .join_asof(turns.rename({"turn": "first"}), left_on="start", right_on="time", by=key,
+                   check_sortedness=False, coalesce=True)
+        .drop("time", strict=False)
+        .sort("end")
+        .join_asof(turns.rename({"turn": "last"}), left_on="end", right_on="time", by=key,
+                   check_sortedness=False, allow_exact_matches=False)
+        .drop("time", strict=False)
+        .with_columns(
+            turn=pl.int_ranges(pl.col("first").fill_null(-1), pl.col("last").fill_null(-1) + 1)
+        )
+        .explode("turn")
+        .sort("piece", "turn")
+    )  # fmt: skip
+    begun = pl.max_horizontal("start", "time")
+    return (
+        exploded.join(ordered, on=[key, "turn"], how="left", maintain_order="left")
+        .with_columns(start=begun)
+        .with_columns(end=pl.coalesce(pl.col("start").shift(-1).over("piece"), "end"))
+        .select(*pieces.columns, state)
+    )
+
+
+def merged(intervals: pl.DataFrame, by: Sequence[str], *, apart: int = 0) -> pl.DataFrame:
+    """Return ``start, end`` of what the intervals of each group cover together, by start.
+
+    Parameters
+    ----------
+    intervals
+        ``start, end`` and the columns `by`.
+    by
+        What forms a group.
+    apart
+        Intervals with at most so many ns between them are one.
+    """
+    furthest = pl.col("end").cum_max().shift().over(by)
+    is_new = (pl.col("start") > furthest + apart).fill_null(value=True)
+    return (
+        intervals.select(*by, "start", "end")
+        .sort(*by, "start")
+        .with_columns(block=is_new.cum_sum())
+        .group_by("block", maintain_order=True)
+        .agg(pl.col(by).first(), pl.col("start").first(), pl.col("end").max())
+        .select(*by, "start", "end")
+        .sort("start")
+    )
+
+
+def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:
+    """Add how much of each row's time is covered.
+
+    Parameters
+    ----------
+    rows
+        ``start, end`` and the columns `by`.
+    blocks
+        What covers it, as `merged` gives it.
+    by
+        What both have in common.
+    name
+        Name of the column.
+    """
+    summed = blocks.sort("start").with_columns(
+        sum=_LENGTH.cum_sum().over(by) - _LENGTH, block_start="start", block_end="end"
+    )
+    known = summed.select(*by, "block_start", "block_end", "sum", time="start")
+
+    def until(frame: pl.DataFrame, edge: str) -> pl.DataFrame:
+        inside = pl.min_horizontal(edge, "block_end") - pl.col("block_start")
+        found = frame.sort(edge).join_asof(
+            known, left_on=edge, right_on="time", by=by, check_sortedness=False
+        )
+        length = (pl.col("sum") + inside).fill_null(0).alias(f"until {edge}")
+        return found.with_columns(length).drop(
+            "block_start", "block_end", "sum", "time", strict=False
+        )
+
+    both = until(until(rows.with_row_index("place"), "start"), "end").sort("place")
+    length = pl.col("until end") - pl.col("until start")
+    return both.with_columns(length.alias(name)).drop("place", "until start", "until end")
