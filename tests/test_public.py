@@ -26,19 +26,19 @@ PUBLIC = {
         stalls study
     """,
     "tracekit.analysis": """
-        BatchScope Bubbles Buckets COMPONENTS Comparison Hardware JOBS MEDIA Measure
-        ScalingMode ScalingTime Traffic WAITING align aligned api_by_run api_calls
+        COMPONENTS JOBS MEDIA WAITING BatchScope Bubbles Buckets Comparison Hardware
+        Measure ScalingMode ScalingTime Traffic align aligned api_by_run api_calls
         basis_of batch_label before_and_after breakdown bubble_theory bubbles_of_run
-        capabilities check_limit clock_evidence collective_calls collectives communicators
-        compare confusion data_stalls differential_stalls distribution epoch_bytes
-        epoch_time features gains hardware_names identify idle_ranges images_per_step
-        iterations_per_epoch job_features jobs_frame largest_batch latency latency_speedup
-        links load_hardware measured_against memory_extra memory_growth memory_use
-        message_histogram overhead overhead_matrix pipeline_bubbles pointer_queries
-        profiler_overhead project_architectures projected_ranges query range_paths
-        read_jobs read_memory_table read_times scaling staging stalls_of_run step_times
-        study study_row study_stages summarise sweep_hardware verdict_evidence
-        verdict_meta weighted_means
+        capabilities check_limit clock_evidence collective_calls collectives
+        communicators compare confusion data_stalls differential_stalls distribution
+        epoch_bytes epoch_time features gains hardware_names identify idle idle_ranges
+        images_per_step iterations_per_epoch job_features jobs_frame largest_batch
+        latency latency_speedup links load_hardware measured_against memory_extra
+        memory_growth memory_use message_histogram overhead overhead_matrix
+        pipeline_bubbles pointer_queries profiler_overhead project_architectures
+        projected_ranges query range_paths read_jobs read_memory_table read_times
+        scaling staging stalls_of_run step_times study study_row study_stages summarise
+        sweep_hardware verdict_evidence verdict_meta weighted_means
     """,
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
@@ -64,11 +64,10 @@ PUBLIC = {
     "tracekit.present": """
         ACCENT ANSWER_COLOURS FACE IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
         colour_of comparison_figure components_figure distribution_figure figure_layout
-        figure_text hardware_figure heat_figure
-        histogram_figure html latency_figure machine_figure matrix_figure memory_figure
-        memory_fit_figure overhead_figure printable records save_figure scaling_figure
-        stage_bars_figure terminal to_csv to_json to_markdown to_parquet
-        utilisation_figure
+        figure_text hardware_figure heat_figure histogram_figure html latency_figure
+        machine_figure matrix_figure memory_figure memory_fit_figure overhead_figure
+        printable records save_figure scaling_figure stage_bars_figure terminal to_csv
+        to_json to_markdown to_parquet utilisation_figure
     """,
     "tracekit.recording": """
         Configuration LAUNCHERS Launch Nsys Plan Study Wanted file_name find_nsys gpu_count

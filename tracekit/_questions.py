@@ -48,6 +48,20 @@ def breakdown(
     return of_run(run, found).warning(run.warnings)
 
 
+def idle(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "cause",
+    *,
+    skip: int = 0,
+    longest: int | None = None,
+) -> Answer:
+    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle`."""
+    from tracekit.analysis import idle
+
+    return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
+
+
 def links(
     run: Run,
     /,

@@ -53,6 +53,7 @@ class Run:
             return self.info.answer()._repr_html_()
 
     breakdown = RunQuestion(_questions.breakdown)
+    idle = RunQuestion(_questions.idle)
     links = RunQuestion(_questions.links)
     collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)

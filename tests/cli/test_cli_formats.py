@@ -35,6 +35,7 @@ LINK_KEYS = [
     "link", "pair", "route", "method", "stage", "rank", "node", "iteration", "link,stage",
     "pair,method",
 ]  # fmt: skip
+IDLE_KEYS = ["cause", "stage", "iteration", "device", "rank", "range"]
 COMPARED = [
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
     "link",
@@ -62,6 +63,11 @@ LISTINGS = {
         ["breakdown", "--by", "range", "--inclusive"],
         ["breakdown", "--by", "range", "--depth", "2", "--skip", "1"],
         ["breakdown", str(OTHER), "--by", "range", "--inclusive"],
+    ],
+    "idle": [
+        *(["idle", "--by", key] for key in IDLE_KEYS),
+        ["idle", "ddp", "--by", "cause,device", "--skip", "1"],
+        ["idle", "--longest", "3"],
     ],
     "links": [
         *(["links", "--by", key, *SIZED] for key in LINK_KEYS),

@@ -36,8 +36,9 @@ EXAMPLES = [
 
 def test_the_commands() -> None:
     assert [" ".join(path) for path, _ in ALL] == [
-        "", "ingest", "record", "breakdown", "compare", "links", "collectives", "latency", "memory",
-        "study", "scaling", "overhead", "project", "stalls", "bubbles", "info", "sql",
+        "", "ingest", "record", "breakdown", "idle", "compare", "links", "collectives",
+        "latency", "memory", "study", "scaling", "overhead", "project", "stalls", "bubbles",
+        "info", "sql",
         "runs", "runs list", "runs show", "runs rename", "runs remove",
         "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip

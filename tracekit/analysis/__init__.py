@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tracekit.analysis._features import capabilities, features
     from tracekit.analysis._hardware import Hardware, hardware_names, load_hardware
     from tracekit.analysis._idle import idle_ranges
+    from tracekit.analysis._idle_time import idle
     from tracekit.analysis._inclusive import projected_ranges
     from tracekit.analysis._job_features import job_features
     from tracekit.analysis._jobs import JOBS, MEDIA, jobs_frame, read_jobs
@@ -114,6 +115,7 @@ _HOMES = {
     "gains": "tracekit.analysis._projection",
     "hardware_names": "tracekit.analysis._hardware",
     "identify": "tracekit.analysis._summary",
+    "idle": "tracekit.analysis._idle_time",
     "idle_ranges": "tracekit.analysis._idle",
     "images_per_step": "tracekit.analysis._epochs",
     "iterations_per_epoch": "tracekit.analysis._epochs",
@@ -196,6 +198,7 @@ __all__ = [
     "gains",
     "hardware_names",
     "identify",
+    "idle",
     "idle_ranges",
     "images_per_step",
     "iterations_per_epoch",

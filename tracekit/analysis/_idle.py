@@ -45,15 +45,19 @@ def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     inside = steps.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
     idle = _gaps(cut(ops.select(_OPS[:4]), windows), windows, inside)
     found = split(idle, _marks(trace), "range")
-    name = pl.col("name").str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
-    names = trace["ranges"].select("range", name).collect()
+    names = trace["ranges"].select("range", "name").collect()
     return (
         found.join(names, on="range", how="left")
-        .group_by(range="name")
+        .group_by(range=plain_name(pl.col("name")))
         .agg(idle_ns=(pl.col("end") - pl.col("start")).sum())
         .filter(pl.col("idle_ns") > 0)
         .sort(-pl.col("idle_ns"), "range")
     )
+
+
+def plain_name(name: pl.Expr) -> pl.Expr:
+    """Return the names of ranges without the numbers at their ends."""
+    return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
 
 
 def _gaps(pieces: pl.DataFrame, windows: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:

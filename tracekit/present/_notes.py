@@ -274,6 +274,12 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"layer of {text_of(name)} known by: {_shares(shares)} of its ops' time"
         for name, shares in value.items()
     ],
+    "collective_wait_ns": lambda value: (
+        [] if value is None else [f"waiting inside collectives, which is busy time: {_time(value)}"]
+    ),
+    "collective_wait_unknown": lambda value: [
+        f"waiting inside collectives, which is busy time: unknown, {text_of(value)}"
+    ],
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],

@@ -1,0 +1,412 @@
+"""Why nothing runs: each cause by hand, and random traces nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import breakdown, idle
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import TABLES, Trace
+
+US = 1000
+KEYS = ("cause", "stage,rank", "range,cause")
+
+
+def _call(b: TraceBuilder, start: int, end: int, name: str, *, thread: int = 0, **row: Any) -> None:
+    b.call(start, end, thread=thread, correlation=row.pop("correlation", None))
+    b.rows["calls"][-1] |= {"name": name} | row
+
+
+def _launched(b: TraceBuilder, at: int, done: int, start: int, end: int, **row: Any) -> None:
+    """Add an op, and the call from `at` to `done` that launches it."""
+    thread = row.get("thread", 0)
+    b.op("gemm", at, start=start, end=end, launch_end=done, **row)
+    b.rows["calls"][-1] |= {"end": done, "thread": thread}
+
+
+def _with(trace: Trace, **tables: list[dict[str, Any]]) -> Trace:
+    """Return a trace with rows of tables that the builder does not know."""
+    made = {
+        name: TABLES[name].conform(pl.DataFrame(rows, infer_schema_length=None))
+        for name, rows in tables.items()
+    }
+    return trace.with_tables(made)
+
+
+def _causes(trace: Trace, **options: Any) -> dict[str, int]:
+    return dict(idle(trace, **options).rows.select("cause", "idle_ns").rows())
+
+
+def _simple(late: int = 100 * US) -> TraceBuilder:
+    """Return two kernels of which the second is launched `late` after the first has ended."""
+    b = TraceBuilder()
+    _launched(b, 0, 4, 10, 1_000)
+    at = 1_000 + late
+    _launched(b, at, at + 4, at + 10, at + 500)
+    return b
+
+
+def test_a_late_launch_is_split_from_the_launch_itself() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    assert _causes(b.trace()) == {"late_launch": 100 * US, "launch": 10}
+
+
+def test_an_op_that_was_launched_before_the_gap_waits_for_its_start() -> None:
+    b = TraceBuilder()
+    _launched(b, 0, 4, 10, 1_000)
+    _launched(b, 6, 9, 1_300, 1_400)
+    assert _causes(b.trace()) == {"launch": 300}
+
+
+def test_an_op_that_stays_queued_for_long_is_not_explained() -> None:
+    b = TraceBuilder()
+    _launched(b, 0, 4, 10, 1_000)
+    _launched(b, 6, 9, 1_001 + 100 * US, 1_000_000)
+    found = idle(b.trace())
+    assert dict(found.rows.select("cause", "idle_ns").rows()) == {"unexplained": 100 * US + 1}
+    assert "waits for events" in found.meta["missing"][0]
+
+
+def test_an_op_of_unknown_launch_is_not_explained() -> None:
+    b = TraceBuilder()
+    b.op("a", start=0, end=10)
+    b.op("b", start=40, end=50)
+    found = idle(b.trace())
+    assert dict(found.rows.select("cause", "idle_ns").rows()) == {"unexplained": 30}
+    assert found.meta["missing"][0].startswith("calls that launch ops")
+
+
+def test_the_host_between_steps_and_in_a_loader() -> None:
+    b = _simple()
+    b.iteration(0, 0, 11_000)
+    b.iteration(1, 91_000, 200 * US)
+    b.range(31_000, 61_000, "next batch", stage="IO")
+    assert _causes(b.trace()) == {
+        "late_launch": 10_000 + 10_000, "between_steps": 20_000 + 30_000, "input": 30_000,
+        "launch": 10,
+    }  # fmt: skip
+
+
+def test_a_pass_outside_of_steps_is_not_between_them() -> None:
+    b = _simple()
+    b.iteration(0, 0, 1_000)
+    b.range(1_000, 51_000, "forward", stage="FP")
+    assert _causes(b.trace()) == {"late_launch": 50_000, "between_steps": 50_000, "launch": 10}
+
+
+def test_allocations_loading_and_the_profiler() -> None:
+    b = _simple(500 * US)
+    b.iteration(0, 0, 1_000_000)
+    _call(b, 2_000, 12_000, "cudaMalloc")
+    _call(b, 20_000, 50_000, "cuLibraryLoadData")
+    _call(b, 60_000, 160_001, "cudaLaunchKernel")
+    _call(b, 170_000, 180_000, "cudaHostAlloc", thread=1)  # of a thread that launches nothing here
+    trace = _with(
+        b.trace(),
+        host=[
+            {"report": 0, "process": 0, "thread": 0, "start": 5_000, "end": 25_000,
+             "library": "profiler", "name": "flush", "group": "overhead"},
+        ],
+    )  # fmt: skip
+    assert _causes(trace) == {
+        "profiler": 20_000, "allocation": 3_000, "loading": 25_000 + 100_001,
+        "late_launch": 500_000 - 20_000 - 3_000 - 125_001, "launch": 10,
+    }  # fmt: skip
+
+
+def test_calls_of_mpi_are_collectives_and_others() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    row = {"report": 0, "process": 0, "thread": 0, "library": "mpi"}
+    trace = _with(
+        b.trace(),
+        host=[
+            {**row, "start": 2_000, "end": 12_000, "name": "MPI_Allreduce", "group": "collective"},
+            {**row, "start": 20_000, "end": 25_000, "name": "MPI_Recv", "group": "p2p"},
+        ],
+    )
+    found = _causes(trace)
+    assert (found["behind_collective"], found["behind_stage"]) == (10_000, 5_000)
+
+
+def test_a_wait_that_drained_the_queue_explains_as_much_as_it_took() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    _call(b, 400, 2_000, "cudaStreamSynchronize")  # 600 ns before the gap, 1,000 in it
+    assert _causes(b.trace()) == {
+        "waiting_call": 1_000 + 600, "late_launch": 100_000 - 1_600, "launch": 10,
+    }  # fmt: skip
+
+
+def test_a_wait_explains_nothing_once_something_was_launched_after_it() -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 200 * US)
+    _call(b, 0, 500, "cudaDeviceSynchronize")
+    _launched(b, 600, 604, 610, 1_000)
+    _launched(b, 9_000, 9_004, 9_010, 10_000)
+    assert _causes(b.trace()) == {"late_launch": 8_000, "launch": 10}
+
+
+def test_short_time_between_steps_is_hidden_in_a_long_wait() -> None:
+    def causes(waited: int) -> dict[str, int]:
+        b = TraceBuilder()
+        _launched(b, 0, 4, 10, 100_000)
+        b.iteration(0, 0, 100_500)
+        b.iteration(1, 101_500, 300_000)
+        _call(b, 100_000 - waited, 100_100, "cudaStreamSynchronize")
+        _launched(b, 102_000, 102_004, 102_010, 110_000)
+        return _causes(b.trace())
+
+    assert causes(10_000) == {"waiting_call": 2_000, "launch": 10}
+    assert causes(9_999) == {"waiting_call": 1_000, "between_steps": 1_000, "launch": 10}
+
+
+def test_a_copy_whose_call_outlasts_it_is_a_wait() -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 100_000)
+    _launched(b, 0, 4, 10, 1_000)
+    _launched(b, 1_500, 9_000, 6_000, 8_000, copy_kind="HtoD", kind="h2d")
+    assert _causes(b.trace()) == {"late_launch": 500, "waiting_call": 4_500}
+
+
+def test_a_query_is_no_wait() -> None:
+    b = _simple()
+    _call(b, 2_000, 3_000, "cudaEventQuery", correlation=99)
+    trace = _with(
+        b.trace(),
+        syncs=[{"report": 0, "process": 0, "start": 2_000, "end": 3_000, "type": "event",
+                "event": 1, "correlation": 99}],
+    )  # fmt: skip
+    assert "waiting_call" not in _causes(trace)
+
+
+def _two_gpus(stage: str = "WU", kind: str = "compute") -> TraceBuilder:
+    """GPU 1 runs until 1,000 and from 9,010; GPU 0 works until 9,000."""
+    b = TraceBuilder()
+    b.rows["devices"] = [
+        {"report": 0, "device": device, "active": True, "identity": "ordinal"} for device in (0, 1)
+    ]
+    _launched(b, 0, 4, 10, 1_000, device=1, context=2)
+    _launched(b, 5, 8, 10, 9_000, device=0, context=1, stage=stage, kind=kind)
+    return b
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "cause"),
+    [
+        ("WU", "compute", "behind_weight_update"),
+        ("WU", "collective", "behind_collective"),
+        ("BP", "compute", "behind_stage"),
+    ],
+)
+def test_an_op_whose_stream_waits_for_an_event_of_another_gpu(
+    stage: str, kind: str, cause: str
+) -> None:
+    b = _two_gpus(stage, kind)
+    _launched(b, 30, 34, 9_010, 9_500, device=1, context=2)
+    place = {"report": 0, "process": 0}
+    record = {**place, "device": 0, "context": 1, "stream": 7, "event": 5, "correlation": 2}
+    wait = {
+        **place, "device": 1, "context": 2, "stream": 7, "start": 20, "end": 22, "event": 5,
+        "type": "stream_wait_event", "correlation": 3,
+    }  # fmt: skip
+    trace = _with(b.trace(), syncs=[wait], event_records=[record])
+    assert _causes(trace) == {cause: 8_000, "launch": 10}
+    longest = idle(trace, longest=1).rows.row(0, named=True)
+    assert (longest["cause"], longest["device"]) == (cause, 1)
+    assert "(GPU 0)" in longest["evidence"]
+
+
+def test_an_op_that_a_copy_from_another_gpu_precedes() -> None:
+    b = _two_gpus()
+    _launched(
+        b, 40, 44, 9_000, 9_400, device=0, context=1, stage="WU", kind="p2p", copy_kind="PtoP",
+        src_device=0, dst_device=1,
+    )  # fmt: skip
+    _launched(b, 30, 34, 9_410, 9_500, device=1, context=2)
+    assert _causes(b.trace()) == {"behind_weight_update": 8_400, "launch": 10}
+
+
+def test_an_event_of_the_same_gpu_holds_nothing() -> None:
+    b = _two_gpus()
+    _launched(b, 30, 34, 2_000, 9_500, device=1, context=2)
+    place = {"report": 0, "process": 0, "context": 2, "stream": 7, "event": 5, "device": 1}
+    wait = {"start": 20, "end": 22, "type": "stream_wait_event", "correlation": 3}
+    trace = _with(b.trace(), syncs=[{**place, **wait}], event_records=[{**place, "correlation": 1}])
+    assert _causes(trace) == {"launch": 1_000}
+
+
+def test_a_piece_of_input_by_a_loader_does_not_say_why_the_others_are_late() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    _launched(b, 30_000, 30_004, 30_010, 31_000, thread=1, stage="IO")
+    assert _causes(b.trace()) == {"late_launch": 100_000 - 990, "launch": 10}
+
+
+def test_the_longest_gaps_with_their_neighbours() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    b.range(0, 200 * US, "step 0")
+    found = idle(b.trace(), longest=3)
+    assert found.rows.height == 1
+    row = found.rows.row(0, named=True)
+    assert row["place"] == 1
+    assert (row["start_ns"], row["idle_ns"], row["share"]) == (1_000, 100_010, 1.0)
+    assert row["evidence"] == (
+        "0.1 ms: the host launched late; 0.00001 ms: launch call, queue and start"
+    )
+    assert (row["before"], row["after"], row["range"]) == ("gemm", "gemm", "step N")
+
+
+def test_a_step_has_its_mean() -> None:
+    b = TraceBuilder()
+    for step in (0, 1, 2):
+        begin = step * 1_000
+        b.iteration(step, begin, begin + 1_000, ops=2, whole=True)
+        _launched(b, begin, begin + 4, begin + 10, begin + 100)
+        _launched(b, begin + 200, begin + 204, begin + 210, begin + 300)
+    rows = idle(b.trace()).rows
+    # Steps last until the next one begins on the device: 1,000, 1,000 and 290 ns.
+    assert dict(rows.select("cause", "step_ns").rows()) == pytest.approx(
+        {"late_launch": (3 * 100 + 2 * 700) / 3, "launch": (3 * 10 + 2 * 10) / 3}
+    )
+
+
+def test_what_cannot_be_asked() -> None:
+    trace = _simple().trace()
+    with pytest.raises(UsageError, match="no idle time by 'kernel'"):
+        idle(trace, "kernel")
+    with pytest.raises(UsageError, match="no iterations"):
+        idle(trace, "iteration")
+    with pytest.raises(UsageError, match="0 gaps"):
+        idle(trace, longest=0)
+    with pytest.raises(MissingDataError, match="no GPU work"):
+        idle(TraceBuilder().trace())
+
+
+# -- random traces -----------------------------------------------------------------------------
+
+_TIME = st.integers(0, 120)
+_CALLS = ("cudaMalloc", "cudaStreamSynchronize", "cuModuleLoadData", "cudaEventQuery")
+
+
+@st.composite
+def _traces(draw: st.DrawFn) -> Trace:
+    b = TraceBuilder()
+    b.rows["devices"] = [
+        {"report": 0, "device": device, "active": True, "identity": "ordinal"} for device in (0, 1)
+    ]
+    ops = st.tuples(
+        st.integers(0, 1), st.sampled_from([0, 1, 10]), _TIME, st.integers(0, 12),
+        st.integers(0, 20), st.integers(0, 6), st.sampled_from(["FP", "WU", "IO", "OTHER"]),
+        st.booleans(),
+    )  # fmt: skip
+    for device, thread, start, length, before, call, stage, known in draw(
+        st.lists(ops, min_size=1, max_size=12)
+    ):
+        row: dict[str, Any] = {
+            "start": start, "end": start + length, "device": device, "stage": stage,
+        }  # fmt: skip
+        if known:
+            at = start - before
+            _launched(b, at, at + call, thread=thread, **row)
+        else:
+            b.op("gemm", thread=thread, **row)
+    calls = st.tuples(st.sampled_from([0, 1]), _TIME, st.integers(0, 15), st.sampled_from(_CALLS))
+    for thread, start, length, name in draw(st.lists(calls, max_size=6)):
+        _call(b, start, start + length, name, thread=thread)
+    begin = 0
+    for number, (gap, length) in enumerate(
+        draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=4))
+    ):
+        b.iteration(number, begin + gap, begin + gap + length, ops=1, whole=True)
+        begin += gap + length
+    for start, length in draw(st.lists(st.tuples(_TIME, st.integers(1, 9)), max_size=2)):
+        b.range(start, start + length, "load", stage="IO")
+    return b.trace()
+
+
+@settings(max_examples=20, deadline=None)
+@given(_traces())
+def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
+    whole = breakdown(trace).meta["idle_ns"]
+    for by in KEYS:
+        found = idle(trace, by)
+        assert found.rows["idle_ns"].sum() == found.meta["idle_ns"] == whole
+    by_device = breakdown(trace, "device").rows.filter(pl.col("idle_ns") > 0)
+    assert dict(idle(trace, "device").rows.select("device", "idle_ns").rows()) == dict(
+        by_device.select("device", "idle_ns").rows()
+    )
+    assert idle(trace, longest=1000).rows["idle_ns"].sum() == whole
+    number = trace.read("iterations").height
+    if number:
+        steps = breakdown(trace, "iteration").rows
+        lost = steps.with_columns(lost=pl.col("idle_ns") + pl.col("between_ns"))
+        found = idle(trace, "iteration").rows.select("iteration", "idle_ns").rows()
+        by_step = lost.filter(pl.col("lost") > 0).select("iteration", "lost").rows()
+        assert dict(found) == dict(by_step)
+    if number > 1:
+        skipped = idle(trace, skip=1)
+        assert skipped.rows["idle_ns"].sum() == breakdown(trace, skip=1).meta["idle_ns"]
+
+
+def _naive(trace: Trace) -> Counter[str]:
+    """Return the idle time of each cause of traces whose ops all have one device and thread 0."""
+    ops = sorted(trace.read("ops").rows(named=True), key=lambda op: (op["start"], op["op"]))
+    calls = trace.read("calls").rows(named=True)
+    steps = trace.read("iterations").rows(named=True)
+    loads = trace.read("ranges").rows(named=True)
+    found: Counter[str] = Counter()
+
+    def at(time: int, later: dict[str, Any]) -> str:
+        if later["launch_start"] is None:
+            return "unexplained"
+        if time >= max(later["launch_start"], later["launch_end"]):
+            return "launch"
+        own = {call["name"] for call in calls if call["start"] <= time < call["end"]}
+        for name, cause in zip(_CALLS, ("allocation", "waiting_call", "loading"), strict=False):
+            if name in own:
+                return cause
+        if time >= later["launch_start"]:
+            return "launch"
+        if any(load["start"] <= time < load["end"] for load in loads):
+            return "input"
+        inside = any(step["start"] <= time < step["end"] for step in steps)
+        return "late_launch" if inside or not steps else "between_steps"
+
+    for time in range(ops[0]["start"], max(op["end"] for op in ops)):
+        if not any(op["start"] <= time < op["end"] for op in ops):
+            found[at(time, next(op for op in ops if op["start"] > time))] += 1
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(_traces())
+def test_causes_are_those_of_every_nanosecond(trace: Trace) -> None:
+    thread = pl.when(pl.col("launch_thread").is_not_null()).then(0)
+    ops = trace.read("ops").with_columns(
+        process=0, device=0, launch_thread=thread, stage=pl.lit("FP")
+    )
+    calls = trace.read("calls").with_columns(process=0, thread=0)
+    drains = (calls["name"].cast(pl.String) == "cudaStreamSynchronize").any()
+    plain = trace.with_tables({"ops": ops, "calls": calls})
+    found = Counter(_causes(plain))
+    expected = _naive(plain)
+    # What is laid on a wait before the gap has tests of its own.
+    credited = found["waiting_call"] - expected["waiting_call"]
+    late = ("late_launch", "between_steps", "input")
+    assert credited >= 0
+    assert sum(found[name] for name in late) + credited == sum(expected[name] for name in late)
+    others = set(found) | set(expected)
+    for name in others - {*late, "waiting_call"}:
+        assert found[name] == expected[name]
+    if not drains:
+        assert found == expected
