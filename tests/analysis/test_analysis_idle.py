@@ -146,13 +146,27 @@ def test_a_wait_that_drained_the_queue_explains_as_much_as_it_took() -> None:
     }  # fmt: skip
 
 
-def test_a_wait_explains_nothing_once_something_was_launched_after_it() -> None:
+def test_a_wait_goes_on_to_explain_until_it_is_used_up() -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 200 * US)
+    _launched(b, 0, 4, 10, 5_000)
+    _call(b, 20, 5_100, "cudaDeviceSynchronize")  # 4,980 ns before the gap
+    _launched(b, 8_000, 8_004, 8_010, 8_500)
+    _launched(b, 12_000, 12_004, 12_010, 13_000)
+    assert _causes(b.trace()) == {
+        "waiting_call": 100 + 4_980, "late_launch": 2_900 + 3_500 - 4_980,
+        "launch": 20,
+    }  # fmt: skip
+
+
+def test_a_wait_explains_nothing_once_the_host_was_ahead() -> None:
     b = TraceBuilder()
     b.iteration(0, 0, 200 * US)
     _call(b, 0, 500, "cudaDeviceSynchronize")
-    _launched(b, 600, 604, 610, 1_000)
-    _launched(b, 9_000, 9_004, 9_010, 10_000)
-    assert _causes(b.trace()) == {"late_launch": 8_000, "launch": 10}
+    _launched(b, 600, 604, 610, 60_000)
+    _launched(b, 700, 704, 60_000, 60_500)
+    _launched(b, 70_000, 70_004, 70_010, 80_000)
+    assert _causes(b.trace()) == {"late_launch": 9_500, "launch": 10}
 
 
 def test_short_time_between_steps_is_hidden_in_a_long_wait() -> None:
@@ -175,6 +189,14 @@ def test_a_copy_whose_call_outlasts_it_is_a_wait() -> None:
     _launched(b, 0, 4, 10, 1_000)
     _launched(b, 1_500, 9_000, 6_000, 8_000, copy_kind="HtoD", kind="h2d")
     assert _causes(b.trace()) == {"late_launch": 500, "waiting_call": 4_500}
+
+
+def test_a_copy_whose_call_takes_long_is_staged_by_the_host() -> None:
+    b = TraceBuilder()
+    b.iteration(0, 0, 300 * US)
+    _launched(b, 0, 4, 10, 1_000)
+    _launched(b, 2_000, 102_001, 90_000, 200_000, copy_kind="HtoD", kind="h2d")
+    assert _causes(b.trace()) == {"late_launch": 1_000, "waiting_call": 88_000}
 
 
 def test_a_query_is_no_wait() -> None:

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_NEEDED = ["op", "process", "device", "start", "end", "launch_thread", "stage"]
+_NEEDED = [
+    "op", "process", "device", "start", "end", "launch_thread", "launch_end", "stage",
+]  # fmt: skip
+AHEAD_NS = 50_000
+"""An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
 _TARGET = [
     "op", "process", "stage", "launch_thread", "launch_start", "launch_end",
 ]  # fmt: skip
@@ -35,14 +39,15 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``gap, process`` (that of the later op), ``device, start, end, before, ended_by, after, stage,
-    launch_thread, launch_start, launch_end, before_launch``.
+    launch_thread, launch_start, launch_end, ahead``: when the host was last ahead before, which is
+    the end of the call that launched an op which was then queued for longer than `AHEAD_NS`.
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
     ops = trace["ops"].select(_NEEDED).collect().sort(*line, "start", "op")
     found = _between(ops, line, windows).with_row_index("gap")
     wanted = pl.concat([found["before"], found["after"]]).drop_nulls().unique()
     known = trace["ops"].filter(pl.col("op").is_in(wanted.implode())).select(_TARGET).collect()
-    earlier = known.select(before="op", before_launch="launch_start", before_process="process")
+    earlier = known.select(before="op", before_process="process")
     later = known.rename({"op": "after"})
     return (
         found.join(later, on="after", how="left", maintain_order="left")
@@ -53,23 +58,26 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, start, end, before, ended_by, after`` of ops in the order of each line."""
+    """Return ``device, start, end, before, ended_by, after, ahead`` of ops by line and start."""
     own = pl.col("stage") != "IO"
     drivers = ops.filter(own)["launch_thread"].drop_nulls().unique()
     of_loader = ~own & ~pl.col("launch_thread").is_in(drivers.implode()).fill_null(value=True)
     main = pl.when(~of_loader).then("op").backward_fill().over(line)
     furthest = pl.col("end").cum_max().over(line)
     reaches = pl.col("end") == furthest
+    queued = pl.col("start") - pl.col("launch_end") > AHEAD_NS
+    lead = pl.when(queued).then("launch_end").cum_max()
     ordered = ops.with_columns(
         after=pl.coalesce(main, "op"),
         since=furthest.shift().over(line),
         before=pl.when(reaches).then("op").forward_fill().shift().over(line),
+        ahead=lead.forward_fill().shift().over(line),
         last=pl.when(reaches).then("op").forward_fill().over(line),
     )
     inside = ordered.filter(pl.col("start") > pl.col("since"))
-    columns = ["device", "start", "end", "before", "ended_by", "after"]
+    columns = ["device", "start", "end", "before", "ended_by", "after", "ahead"]
     between = inside.select(
-        "device", "before", "after", start="since", end="start", ended_by="op"
+        "device", "before", "after", "ahead", start="since", end="start", ended_by="op"
     ).select(columns)
     until = windows.group_by(line).agg(until=pl.col("end").max())
     ends = ordered.group_by(line).agg(pl.col("end").max(), before=pl.col("last").last())
@@ -77,7 +85,15 @@ def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.Da
     behind = (
         ends.join(until, on=line)
         .filter(pl.col("until") > pl.col("end"))
-        .select("device", "before", start="end", end="until", ended_by=nothing, after=nothing)
+        .select(
+            "device",
+            "before",
+            start="end",
+            end="until",
+            ended_by=nothing,
+            after=nothing,
+            ahead=pl.lit(None, pl.Int64),
+        )
         .select(columns)
     )
     return pl.concat([between, behind]).sort("device", "start", "end")

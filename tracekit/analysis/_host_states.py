@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
-from tracekit.analysis._timeline import merged, states
+from tracekit.analysis._timeline import covered, merged, states
 from tracekit.analysis._windows import host_marks
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ _WAITING = r"Synchronize(_v\d+)?$|^cu(da)?Memcpy"
 _LOADING = r"^cu(da)?(Module|Library)Load"
 _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
-_IN_A_ROW_NS = 20_000
-"""Waits with at most so much time between them are one."""
+_STAGED_NS = 100_000
+"""A call that copies takes a few us; in one of more than this the host copies, or waits."""
+_LONG_AGO = -(1 << 62)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -51,8 +52,8 @@ def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 def waits(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
 
-    These synchronise, or copy and do not return before the copy is done, or are said to wait by the
-    recorder.
+    These synchronise, or copy and do not return before the copy is done or for long (from memory
+    that is not pinned, the host copies first), or are said to wait by the recorder.
     """
     name = pl.col("name").cast(pl.String)
     calls = trace["calls"].with_columns(name=name)
@@ -63,7 +64,8 @@ def waits(trace: Trace) -> pl.DataFrame:
     asking = calls.filter(~name.str.contains("Query"))  # they return at once
     told = asking.join(waited, on=["process", "correlation"], how="semi")
     is_copy = pl.col("copy_kind").is_not_null()
-    copies = trace["ops"].filter(is_copy & (pl.col("launch_end") >= pl.col("end")))
+    takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
+    copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
     long = copies.select(
         thread="launch_thread", start="launch_start", end="launch_end",
         name=pl.lit("copy that the host waits for"),
@@ -155,23 +157,18 @@ def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, credit``: for how long the host had waited when a gap began.
+    """Return ``gap, ahead, credit``: for how long the host had waited since it was last ahead.
 
-    It counts where nothing that was launched after the wait ran before the gap: then the host would
-    have been earlier by as much.
+    It would have been earlier by as much, had it not waited.
 
     Parameters
     ----------
     gaps
-        ``gap, pair, start, before_launch``.
+        ``gap, pair, start, ahead``.
     waiting
         ``pair, start, end``.
     """
-    blocks = merged(waiting, ["pair"], apart=_IN_A_ROW_NS)
-    found = gaps.sort("start").join_asof(
-        blocks.select("pair", time="start", begun="start", done="end"),
-        left_on="start", right_on="time", by="pair", check_sortedness=False,
-        allow_exact_matches=False,
-    )  # fmt: skip
-    drained = found.filter(pl.col("done") > pl.col("before_launch"))
-    return drained.select("gap", credit=pl.min_horizontal("done", "start") - pl.col("begun"))
+    blocks = merged(waiting, ["pair"])
+    since = pl.min_horizontal(pl.col("ahead").fill_null(_LONG_AGO), "start")
+    rows = gaps.select("gap", "pair", "ahead", start=since, end="start")
+    return covered(rows, blocks, ["pair"], "credit").select("gap", "ahead", "credit")

@@ -45,7 +45,8 @@ CAUSE = pl.Enum(list(CAUSES))
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
 SHORT = 10
-"""Time between steps is short beside a wait that is so many times as long."""
+SHORT_NS = 1_000_000
+"""Time between steps is short if it is no longer, and the wait is so many times as long."""
 _PASSES = ("FP", "BP", "WU")
 _LENGTH = pl.col("end") - pl.col("start")
 _HELD = ("launch", "late_launch", "waiting_call", "between_steps")
@@ -149,26 +150,30 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Lay on a wait the late launch after it, for as long as the host had waited.
+    """Lay on waits the late launches after them, for as long as the host had waited.
 
     What the host does between steps counts where it is short beside the wait: it would be hidden
     behind the work that is waited for.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
-    hidden = outside & (away * SHORT <= pl.col("credit"))
+    hidden = outside & (away * SHORT <= pl.col("credit")) & (away <= SHORT_NS)
     late = (pl.col("cause") == "late_launch") | hidden.fill_null(value=False)
     known = pieces.join(credits_, on="gap", how="left", maintain_order="left")
     length = pl.when(late).then(_LENGTH).otherwise(0)
-    spent = length.cum_sum().over("gap") - length
+    waited = pl.when(pl.col("cause") == "waiting_call").then(_LENGTH).otherwise(0).cum_sum()
+    # A wait while nothing runs puts the host behind by nothing; of its own gap none counts.
+    stretch = ["device", "ahead"]
+    spent = length.cum_sum().over(stretch) - length
+    spent += waited.over(stretch) - waited.over("gap")
     due = pl.when(late).then((pl.col("credit") - spent).clip(0, length)).fill_null(0)
     counted = known.with_columns(due=due)
-    waited = counted.filter(pl.col("due") > 0).with_columns(
+    after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
         cause=pl.lit("waiting_call").cast(CAUSE), detail=pl.lit("launches after a wait"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
-    return pl.concat([waited, rest]).select(pieces.columns).sort("gap", "start")
+    return pl.concat([after_wait, rest]).select(pieces.columns).sort("gap", "start")
 
 
 def _held(trace: Trace, pieces: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:

@@ -84,7 +84,7 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     )
 
 
-def merged(intervals: pl.DataFrame, by: Sequence[str], *, apart: int = 0) -> pl.DataFrame:
+def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return ``start, end`` of what the intervals of each group cover together, by start.
 
     Parameters
@@ -93,11 +93,9 @@ def merged(intervals: pl.DataFrame, by: Sequence[str], *, apart: int = 0) -> pl.
         ``start, end`` and the columns `by`.
     by
         What forms a group.
-    apart
-        Intervals with at most so many ns between them are one.
     """
     furthest = pl.col("end").cum_max().shift().over(by)
-    is_new = (pl.col("start") > furthest + apart).fill_null(value=True)
+    is_new = (pl.col("start") > furthest).fill_null(value=True)
     return (
         intervals.select(*by, "start", "end")
         .sort(*by, "start")
