@@ -249,6 +249,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
     drawn = {
         "compare": ["compare", "ddp", OTHER, "--figure"],
         "changes": ["compare", "ddp", OTHER, "--by", "kernel", "--changes"],
+        "idle": ["idle", "--figure"],
         "study": ["study", "--figure"],
         "scaling": ["scaling", "--table", TIMES, "--figure"],
         "efficiency": ["scaling", "--table", TIMES, "--value", "efficiency", "--figure"],

@@ -108,6 +108,8 @@ def idle(
         title=f"idle time by {', '.join(keys)}",
         empty="no idle time",
         command="idle",
+        figures={"figure": "idle"},
+        source=_by_device(found),
     )
 
 
@@ -189,6 +191,12 @@ def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) 
     return inside.with_columns(names).group_by(keys).agg(step_ns=mean)
 
 
+def _by_device(found: _Found) -> pl.DataFrame:
+    """Return ``device, cause, idle_ns``, which is what drawings show."""
+    pieces = found.pieces.with_columns(pl.col("cause").cast(pl.String))
+    return pieces.group_by("device", "cause").agg(idle_ns=_LENGTH.sum()).sort("device", "cause")
+
+
 # -- the longest gaps --------------------------------------------------------------------------
 
 
@@ -220,7 +228,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     )  # fmt: skip
     return Answer(
         rows=rows, meta=meta, title=f"the {rows.height} longest gaps", empty="no idle time",
-        as_records=True, command="idle",
+        as_records=True, command="idle", figures={"figure": "idle"}, source=_by_device(found),
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from tracekit._memory import keep_free_memory
 from tracekit.cli._command import app
 
 _COMMANDS = (
-    "ingest", "record", "runs", "breakdown", "idle", "compare", "links", "collectives", "latency", "memory",
-    "studies", "project", "waits", "topology", "info", "sql",
+    "ingest", "record", "runs", "breakdown", "idle", "compare", "links", "collectives", "latency",
+    "memory", "studies", "project", "waits", "topology", "info", "sql",
 )  # fmt: skip
 """The modules that register commands, in the order of the help."""
 

@@ -28,6 +28,7 @@ KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
     "tracekit idle",
     "tracekit idle mnist --by device,cause",
     "tracekit idle mnist --longest 10",
+    figures={"figure": "Draw the causes of each GPU's idle time"},
 )
 def idle(
     run: RunArgument = LATEST,

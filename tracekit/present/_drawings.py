@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
+from tracekit.present._idle_figure import idle_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
 from tracekit.present._link_figures import matrix_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
@@ -215,11 +216,16 @@ def _distributions(answer: Answer) -> go.Figure:
     )
 
 
+def _idle(answer: Answer) -> go.Figure:
+    return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "changes": _changes,
     "distributions": _distributions,
     "efficiency": _efficiency,
     "hardware speedups": _hardware,
+    "idle": _idle,
     "latency": _latency,
     "machine": _machine,
     "matrix": _matrix,

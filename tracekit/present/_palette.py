@@ -31,6 +31,22 @@ KIND_COLOURS = {
 }
 """Colour of each kind."""
 
+CAUSE_COLOURS = {
+    "input": "#E69F00",
+    "between_steps": "#DDCC77",
+    "late_launch": "#0072B2",
+    "allocation": "#332288",
+    "loading": "#56B4E9",
+    "waiting_call": "#D55E00",
+    "launch": "#44AA99",
+    "behind_weight_update": "#009E73",
+    "behind_collective": "#117733",
+    "behind_stage": "#CC79A7",
+    "profiler": "#882255",
+    "unexplained": "#999999",
+}
+"""Colour of each cause of idle time."""
+
 ANSWER_COLOURS = {"yes": "#009E73", "partly": "#E69F00", "no": "#D55E00"}
 """Colour of an answer to whether something is available."""
 
