@@ -84,7 +84,10 @@ def test_stages_side_by_side() -> None:
     low, high = found.table.row(0, named=True)["low_ns"], found.table.row(0, named=True)["high_ns"]
     assert -54 < low < -50 < high < -46
     assert found.meta["a_iterations"] == found.meta["b_iterations"] == 6
-    assert found.meta["not_comparable"] == found.meta["notes"] == []
+    assert found.meta["not_comparable"] == []
+    assert found.meta["notes"] == [
+        "lag-1 correlation of steps: +0.40 in A, +0.40 in B; fewer than 20 steps hardly show one"
+    ]
     assert "Welch" in found.meta["method"]
 
 
@@ -298,15 +301,10 @@ def test_limits() -> None:
 @pytest.mark.slow
 def test_a_limit_tells_once_there_are_as_many_more_steps_as_it_says() -> None:
     """Steps of 900 to 1100 ns against ones of 940 to 1140: 4 % above, of a limit of 0."""
+    pattern = (100, -100, -100, 100, 100, 100, -100, -100, 100, -100)
 
     def run(steps: int, more: int) -> Trace:
-        b = TraceBuilder()
-        at = 0
-        for number in range(steps + 1):
-            b.iteration(number, at, at + 10)
-            b.op("fw", at=at, start=at, end=at + 5, stage="FP")
-            at += 1000 + more + (100 if number % 2 else -100)
-        return b.trace()
+        return _steps_of(*(1000 + more + pattern[number % 10] for number in range(steps)))
 
     found = check_limit(compare(run(10, 0), run(10, 40)), 0)
     assert found.outcome == "unknown"
@@ -535,6 +533,82 @@ def test_links_of_processes_that_number_their_steps_differently() -> None:
     ]  # fmt: skip
 
 
+# -- steps that depend on each other -----------------------------------------------------------
+
+
+def _steps_of(*lengths: int) -> Trace:
+    """Steps of such lengths, which one op fills."""
+    b = TraceBuilder()
+    at = 0
+    for number, length in enumerate(lengths):
+        b.iteration(number, at, at + length)
+        b.op("fw", at=at, start=at, end=at + length, stage="FP")
+        at += length
+    return b.trace()
+
+
+def test_steps_that_drift_show_nothing() -> None:
+    """24 steps, each 10 ns slower than the one before, are no sample of any mean."""
+    calm = [1000 + 7 * (n * 11 % 13) for n in range(24)]
+    drifting = [1100 + 10 * n for n in range(24)]
+    found = compare(_steps_of(*calm), _steps_of(*drifting))
+    step = found.meta["step"]
+    assert step["verdict"] == "unknown"
+    assert step["low_ns"] is step["high_ns"] is step["p_value"] is None
+    # Lag-1 correlation of 0..23 is 0.875 to three places; (24 r + 1) / 20 is 1.1, bounded at 0.99.
+    assert step["b_autocorrelation"] == pytest.approx(1.1, abs=5e-3)
+    assert step["b_effective"] == pytest.approx(24 * 0.01 / 1.99)
+    assert step["reason"] == (
+        "24 steps of B depend on each other (lag-1 correlation 1.00) and are worth 0.1 "
+        "independent ones, of which 5 are needed"
+    )
+    assert f"; unknown: {step['reason']}; carried by" in found.meta["headline"]
+    assert found.table.filter(stage="FP")["verdict"].item() == "unknown"
+    limit = check_limit(found, 5)
+    assert limit.outcome == "unknown"
+    assert step["reason"] in limit.sentence
+    _assert_mirrored(found, compare(_steps_of(*drifting), _steps_of(*calm)), ["stage"])
+
+
+def test_steps_that_take_turns_show_more() -> None:
+    """80 and 120 by turns: as independent steps they would not show 4 % more."""
+    noise = [3 * (n * 7 % 11) for n in range(40)]
+    turns = [8000 + 4000 * (n % 2) + noise[n] for n in range(40)]
+    more = [length + 400 for length in turns]
+    found = compare(_steps_of(*turns), _steps_of(*more))
+    assert found.meta["step"]["verdict"] == "slower"
+    assert found.meta["step"]["a_effective"] == pytest.approx(40 * 1.85 / 0.15)
+    assert "(40 steps worth 493 independent ones)" in found.meta["notes"][0]
+    # The same lengths in an order without turns, as a check: half as many again are in no order.
+    mixed = [turns[n * 17 % 40 // 2 * 2 + (n * n % 7) % 2] for n in range(40)]
+    apart = compare(_steps_of(*mixed), _steps_of(*(length + 400 for length in mixed)))
+    assert apart.meta["step"]["verdict"] == "no difference shown"
+
+
+def test_two_kinds_of_steps_in_long_blocks_show_nothing() -> None:
+    quick, slow = ([1000 + n * more % 7 for n in range(12)] for more in (3, 5))
+    blocks = [*quick, *(length + 800 for length in slow)]
+    found = compare(_steps_of(*blocks), _steps_of(*blocks[:12], *blocks[:12]))
+    assert found.meta["step"]["verdict"] == "unknown"
+    assert "24 steps of A are of two kinds in a few long blocks" in found.meta["headline"]
+    # Against itself there is nothing to be told apart.
+    same = compare(_steps_of(*blocks), _steps_of(*blocks))
+    assert same.meta["step"]["verdict"] == "no difference shown"
+    assert same.meta["step"]["reason"] is None
+
+
+def test_what_one_run_lacks_is_told_even_if_it_drifts() -> None:
+    without = _steps_of(*[1000] * 24)
+    b = TraceBuilder()
+    for number in range(24):
+        at = 2000 * number
+        b.iteration(number, at, at + 1000)
+        b.op("fw", at=at, start=at, end=at + 1000, stage="FP")
+        b.op("new", at=at + 1, start=at + 1000, end=at + 1100 + 10 * number, stage="WU")
+    table = compare(without, b.trace(), "kernel").table
+    assert table.filter(name="new")["verdict"].item() == "slower"
+
+
 # -- simulated training ------------------------------------------------------------------------
 
 
@@ -748,8 +822,9 @@ def _on_host(*steps: int, processes: int = 1) -> Trace:
 
 
 def test_two_runs_on_the_host() -> None:
-    a = _on_host(*(1000 + 2 * n for n in range(8)))
-    b = _on_host(*(500 + 2 * n for n in range(8)))
+    apart = (0, 4, 14, 8, 2, 12, 10, 6)
+    a = _on_host(*(1000 + more for more in apart))
+    b = _on_host(*(500 + more for more in apart))
     found = compare(a, b)
     assert found.meta["not_comparable"] == []
     assert "NVTX ranges" in found.meta["basis"]

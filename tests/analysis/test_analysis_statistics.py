@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from effort import examples
@@ -9,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tracekit.analysis._dependence import dependence, mean_error
+from tracekit.analysis._modes import NEVER, mode_edges, switches
 from tracekit.analysis._statistics import adjusted, differences, welch
 
 _SAMPLES = st.integers(1, 4).flatmap(
@@ -35,13 +39,20 @@ def _array(rows: list[list[int]]) -> np.ndarray:
 def test_samples_that_change_places_mirror(samples) -> None:
     a, b = map(_array, samples)
     there, back = differences(a, b), differences(b, a)
-    assert (there.low == -back.high).all()
-    assert (there.high == -back.low).all()
-    assert (there.p_value == back.p_value).all()
-    assert (there.low <= there.high).all()
-    # No resample's mean lies outside of the values.
-    assert (there.low >= b.min(axis=1) - a.max(axis=1)).all()
-    assert (there.high <= b.max(axis=1) - a.min(axis=1)).all()
+    assert (there.is_unknown == back.is_unknown).all()
+    known = ~there.is_unknown
+    for numbers in (there.low, there.high, there.p_value):
+        assert (np.isnan(numbers) == there.is_unknown).all()
+    assert (there.low == -back.high)[known].all()
+    assert (there.high == -back.low)[known].all()
+    assert (there.p_value == back.p_value)[known].all()
+    assert (there.low <= there.high)[known].all()
+    # No resample's mean lies outside of the values; dependent steps alone move the ends.
+    alone = known.copy()
+    for sample in (a, b):
+        alone &= dependence(sample).effective == sample.shape[1]
+    assert (there.low >= b.min(axis=1) - a.max(axis=1))[alone].all()
+    assert (there.high <= b.max(axis=1) - a.min(axis=1))[alone].all()
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -71,8 +82,10 @@ def test_p_values_are_scipy_s_of_welch() -> None:
 
 def test_the_interval_is_near_student_s() -> None:
     random = np.random.default_rng(5)
-    a = np.rint(random.normal(1e6, 2e4, (1, 40))).astype(np.int64)
-    b = np.rint(random.normal(1.05e6, 3e4, (1, 50))).astype(np.int64)
+    a = np.rint(random.normal(1e6, 2e4, (1, 19))).astype(np.int64)
+    b = np.rint(random.normal(1.05e6, 3e4, (1, 18))).astype(np.int64)
+    assert dependence(a).effective == 19  # fewer than 20 steps: noise is taken for none
+    assert dependence(b).effective == 18
     found = differences(a, b)
     exact = stats.ttest_ind(b[0], a[0], equal_var=False).confidence_interval(0.95)
     width = exact.high - exact.low
@@ -114,3 +127,77 @@ def test_no_rows_have_no_differences() -> None:
     nothing = np.zeros((0, 5), dtype=np.int64)
     found = differences(nothing, nothing)
     assert len(found.low) == len(found.high) == len(found.p_value) == 0
+
+
+# -- steps that depend on each other -----------------------------------------------------------
+
+
+def _naive(steps: list[int]) -> float:
+    """The bias-corrected lag-1 correlation, in one line of Marriott and Pope's."""
+    mean, n = sum(steps) / len(steps), len(steps)
+    products = sum((x - mean) * (y - mean) for x, y in pairwise(steps))
+    r = products / sum((x - mean) ** 2 for x in steps)
+    return (r + 1 / n) / (1 - 4 / n)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 10**6), min_size=5, max_size=60).filter(lambda x: len({*x}) > 1))
+def test_correlations_are_those_of_a_naive_sum(steps: list[int]) -> None:
+    assert dependence(_array([steps])).correlation[0] == pytest.approx(_naive(steps), abs=1e-9)
+
+
+def test_by_hand() -> None:
+    """1 2 3 4 5: deviations -2..2, products 2 + 0 + 0 + 2 of squares 10, so r = 0.4."""
+    found = dependence(_array([[1, 2, 3, 4, 5], [7, 7, 7, 7, 7]]))
+    assert found.correlation[0] == pytest.approx((5 * 0.4 + 1) / 1)
+    assert np.isnan(found.correlation[1])
+    assert found.effective.tolist() == [5, 5]  # 5 steps show no correlation
+    # Twenty steps, 1 to 10 and 10 to 1: r is 0.8497 of 495/6 * 2 squares.
+    up = [*range(1, 11), *range(10, 0, -1)]
+    steps = dependence(_array([up]))
+    assert steps.correlation[0] == pytest.approx(_naive(up))
+    assert steps.is_too_much[0]
+
+
+def test_the_error_of_a_mean() -> None:
+    """Independent: s^2 / n. Worth 5 of 21: s^2 is too small by 21 * 4 / (5 * 20), so s^2 20/84."""
+    variance, freedom = mean_error(np.array([3.0, 2.0]), 21, np.array([21.0, 5.0]))
+    assert variance.tolist() == pytest.approx([9 / 21, 4 * 20 / 84])
+    assert freedom.tolist() == [20, 4]
+    # Steps that take turns are worth more than they are, but not more degrees of freedom.
+    variance, freedom = mean_error(np.array([3.0]), 21, np.array([41.0]))
+    assert variance.tolist() == pytest.approx([9 * 20 / (21 * 40)])
+    assert freedom.tolist() == [20]
+
+
+def test_modes() -> None:
+    two = [10, 11, 50, 10, 51, 12, 11, 49, 10, 50]
+    one = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
+    outlier = [10, 11, 10, 12, 11, 10, 11, 12, 90, 95]
+    assert mode_edges(_array([two, one, outlier])).tolist() == pytest.approx(
+        [(12 + 49) / 2, np.nan, np.nan], nan_ok=True
+    )
+    assert switches(_array([two, one])).tolist() == [7, NEVER]
+    assert np.isnan(mode_edges(_array([two[:9]])))
+
+
+def test_correlated_steps_are_seldom_told_to_differ() -> None:
+    """As independent ones, 13 % and 24 % of equal pairs would be."""
+    random = np.random.default_rng(1)
+    for correlation in (0.3, 0.5):
+        noise = random.normal(size=(2, 400, 40))
+        for step in range(1, 40):
+            noise[:, :, step] *= np.sqrt(1 - correlation**2)
+            noise[:, :, step] += correlation * noise[:, :, step - 1]
+        a, b = np.rint(1e6 + 2e4 * noise).astype(np.int64)
+        found = differences(a, b, related=False)
+        assert (found.p_value[~found.is_unknown] <= 0.05).mean() <= 0.08
+        assert (welch(a, b) <= 0.05).mean() > 0.1
+
+
+def test_modes_that_persist_count_where_the_runs_have_lengths_in_common() -> None:
+    """26 quick steps and 3 slow ones near the end, against ones that are longer than all, or not."""
+    modes = [100 + n * 3 % 7 + (50 if n in (25, 26, 28) else 0) for n in range(29)]
+    near, far = ([base + n * 5 % 7 for n in range(29)] for base in (120, 200))
+    found = differences(_array([modes, modes]), _array([near, far]))
+    assert found.is_unknown.tolist() == [True, False]

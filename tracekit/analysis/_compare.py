@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tracekit.analysis._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis._headline import headline, length_text
@@ -16,14 +14,23 @@ from tracekit.analysis._idle import idle_ranges
 from tracekit.analysis._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._per_iteration import (
-    PARTS,
     Measured,
     parse_compare_keys,
     peak_memory,
     per_iteration,
 )
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
-from tracekit.analysis._statistics import ENOUGH, LEVEL, METHOD, Numbers, differences
+from tracekit.analysis._statistics import METHOD
+from tracekit.analysis._step_change import (
+    TOTALS,
+    VERDICT,
+    contributions,
+    dependence_note,
+    matrix,
+    show,
+    side_by_side,
+    totals,
+)
 from tracekit.analysis._verdicts import verdict_meta
 from tracekit.analysis._work import HOST, has_ops
 from tracekit.errors import MissingDataError, UsageError
@@ -32,18 +39,12 @@ from tracekit.model import Answer, Trace, with_one_tree
 if TYPE_CHECKING:
     from tracekit.analysis._traffic import Traffic
 
-FASTER, SLOWER = "faster", "slower"
-NOT_SHOWN, NOT_ENOUGH = "no difference shown", "not enough iterations"
 
-_SHOWN = ("low_ns", "high_ns", "p_value", "verdict")
-TOTALS = ("a_total_ns", "b_total_ns")
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
 _FEW = 4
 """So many ranges are named in which the host was."""
-Counts = NDArray[np.int64]
-"""Over how many devices each row is added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +130,11 @@ def compare(
     ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
     ``delta_ns``          ``b_ns - a_ns``
     ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
-    ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations
-    ``p_value``           adjusted for the number of rows; null for too few iterations
+    ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations, or unknown
+    ``p_value``           adjusted for the number of rows; null likewise
     ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
-                          enough iterations`` (fewer than 5 in either run); null if the runs are
-                          not comparable
+                          enough iterations`` (fewer than 5 in either run), ``unknown`` (steps that
+                          depend on each other too much); null if the runs are not comparable
     ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
     ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
                           ``a_total_ns / (a_steps * a_devices)``
@@ -151,7 +152,9 @@ def compare(
     ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
     delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
-    few long steps move means and widen intervals, but no median),
+    few long steps move means and widen intervals, but no median; ``a_autocorrelation,
+    b_autocorrelation``, of each step with the next one, ``a_effective, b_effective``, how many
+    independent steps they are worth, and ``reason``, why nothing is known of it),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
 
@@ -174,17 +177,17 @@ def compare(
     measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
-    contributions, step = _contributions(*measured, has_verdict=has_verdict)
+    parts, step = contributions(*measured, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
         table = _table(a, *measured, has_verdict=has_verdict)
     if keys == ("stage",):
-        table = _with_idle(table, contributions, *measured)
+        table = _with_idle(table, parts, *measured)
     if keys == ("step",):
-        table = contributions
+        table = parts
     meta = {
-        "headline": headline(contributions, step, reasons),
+        "headline": headline(parts, step, reasons),
         "names": list(names),
         "by": list(keys),
         "skip": skip,
@@ -199,6 +202,7 @@ def compare(
             *_verdicts((a, b), names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys, skip),
+            *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
             *_outside(table),
         ],
         "method": METHOD,
@@ -209,7 +213,7 @@ def compare(
         rows=table,
         meta=meta,
         title=f"by {', '.join(keys)}",
-        tables={"contributions": contributions},
+        tables={"contributions": parts},
         people=_for_people(table),
         empty="nothing ran in either",
         command="compare",
@@ -340,7 +344,7 @@ def _recorded(trace: Trace) -> set[str]:
 def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
     columns = list(a.columns)
     rows = _all_rows(trace, a.values, b.values, columns)
-    samples = (_matrix(a, a.values, rows, columns), _matrix(b, b.values, rows, columns))
+    samples = (matrix(a, a.values, rows, columns), matrix(b, b.values, rows, columns))
     table = rows
     for side, run in (("a", a), ("b", b)):
         table = table.join(_numbers(run, side), on=columns, how="left", nulls_equal=True)
@@ -354,9 +358,9 @@ def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.D
     table = pl.concat(
         [
             table.drop("row"),
-            _totals(*samples),
-            _side_by_side(*samples, devices),
-            _shown(*samples, devices, has_verdict=has_verdict),
+            totals(*samples),
+            side_by_side(*samples, devices),
+            show(*samples, devices, has_verdict=has_verdict),
         ],
         how="horizontal",
     )
@@ -379,7 +383,7 @@ def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
     sized = ["a_bytes", "b_bytes"] if "a_bytes" in table.columns else []
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
-        *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *_SHOWN,
+        *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
         "only_in", *TOTALS, *OUTSIDE, *COUNTS,
     )  # fmt: skip
 
@@ -410,18 +414,6 @@ def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
-def _matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
-    """Return lengths: a row per group, a column per step."""
-    numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
-    iterations = numbers.to_frame().with_row_index("column")
-    sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
-    placed = values.join(rows, on=columns, nulls_equal=True).join(
-        iterations, on="iteration", nulls_equal=True
-    )
-    sample[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["length_ns"].to_numpy()
-    return sample
-
-
 def _numbers(run: Measured, side: str) -> pl.DataFrame:
     """Return each group's numbers per step, and those of what lies outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
@@ -435,54 +427,6 @@ def _numbers(run: Measured, side: str) -> pl.DataFrame:
         count.filter(~is_step).sum().alias(f"{side}_outside_count"),
         pl.lit(value=True).alias(f"in_{side}"),
         *([of_bytes] if "bytes" in run.values.columns else []),
-    )
-
-
-def _totals(a: Numbers, b: Numbers) -> pl.DataFrame:
-    return pl.DataFrame(
-        {"a_total_ns": a.sum(axis=1), "b_total_ns": b.sum(axis=1)},
-        schema=dict.fromkeys(TOTALS, pl.Int64),
-    )
-
-
-def _side_by_side(a: Numbers, b: Numbers, devices: tuple[Counts, Counts]) -> pl.DataFrame:
-    means = {
-        name: sample.sum(axis=1) / (sample.shape[1] * number)
-        for name, sample, number in zip(("a_ns", "b_ns"), (a, b), devices, strict=True)
-    }
-    return pl.DataFrame(means, schema=dict.fromkeys(means, pl.Float64)).with_columns(
-        delta_ns=pl.col("b_ns") - pl.col("a_ns"),
-        ratio=pl.when(pl.col("a_ns") != 0).then(pl.col("b_ns") / pl.col("a_ns")),
-    )
-
-
-def _shown(
-    a: Numbers, b: Numbers, devices: tuple[Counts, Counts], *, has_verdict: bool
-) -> pl.DataFrame:
-    """Return the interval of the difference, its p value, and what may be concluded."""
-    if min(a.shape[1], b.shape[1]) < ENOUGH:
-        nothing = {name: [None] * len(a) for name in _SHOWN[:3]}
-        table = pl.DataFrame(nothing, schema=dict.fromkeys(nothing, pl.Float64))
-        verdict = pl.lit(NOT_ENOUGH)
-    else:
-        # Whole numbers of a common scale: means are over devices too.
-        found = differences(a * devices[1][:, np.newaxis], b * devices[0][:, np.newaxis])
-        scale = devices[0] * devices[1]
-        table = pl.DataFrame(
-            {
-                "low_ns": found.low / scale,
-                "high_ns": found.high / scale,
-                "p_value": found.p_value,
-            }
-        )
-        is_known = pl.col("p_value") <= 1 - LEVEL + 1e-12
-        verdict = (
-            pl.when(is_known & (pl.col("low_ns") > 0)).then(pl.lit(SLOWER))
-            .when(is_known & (pl.col("high_ns") < 0)).then(pl.lit(FASTER))
-            .otherwise(pl.lit(NOT_SHOWN))
-        )  # fmt: skip
-    return table.with_columns(
-        verdict=pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
     )
 
 
@@ -505,42 +449,3 @@ def _memory_table(a: Trace, b: Trace, names: tuple[str, str]) -> pl.DataFrame:
         )
         .sort("device")
     )  # fmt: skip
-
-
-# -- what the change of the step time is made of -----------------------------------------------
-
-
-def _contributions(
-    a: Measured, b: Measured, *, has_verdict: bool
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
-    samples = (_matrix(a, a.parts, rows, ["part"]), _matrix(b, b.parts, rows, ["part"]))
-    steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
-    ran_on = (max(1, a.devices), max(1, b.devices))
-    of_step = tuple(np.full(1, number) for number in ran_on)
-    step = pl.concat(
-        [
-            _side_by_side(steps[0], steps[1], (of_step[0], of_step[1])),
-            _shown(steps[0], steps[1], (of_step[0], of_step[1]), has_verdict=has_verdict),
-        ],
-        how="horizontal",
-    ).row(0, named=True)
-    for side, sample, number in zip("ab", steps, ran_on, strict=True):
-        step[f"{side}_median_ns"] = float(np.median(sample)) / number
-        step[f"{side}_total_ns"] = int(sample.sum())
-        some = sample.shape[1] > 1
-        step[f"{side}_sd_ns"] = float(sample.std(ddof=1)) / number if some else None
-    devices = tuple(np.full(rows.height, number) for number in ran_on)
-    change = step["delta_ns"]
-    table = pl.concat(
-        [
-            rows.select("part"),
-            _totals(*samples),
-            _side_by_side(*samples, (devices[0], devices[1])).drop("ratio"),
-            _shown(*samples, (devices[0], devices[1]), has_verdict=has_verdict),
-        ],
-        how="horizontal",
-    )
-    share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
-    first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
-    return table.select(*first, share.alias("share"), *_SHOWN), step

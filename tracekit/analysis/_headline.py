@@ -49,6 +49,8 @@ def _change(step: Mapping[str, Any]) -> str:
 def _standing(step: Mapping[str, Any]) -> str:
     if step["verdict"] is None:
         return "no verdict"
+    if step.get("reason"):
+        return f"unknown: {step['reason']}"
     told = _SHOWN.get(step["verdict"], "not shown")
     if step["low_ns"] is None:
         return told

@@ -39,6 +39,7 @@ VERDICT_COLOURS = {
     "slower": "#D55E00",
     "no difference shown": "#999999",
     "not enough iterations": "#E4E8EC",
+    "unknown": "#F0E442",
 }
 """Colour of what a comparison found."""
 
