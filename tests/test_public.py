@@ -27,14 +27,14 @@ PUBLIC = {
     """,
     "tracekit.analysis": """
         COMPONENTS JOBS MEDIA WAITING BatchScope Bubbles Buckets Comparison Hardware
-        Measure ScalingMode ScalingTime Traffic align aligned api_by_run api_calls
-        basis_of batch_label before_and_after breakdown bubble_theory bubbles_of_run
-        capabilities check_limit clock_evidence collective_calls collectives
-        communicators compare confusion data_stalls differential_stalls distribution
-        epoch_bytes epoch_time features gains hardware_names identify idle idle_ranges
-        images_per_step iterations_per_epoch job_features jobs_frame largest_batch
-        latency latency_speedup links load_hardware measured_against memory_extra
-        memory_growth memory_use message_histogram overhead overhead_matrix
+        Measure Metric ScalingMode ScalingTime Traffic align aligned api_by_run
+        api_calls basis_of batch_label before_and_after breakdown bubble_theory
+        bubbles_of_run capabilities check_limit clock_evidence collective_calls
+        collectives communicators compare confusion data_stalls differential_stalls
+        distribution epoch_bytes epoch_time features gains hardware_names identify idle
+        idle_ranges images_per_step iterations_per_epoch job_features jobs_frame
+        largest_batch latency latency_speedup links load_hardware measured_against
+        memory_extra memory_growth memory_use message_histogram overhead overhead_matrix
         pipeline_bubbles pointer_queries profiler_overhead project_architectures
         projected_ranges query range_paths read_jobs read_memory_table read_times
         scaling staging stalls_of_run step_times study study_row study_stages summarise

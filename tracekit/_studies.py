@@ -17,7 +17,7 @@ from tracekit.store import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import BatchScope, Comparison, ScalingMode, ScalingTime
+    from tracekit.analysis import BatchScope, Comparison, Metric, ScalingMode, ScalingTime
     from tracekit.model import Answer
 
 Reference = StrPath | runs.Run
@@ -35,6 +35,8 @@ def compare(
     match_names: bool = False,
     topology: StrPath | None = None,
     anyway: bool = False,
+    metric: Metric = "mean",
+    least: float | None = None,
 ) -> Comparison:
     """Compare two runs, step by step; see `tracekit.analysis.compare`.
 
@@ -52,6 +54,10 @@ def compare(
         By link: the machine, as for `Run.traffic`.
     anyway
         Whether runs that are not comparable get verdicts too.
+    metric
+        Whether the step is judged by its ``mean`` or its ``median``.
+    least
+        The least change of the step that matters, in percent.
     """
     from tracekit.analysis import compare as compare_traces
     from tracekit.present import FACE
@@ -68,6 +74,8 @@ def compare(
         traffic=moved,
         labels=(a.labels, b.labels),
         anyway=anyway,
+        metric=metric,
+        least=least,
     )
     warned = [f"{run.name}: {text}" for run in (a, b) for text in run.warnings]
     return replace(

@@ -85,8 +85,11 @@ def test_stages_side_by_side() -> None:
     assert -54 < low < -50 < high < -46
     assert found.meta["a_iterations"] == found.meta["b_iterations"] == 6
     assert found.meta["not_comparable"] == []
+    # The last step ends with its last op.
     assert found.meta["notes"] == [
-        "lag-1 correlation of steps: +0.40 in A, +0.40 in B; fewer than 20 steps hardly show one"
+        "step 5 of A: 0.53 times the median",
+        "step 5 of B: 0.48 times the median",
+        "lag-1 correlation of steps: +0.40 in A, +0.40 in B; fewer than 20 steps hardly show one",
     ]
     assert "Welch" in found.meta["method"]
 
@@ -578,7 +581,7 @@ def test_steps_that_take_turns_show_more() -> None:
     found = compare(_steps_of(*turns), _steps_of(*more))
     assert found.meta["step"]["verdict"] == "slower"
     assert found.meta["step"]["a_effective"] == pytest.approx(40 * 1.85 / 0.15)
-    assert "(40 steps worth 493 independent ones)" in found.meta["notes"][0]
+    assert "(40 steps worth 493 independent ones)" in found.meta["notes"][-1]
     # The same lengths in an order without turns, as a check: half as many again are in no order.
     mixed = [turns[n * 17 % 40 // 2 * 2 + (n * n % 7) % 2] for n in range(40)]
     apart = compare(_steps_of(*mixed), _steps_of(*(length + 400 for length in mixed)))
@@ -595,6 +598,35 @@ def test_two_kinds_of_steps_in_long_blocks_show_nothing() -> None:
     same = compare(_steps_of(*blocks), _steps_of(*blocks))
     assert same.meta["step"]["verdict"] == "no difference shown"
     assert same.meta["step"]["reason"] is None
+
+
+def test_a_small_gain_that_one_outlier_hides() -> None:
+    """40 steps that are 1 % quicker, but for the first one, which takes ten times as long."""
+    before = [100_000 + n * n * 13 % 101 for n in range(40)]
+    after = [length - 1000 for length in before]
+    after[0] *= 10
+    a, b = _steps_of(*before), _steps_of(*after)
+    found = compare(a, b, metric="median", least=0.5)
+    step = found.meta["step"]
+    assert step["delta_ns"] > 0 > step["shift_ns"]
+    assert step["verdict"] == "no difference shown"
+    assert step["shift_verdict"] == "faster"
+    assert step["shift_ns"] == pytest.approx(-1000, abs=25)
+    assert "the other way than the mean; by median: faster (least 0.5 %)" in found.meta["headline"]
+    assert compare(a, b, least=0.5).meta["judged"] == {
+        "metric": "mean", "least_percent": 0.5, "verdict": "unknown",
+        "sentence": "by mean: unknown (least 0.5 %)",
+    }  # fmt: skip
+    assert found.meta["notes"][0] == (
+        "step 0 of B: 10 times the median, probably warm-up; --skip 1"
+    )
+    # Without it, both say the same.
+    warm = compare(a, b, skip=1)
+    assert warm.meta["step"]["verdict"] == warm.meta["step"]["shift_verdict"] == "faster"
+    assert not any("warm-up" in note for note in warm.meta["notes"])
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(UsageError, match="no least change"):
+            compare(a, b, least=wrong)
 
 
 def test_what_one_run_lacks_is_told_even_if_it_drifts() -> None:

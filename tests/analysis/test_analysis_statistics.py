@@ -196,7 +196,7 @@ def test_correlated_steps_are_seldom_told_to_differ() -> None:
 
 
 def test_modes_that_persist_count_where_the_runs_have_lengths_in_common() -> None:
-    """26 quick steps and 3 slow ones near the end, against ones that are longer than all, or not."""
+    """26 quick steps and 3 slow ones near the end, against ones that are longer than all or not."""
     modes = [100 + n * 3 % 7 + (50 if n in (25, 26, 28) else 0) for n in range(29)]
     near, far = ([base + n * 5 % 7 for n in range(29)] for base in (120, 200))
     found = differences(_array([modes, modes]), _array([near, far]))

@@ -81,6 +81,15 @@ def test_a_limit_for_ci(stored: Path) -> None:
     assert "4 GPUs in ddp, 2 GPUs in p2p_2gpu_start_end" in refused.stderr
 
 
+def test_what_the_step_is_judged_by(stored: Path) -> None:
+    found = document("compare", "ddp", "ddp", "--metric", "median", "--least", "1%")["meta"]
+    assert found["judged"]["sentence"] == "by median: same within 1 %"
+    assert found["headline"].endswith("by median: same within 1 %")
+    wrong = tracekit("compare", "ddp", "ddp", "--metric", "median", "--fail-above", "1%")
+    assert wrong.exit_code == 2
+    assert "--fail-above judges means" in wrong.stderr
+
+
 @pytest.mark.slow
 def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     """One GPU updates the weights while the others wait: steps begin every 100.01 ms."""

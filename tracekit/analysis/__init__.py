@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis._features import capabilities, features
     from tracekit.analysis._hardware import Hardware, hardware_names, load_hardware
+    from tracekit.analysis._headline import Metric
     from tracekit.analysis._idle import idle_ranges
     from tracekit.analysis._idle_time import idle
     from tracekit.analysis._inclusive import projected_ranges
@@ -84,6 +85,7 @@ _HOMES = {
     "JOBS": "tracekit.analysis._jobs",
     "MEDIA": "tracekit.analysis._jobs",
     "Measure": "tracekit.analysis._latency",
+    "Metric": "tracekit.analysis._headline",
     "ScalingMode": "tracekit.analysis._scaling",
     "ScalingTime": "tracekit.analysis._scaling",
     "Traffic": "tracekit.analysis._traffic",
@@ -168,6 +170,7 @@ __all__ = [
     "Comparison",
     "Hardware",
     "Measure",
+    "Metric",
     "ScalingMode",
     "ScalingTime",
     "Traffic",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._comparability import comparability, empty_steps, has_iterations
-from tracekit.analysis._headline import headline, length_text
+from tracekit.analysis._headline import Metric, headline, judged, length_text
 from tracekit.analysis._idle import idle_ranges
 from tracekit.analysis._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._outliers import step_notes
 from tracekit.analysis._per_iteration import (
     Measured,
     parse_compare_keys,
@@ -81,6 +83,8 @@ def compare(
     traffic: tuple[Traffic, Traffic] | None = None,
     labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
     anyway: bool = False,
+    metric: Metric = "mean",
+    least: float | None = None,
 ) -> Comparison:
     """Compare two runs, step by step.
 
@@ -118,6 +122,12 @@ def compare(
         Labels of each run; different networks, batches or numbers of GPUs are not comparable.
     anyway
         Whether runs that are not comparable get verdicts too.
+    metric
+        What the step is judged by in the headline: its ``mean``, or its ``median``: the median
+        of the differences of all pairs of steps, which few long steps do not move.
+    least
+        The least change of the step that matters, in percent: the headline says whether the step
+        is faster or slower by more, the same within it, or that this is unknown.
 
     Returns
     -------
@@ -154,7 +164,9 @@ def compare(
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
     few long steps move means and widen intervals, but no median; ``a_autocorrelation,
     b_autocorrelation``, of each step with the next one, ``a_effective, b_effective``, how many
-    independent steps they are worth, and ``reason``, why nothing is known of it),
+    independent steps they are worth, ``reason``, why nothing is known of it, and ``shift_ns,
+    shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
+    ``judged`` (by which metric and least change the headline judges, and what it found),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
 
@@ -174,10 +186,12 @@ def compare(
         a, b = with_names_alike(a, b)
     if "range" in keys:
         a, b = with_one_tree([a, b])
+    if least is not None and not (math.isfinite(least) and least > 0):
+        raise UsageError(f"{least} % is no least change", "give more than 0")
     measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
-    parts, step = contributions(*measured, has_verdict=has_verdict)
+    parts, step, steps = contributions(*measured, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
@@ -187,7 +201,7 @@ def compare(
     if keys == ("step",):
         table = parts
     meta = {
-        "headline": headline(parts, step, reasons),
+        "headline": headline(parts, step, reasons, metric=metric, least=least),
         "names": list(names),
         "by": list(keys),
         "skip": skip,
@@ -197,11 +211,19 @@ def compare(
         "b_devices": measured[1].devices,
         "per": _per(keys, is_host=not has_ops(a)),
         "step": step,
+        "judged": judged(step, metric, least),
         "not_comparable": reasons,
         "notes": [
             *_verdicts((a, b), names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys, skip),
+            *step_notes(
+                [
+                    (each, run.iterations, max(1, run.devices))
+                    for each, run in zip(steps, measured, strict=True)
+                ],
+                skip,
+            ),
             *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
             *_outside(table),
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -16,7 +16,17 @@ _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
 
 
-def headline(contributions: pl.DataFrame, step: Mapping[str, Any], reasons: Sequence[str]) -> str:
+Metric = Literal["mean", "median"]
+
+
+def headline(
+    contributions: pl.DataFrame,
+    step: Mapping[str, Any],
+    reasons: Sequence[str],
+    *,
+    metric: Metric = "mean",
+    least: float | None = None,
+) -> str:
     """Say how much the step changed, whether that is shown, and which part carries it.
 
     Parameters
@@ -25,8 +35,13 @@ def headline(contributions: pl.DataFrame, step: Mapping[str, Any], reasons: Sequ
         Of a comparison.
     reasons
         Why the runs are not comparable.
+    metric, least
+        What the step is judged by.
     """
     parts = [_change(step), *([_standing(step)] if step["delta_ns"] else [])]
+    parts += _typical(step)
+    if metric != "mean" or least is not None:
+        parts.append(judged(step, metric, least)["sentence"])
     carried = _carried(contributions, step["delta_ns"])
     if carried:
         parts.append(carried)
@@ -55,6 +70,47 @@ def _standing(step: Mapping[str, Any]) -> str:
     if step["low_ns"] is None:
         return told
     return f"{told}, 95 % interval {_signed(step['low_ns'])} to {_signed(step['high_ns'])}"
+
+
+def _typical(step: Mapping[str, Any]) -> list[str]:
+    """Say how a typical step changed, where that is more than nothing is known of."""
+    if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
+        return []
+    ends = f"{_signed(step['shift_low_ns'])} to {_signed(step['shift_high_ns'])}"
+    told = f"typical step {_signed(step['shift_ns'])} ({ends})"
+    if step["shift_ns"] * step["delta_ns"] < 0:
+        told += ", the other way than the mean"
+    return [told]
+
+
+def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict[str, Any]:
+    """Judge the change of the step by its mean or its median, and by the least one that matters.
+
+    Returns
+    -------
+    ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
+    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, ``same`` where all of
+    it is within, else ``unknown``; without interval as without a least change.
+    """
+    prefix = "" if metric == "mean" else "shift_"
+    verdict, ends = step[f"{prefix}verdict"], (step[f"{prefix}low_ns"], step[f"{prefix}high_ns"])
+    base = step["a_ns" if metric == "mean" else "a_median_ns"]
+    if least is not None and verdict is not None and None not in ends:
+        verdict = _against(ends, base * least / 100)
+    told = verdict or "no verdict"
+    if least is not None:
+        told = f"same within {least:g} %" if verdict == "same" else f"{told} (least {least:g} %)"
+    found = {"metric": metric, "least_percent": least, "verdict": verdict}
+    return {**found, "sentence": f"by {metric}: {told}"}
+
+
+def _against(ends: tuple[float, float], least: float) -> str:
+    low, high = ends
+    if low > least:
+        return "slower"
+    if high < -least:
+        return "faster"
+    return "same" if -least < low and high < least else "unknown"
 
 
 def _carried(contributions: pl.DataFrame, change: float) -> str | None:

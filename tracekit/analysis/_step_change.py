@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis._dependence import ENOUGH, SURE, Dependence, Numbers, dependence
 from tracekit.analysis._per_iteration import PARTS, Measured
+from tracekit.analysis._shift import shift
 from tracekit.analysis._statistics import LEVEL, differences
 
 FASTER, SLOWER = "faster", "slower"
@@ -97,7 +98,8 @@ def show(
 
 def contributions(
     a: Measured, b: Measured, *, has_verdict: bool
-) -> tuple[pl.DataFrame, dict[str, Any]]:
+) -> tuple[pl.DataFrame, dict[str, Any], tuple[Numbers, Numbers]]:
+    """Return what the change of the step is made of, the change, and the steps of both runs."""
     rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
@@ -118,6 +120,7 @@ def contributions(
         step.update(_dependence(side, sample))
     is_unknown = step["p_value"] is None and min(each.shape[1] for each in steps) >= ENOUGH
     step["reason"] = _reason(*steps) if is_unknown else None
+    step.update(_typical(steps[0][0], steps[1][0], ran_on, has_verdict=has_verdict))
     devices = tuple(np.full(rows.height, number) for number in ran_on)
     change = step["delta_ns"]
     table = pl.concat(
@@ -131,7 +134,28 @@ def contributions(
     )
     share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
     first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
-    return table.select(*first, share.alias("share"), *VERDICT), step
+    return table.select(*first, share.alias("share"), *VERDICT), step, (steps[0][0], steps[1][0])
+
+
+def _typical(
+    a: Numbers, b: Numbers, devices: tuple[int, int], *, has_verdict: bool
+) -> dict[str, Any]:
+    """Return by how much a typical step differs, and what is shown of that."""
+    found = shift(a * devices[1], b * devices[0])
+    scale = devices[0] * devices[1]
+    low, high = (end / scale for end in found.interval) if found.interval else (None, None)
+    return {
+        "shift_ns": found.value / scale,
+        "shift_low_ns": low,
+        "shift_high_ns": high,
+        "shift_verdict": _typical_verdict(low, high, min(len(a), len(b))) if has_verdict else None,
+    }
+
+
+def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
+    if low is None or high is None:
+        return NOT_ENOUGH if steps < ENOUGH else UNKNOWN
+    return SLOWER if low > 0 else FASTER if high < 0 else NOT_SHOWN
 
 
 def _dependence(side: str, steps: Numbers) -> dict[str, float | None]:

@@ -30,6 +30,13 @@ KEYS = (
 """What runs can be compared by; `step` is what the change of the step time is made of."""
 
 
+class Metric(StrEnum):
+    """What the step is judged by."""
+
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
 class Unknown(StrEnum):
     """What becomes of a limit of which it cannot be told whether it is kept."""
 
@@ -49,6 +56,7 @@ def _run(what: str) -> Any:
     "tracekit compare before after",
     "tracekit compare before.sqlite after.sqlite --by kernel --changes changes.html",
     "tracekit compare before after --by step --fail-above 5%",
+    "tracekit compare before after --metric median --least 1%",
     figures={
         "figure": "Draw both breakdowns and the change of the step",
         "changes": "Draw the largest changes, with their intervals",
@@ -82,6 +90,19 @@ def compare(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Give verdicts on runs that are not comparable too.")
     ] = False,
+    metric: Annotated[
+        Metric,
+        typer.Option("--metric", help="Judge the step by its mean, or its median (by shift)."),
+    ] = Metric.MEAN,
+    least: Annotated[
+        str | None,
+        typer.Option(
+            "--least",
+            metavar="PERCENT",
+            help="Least change of the step that matters: say whether it is faster or slower by "
+            "more, the same within it, or unknown.",
+        ),
+    ] = None,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -94,11 +115,14 @@ def compare(
     are said.
     """
     import tracekit
+    from tracekit.errors import UsageError
 
+    if fail_above is not None and metric is Metric.MEDIAN:
+        raise UsageError("--fail-above judges means, not medians", "leave out --metric median")
     first, second = (open_run(each, store, rules, iteration) for each in (a, b))
     found = tracekit.compare(
         first, second, split_keys(by), skip=skip, match_names=match_names, topology=topology,
-        anyway=anyway,
+        anyway=anyway, metric=metric.value, least=None if least is None else parse_percent(least),
     )  # fmt: skip
     code = 0 if fail_above is None else _judge(found, fail_above, unknown, anyway=anyway)
     return Judged(found, code)

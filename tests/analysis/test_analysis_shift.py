@@ -1,0 +1,161 @@
+"""The change of a typical step, and steps that are unlike the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from tracekit.analysis._headline import judged
+from tracekit.analysis._outliers import outliers, step_notes
+from tracekit.analysis._shift import shift
+
+_STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
+
+
+def _array(steps: list[int]) -> np.ndarray:
+    return np.array(steps, dtype=np.int64)
+
+
+def _calm(base: int, steps: int, apart: int = 7) -> list[int]:
+    """Steps in no order that a correlation would show."""
+    return [base + n * n * apart % 31 for n in range(steps)]
+
+
+def test_by_hand() -> None:
+    """1 2 6 against 4 5 9: differences -2 -1 2 3 3 3 4 7 8, whose median is 3."""
+    found = shift(_array([1, 2, 6]), _array([4, 5, 9]))
+    assert found.value == 3
+    assert found.interval is None  # three steps show nothing
+
+
+@settings(max_examples=30, deadline=None)
+@given(_STEPS, _STEPS)
+def test_runs_that_change_places_mirror(a: list[int], b: list[int]) -> None:
+    there, back = shift(_array(a), _array(b)), shift(_array(b), _array(a))
+    assert there.value == -back.value
+    assert there.value == np.median([y - x for x in a for y in b])
+    if there.interval is None:
+        assert back.interval is None
+    else:
+        assert back.interval == (-there.interval[1], -there.interval[0])
+        assert there.interval[0] <= there.value <= there.interval[1]
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    steps = _array(list(range(40)))  # which as a drift shows nothing of any other run
+    assert shift(steps, steps).interval == (0, 0)
+    assert shift(steps, steps[::-1]).interval is None
+
+
+def test_the_interval_is_that_of_a_test() -> None:
+    """What lies well outside is rejected at 5 %, and what lies well within is not."""
+    random = np.random.default_rng(2)
+    a, b = (np.rint(random.normal(1e4, 300, 30)).astype(np.int64) for _ in range(2))
+    interval = shift(a, b).interval
+    assert interval is not None
+    width = interval[1] - interval[0]
+    for place, is_rejected in ((-0.1, True), (0.1, False), (0.9, False), (1.1, True)):
+        moved = b - (interval[0] + place * width)
+        assert (stats.mannwhitneyu(a, moved).pvalue < 0.05) == is_rejected
+
+
+def test_of_many_steps_some_are_taken() -> None:
+    random = np.random.default_rng(4)
+    a, b = (np.rint(random.normal(mean, 30, 5000)).astype(np.int64) for mean in (1000, 1020))
+    found = shift(a, b)
+    assert found.value == pytest.approx(20, abs=3)
+    assert found.interval is not None
+    assert 0 < found.interval[0] < found.value < found.interval[1] < 40
+
+
+@pytest.mark.parametrize("kind", ["normal", "lognormal", "stalls", "turns"])
+def test_intervals_are_seldom_wrong(kind: str) -> None:
+    random = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(200):
+        a, b = random.normal(100, 2, (2, 30))
+        if kind == "lognormal":
+            a, b = 95 + 5 * random.lognormal(0, 0.5, (2, 30))
+        if kind == "stalls":
+            a, b = (each + 100 * (random.random(30) < 0.05) for each in (a, b))
+        if kind == "turns":
+            a, b = (each + 40 * (np.arange(30) % 2) for each in (a, b))
+        found = shift(*(np.rint(1e4 * each).astype(np.int64) for each in (a, b))).interval
+        wrong += found is not None and not found[0] <= 0 <= found[1]
+    assert wrong / 200 <= 0.08
+
+
+# -- outliers and modes ------------------------------------------------------------------------
+
+
+def test_warm_up_is_named_with_how_to_leave_it_out() -> None:
+    a = [3100, 1500, *_calm(1000, 20)]
+    b = [*_calm(1000, 12), 2400, *_calm(1000, 9)]
+    numbers = [range(2, 24), range(2, 24)]
+    sides = [(_array(each), own, 1) for each, own in zip((a, b), numbers, strict=True)]
+    median = [np.median(each) for each in (a, b)]
+    assert step_notes(sides, skip=2) == [
+        (
+            f"step 2 of A: {3100 / median[0]:.2g} times the median; "
+            f"step 3 of A: {1500 / median[0]:.2g} times the median, probably warm-up; --skip 4"
+        ),
+        f"step 14 of B: {2400 / median[1]:.2g} times the median",
+    ]
+    assert outliers(_array([1000] * 4 + [5000])) == [4]
+    assert outliers(_array([1000] * 9 + [1100])) == []  # a tenth more is no outlier
+    assert outliers(_array([1000] * 5)) == outliers(_array([1, 100, 1])) == []
+
+
+def test_a_short_first_step_is_no_warm_up() -> None:
+    steps = [100, *_calm(1000, 20)]
+    (note,) = step_notes([(_array(steps), range(21), 1), (_array([]), [], 1)], skip=0)
+    assert note == "step 0 of A: 0.099 times the median"
+
+
+def test_many_outliers_are_counted() -> None:
+    steps = _calm(1000, 60)
+    for place in (10, 20, 30, 40, 50):
+        steps[place] = 3000 + 900 * place
+    notes = step_notes([(_array(steps), range(60), 1), (_array([]), [], 1)], skip=0)
+    assert len(notes) == 4
+    assert notes[-1] == "2 more steps of A are outliers"
+
+
+def test_two_kinds_of_steps_are_named_and_are_no_outliers() -> None:
+    steps = [length * (1 if n % 3 else 4) for n, length in enumerate(_calm(2000, 21))]
+    (note,) = step_notes([(_array(steps), range(21), 2), (_array([]), [], 2)], skip=0)
+    quick = sorted(steps)[:14]
+    assert f"14 of {np.median(quick) / 2000:.2f} us and 7 of 4.0" in note
+
+
+# -- what is judged ----------------------------------------------------------------------------
+
+
+def _step(low: float | None, high: float | None, verdict: str | None) -> dict[str, object]:
+    nothing = {"shift_low_ns": None, "shift_high_ns": None, "shift_verdict": "unknown"}
+    ends = {"low_ns": low, "high_ns": high, "verdict": verdict}
+    return {"a_ns": 1000.0, "a_median_ns": 1000.0, **ends, **nothing}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(11, 20, "slower"), (-20, -11, "faster"), (-9, 9, "same"), (-9, 11, "unknown"),
+     (5, 9, "same"), (5, 15, "unknown"), (0, 0, "same")],
+)  # fmt: skip
+def test_a_least_change(low: float, high: float, told: str) -> None:
+    found = judged(_step(low, high, "no difference shown"), "mean", 1.0)
+    assert found["verdict"] == told
+    expected = "same within 1 %" if told == "same" else f"{told} (least 1 %)"
+    assert found["sentence"] == f"by mean: {expected}"
+
+
+def test_what_is_not_known_stays_so() -> None:
+    assert judged(_step(None, None, "not enough iterations"), "mean", 1.0)["verdict"] == (
+        "not enough iterations"
+    )
+    assert judged(_step(1, 2, None), "mean", 1.0)["sentence"] == "by mean: no verdict (least 1 %)"
+    assert judged(_step(1, 2, "slower"), "median", 1.0)["verdict"] == "unknown"
+    assert judged(_step(1, 2, "slower"), "mean", None)["sentence"] == "by mean: slower"
