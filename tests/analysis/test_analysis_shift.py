@@ -131,6 +131,23 @@ def test_two_kinds_of_steps_are_named_and_are_no_outliers() -> None:
     assert f"14 of {np.median(quick) / 2000:.2f} us and 7 of 4.0" in note
 
 
+def test_steps_of_two_kinds_are_compared_kind_by_kind() -> None:
+    """Quick steps are 100 ns longer in B, slow ones 300 ns shorter, whatever their shares are."""
+    a = [length + (5000 if n % 2 else 0) for n, length in enumerate(_calm(2000, 30))]
+    b = [length + (4700 if n % 3 else 100) for n, length in enumerate(_calm(2000, 30))]
+    notes = step_notes([(_array(each), range(30), 1) for each in (a, b)], skip=0)
+    assert len(notes) == 4
+    quick = [_array([length for length in each if length < 4000]) for each in (a, b)]
+    found = shift(*quick)
+    assert found.value == pytest.approx(100, abs=10)
+    assert found.interval is not None
+    low, high = found.interval
+    assert notes[2] == (
+        f"quick steps, B less A: typically +{found.value:.0f} ns (+{low:.0f} ns to +{high:.0f} ns)"
+    )
+    assert notes[3].startswith("slow steps, B less A: typically -")
+
+
 # -- what is judged ----------------------------------------------------------------------------
 
 

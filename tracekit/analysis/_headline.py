@@ -69,15 +69,17 @@ def _standing(step: Mapping[str, Any]) -> str:
     told = _SHOWN.get(step["verdict"], "not shown")
     if step["low_ns"] is None:
         return told
-    return f"{told}, 95 % interval {_signed(step['low_ns'])} to {_signed(step['high_ns'])}"
+    return (
+        f"{told}, 95 % interval {signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
+    )
 
 
 def _typical(step: Mapping[str, Any]) -> list[str]:
     """Say how a typical step changed, where that is more than nothing is known of."""
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return []
-    ends = f"{_signed(step['shift_low_ns'])} to {_signed(step['shift_high_ns'])}"
-    told = f"typical step {_signed(step['shift_ns'])} ({ends})"
+    ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
+    told = f"typical step {signed_length(step['shift_ns'])} ({ends})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         told += ", the other way than the mean"
     return [told]
@@ -120,14 +122,15 @@ def _carried(contributions: pl.DataFrame, change: float) -> str | None:
     same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
     named, known = [], 0.0
     for part, delta in same.select("part", "delta_ns").iter_rows():
-        named.append(f"{_NAMES.get(part, part)} ({_signed(delta)})")
+        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)})")
         known += delta
         if abs(known) >= _MOST * abs(change):
             break
     return f"carried by {' and '.join(named)}"
 
 
-def _signed(value: float) -> str:
+def signed_length(value: float) -> str:
+    """Return a change of a time with its sign."""
     return f"{'-' if value < 0 else '+'}{length_text(abs(value))}"
 
 

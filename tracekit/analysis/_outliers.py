@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis._dependence import ENOUGH, Numbers
-from tracekit.analysis._headline import length_text
+from tracekit.analysis._headline import length_text, signed_length
 from tracekit.analysis._modes import mode_edges
-from tracekit.analysis._shift import spread_of
+from tracekit.analysis._shift import Shift, shift, spread_of
 
 _SPREADS = 5.0
 _LEAST = 0.2
@@ -42,11 +42,12 @@ def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]], skip: int) -
     skip
         How many steps were left out at the beginning.
     """
-    return [
+    notes = [
         note
         for side, (steps, numbers, devices) in zip("AB", sides, strict=True)
         for note in (*_outlier_notes(side, steps, numbers, skip), *_modes(side, steps, devices))
     ]
+    return [*notes, *_mode_by_mode([(steps, devices) for steps, _, devices in sides])]
 
 
 def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int) -> list[str]:
@@ -65,9 +66,31 @@ def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int)
 
 
 def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
-    edge = mode_edges(steps[np.newaxis, :])[0] if len(steps) >= ENOUGH else np.nan
-    if np.isnan(edge):
-        return []
-    parts = [steps[steps < edge], steps[steps > edge]]
+    parts = _parted(steps)
     told = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
-    return [f"steps of {side} are of two kinds: {' and '.join(told)} (medians)"]
+    return [f"steps of {side} are of two kinds: {' and '.join(told)} (medians)"] if told else []
+
+
+def _parted(steps: Numbers) -> list[Numbers]:
+    """Return the quick steps and the slow ones; nothing where all are of one kind."""
+    edge = mode_edges(steps[np.newaxis, :])[0] if len(steps) else np.nan
+    return [] if np.isnan(edge) else [steps[steps < edge], steps[steps > edge]]
+
+
+def _mode_by_mode(sides: Sequence[tuple[Numbers, int]]) -> list[str]:
+    """Compare quick steps with quick ones and slow ones with slow ones, if both runs have both."""
+    (a, of_a), (b, of_b) = ((_parted(steps), devices) for steps, devices in sides)
+    if not (a and b):
+        return []
+    shifts = [shift(one * of_b, other * of_a) for one, other in zip(a, b, strict=True)]
+    return [
+        f"{kind} steps, B less A: typically {_shift_text(found, of_a * of_b)}"
+        for kind, found in zip(("quick", "slow"), shifts, strict=True)
+    ]
+
+
+def _shift_text(found: Shift, scale: int) -> str:
+    if found.interval is None:
+        return f"{signed_length(found.value / scale)} (interval unknown)"
+    low, high = (signed_length(end / scale) for end in found.interval)
+    return f"{signed_length(found.value / scale)} ({low} to {high})"

@@ -45,8 +45,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         if meta.keys() >= keys:
             lines += word(meta)
             worded |= keys
-    if "not_comparable" in meta:  # its notes say that
-        worded.add("verdicts")
+    if "not_comparable" in meta:  # its notes and its first line say that
+        worded |= {"verdicts", "judged"}
     for key, value in meta.items():
         if key not in worded:
             lines += _WORDED[key](value) if key in _WORDED else [_plain(key, value)]
