@@ -127,6 +127,16 @@ def test_the_gain_is_lost_to_loading(compared: Callable[..., Comparison]) -> Non
     assert "more steps of each would tell" in back.sentence
 
 
+def test_a_typical_step_gains(pair: Pair) -> None:
+    """Four long steps hide from the mean what nearly all steps of mixed precision gain."""
+    found = compare(*pair, metric="median", least=5)
+    step = found.meta["step"]
+    assert step["shift_verdict"] == found.meta["judged"]["verdict"] == "faster"
+    assert step["shift_ns"] / 1e6 == pytest.approx(-31.92, abs=5e-3)
+    assert compare(*pair, least=5).meta["judged"]["verdict"] == "unknown"
+    assert "step 8 of B: 2.3 times the median" in found.meta["notes"]
+
+
 def test_which_kernels_changed(compared: Callable[..., Comparison]) -> None:
     found = compared("kernel").table
     assert found.height == 93
@@ -215,6 +225,21 @@ FIRST_LINES = {
          r"carried by BP \(-38.31 ms\)"),
     ),
 }  # fmt: skip
+
+
+def test_steps_that_take_turns(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
+    """One reading of a file serves two steps: 8 and 232 ms by turns, whose mean is well known."""
+    folder = real_trace("ddp_unet_4xa100_rank0").parent
+    path = _export(folder / "mnist_1xa100_first_optimization", tmp_path)
+    run = attribute(read(path, lambda *_: None), Rules.load())
+    found = compare(run, run)
+    step = found.meta["step"]
+    assert step["a_autocorrelation"] == pytest.approx(-1.0, abs=0.01)
+    assert step["a_effective"] > 10 * found.meta["a_iterations"]
+    assert (
+        "steps of A are of two kinds: 31 of 8.43 ms and 28 of 232.08 ms (medians)"
+        in (found.meta["notes"])
+    )
 
 
 @pytest.mark.parametrize("names", FIRST_LINES, ids="-".join)
