@@ -273,6 +273,19 @@ def test_a_piece_of_input_by_a_loader_does_not_say_why_the_others_are_late() -> 
     assert _causes(b.trace()) == {"late_launch": 100_000 - 990, "launch": 10}
 
 
+def test_between_steps_a_loader_that_ends_the_gap_was_late() -> None:
+    b = _simple()
+    b.iteration(0, 0, 1_000)
+    b.iteration(1, 90_000, 200 * US)
+    _launched(b, 61_000, 61_004, 61_010, 71_000, thread=1, stage="IO")
+    found = _causes(b.trace())
+    assert found == {
+        "input": 60_010, "between_steps": 19_000, "late_launch": 11_000, "launch": 10
+    }  # fmt: skip
+    longest = idle(b.trace(), longest=1).rows.row(0, named=True)
+    assert "until a loader's thread launched" in longest["evidence"]
+
+
 def test_the_longest_gaps_with_their_neighbours() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)

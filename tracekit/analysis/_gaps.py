@@ -39,8 +39,9 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``gap, process`` (that of the later op), ``device, start, end, before, ended_by, after, stage,
-    launch_thread, launch_start, launch_end, ahead``: when the host was last ahead before, which is
-    the end of the call that launched an op which was then queued for longer than `AHEAD_NS`.
+    launch_thread, launch_start, launch_end, ahead, by_loader``. ``ahead`` is when the host was last
+    ahead before: the end of the call that launched an op which was then queued for longer than
+    `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
     ops = trace["ops"].select(_NEEDED).collect().sort(*line, "start", "op")
@@ -58,7 +59,7 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, start, end, before, ended_by, after, ahead`` of ops by line and start."""
+    """Return ``device, start, end, before, ended_by, after, ahead, by_loader`` of ops by line."""
     own = pl.col("stage") != "IO"
     drivers = ops.filter(own)["launch_thread"].drop_nulls().unique()
     of_loader = ~own & ~pl.col("launch_thread").is_in(drivers.implode()).fill_null(value=True)
@@ -71,13 +72,14 @@ def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.Da
         after=pl.coalesce(main, "op"),
         since=furthest.shift().over(line),
         before=pl.when(reaches).then("op").forward_fill().shift().over(line),
+        by_loader=of_loader,
         ahead=lead.forward_fill().shift().over(line),
         last=pl.when(reaches).then("op").forward_fill().over(line),
     )
     inside = ordered.filter(pl.col("start") > pl.col("since"))
-    columns = ["device", "start", "end", "before", "ended_by", "after", "ahead"]
+    columns = ["device", "start", "end", "before", "ended_by", "after", "ahead", "by_loader"]
     between = inside.select(
-        "device", "before", "after", "ahead", start="since", end="start", ended_by="op"
+        "device", "before", "after", "ahead", "by_loader", start="since", end="start", ended_by="op"
     ).select(columns)
     until = windows.group_by(line).agg(until=pl.col("end").max())
     ends = ordered.group_by(line).agg(pl.col("end").max(), before=pl.col("last").last())
@@ -93,6 +95,7 @@ def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.Da
             ended_by=nothing,
             after=nothing,
             ahead=pl.lit(None, pl.Int64),
+            by_loader=pl.lit(value=False),
         )
         .select(columns)
     )

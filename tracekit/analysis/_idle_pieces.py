@@ -85,7 +85,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
     known = gaps.filter(pl.col("launch_start").is_not_null())
-    columns = ["gap", "pair", "process", "device"]
+    columns = ["gap", "pair", "process", "device", "by_loader"]
     edges = {"host": (start, begun), "call": (begun, done), "queued": (done, end)}
     phases = [
         known.select(*columns, start=first, end=last, phase=pl.lit(phase))
@@ -118,9 +118,7 @@ def _by_host(
     pieces = pieces.join(stepping, on="process", how="left", maintain_order="left")
     named = pieces.select(
         *phases.columns, cause=_cause(),
-        detail=pl.coalesce(
-            "profiler", "allocation", "waiting", "loading", "collective", "message"
-        ),
+        detail=_detail(),
     )  # fmt: skip
     later = phases.filter(~of_host).with_columns(
         cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
@@ -128,6 +126,15 @@ def _by_host(
         detail=pl.lit(None, pl.String),
     )  # fmt: skip
     return pl.concat([named, later]).sort("gap", "start")
+
+
+def _detail() -> pl.Expr:
+    """Return what says so."""
+    loader = pl.when((_cause() == "input") & (pl.col("stage") != "IO").fill_null(value=True)).then(
+        pl.lit("until a loader's thread launched")
+    )
+    names = ("profiler", "allocation", "waiting", "loading", "collective", "message")
+    return pl.coalesce(*names, loader)
 
 
 def _cause() -> pl.Expr:
@@ -144,6 +151,7 @@ def _cause() -> pl.Expr:
         .when(pl.col("message").is_not_null()).then(pl.lit("behind_stage"))
         .when(pl.col("phase") == "call").then(pl.lit("launch"))
         .when(pl.col("stage") == "IO").then(pl.lit("input"))
+        .when(between & pl.col("by_loader")).then(pl.lit("input"))
         .when(between).then(pl.lit("between_steps"))
         .otherwise(pl.lit("late_launch")).cast(CAUSE)
     )  # fmt: skip
