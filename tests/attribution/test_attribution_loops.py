@@ -49,6 +49,7 @@ def _linked(
     op_rows = pl.DataFrame(
         [(process, 0, correlation) for process, correlation in ops], integers, orient="row"
     )
+    op_rows = op_rows.with_columns(kind=pl.lit("compute"), device=pl.lit(0, pl.Int32))
     call_rows = pl.DataFrame(
         [(process, thread, correlation) for thread, (process, correlation) in calls],
         integers,

@@ -28,11 +28,7 @@ from tracekit.model import Trace
 from tracekit.sources import read
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces" / "simulated"
-PIPELINE = pytest.mark.xfail(
-    reason="copies of activations are taken for gradients, and steps of stages are mixed up"
-)
-THREADS = "with several training threads in a process, a backward thread is given the ranges of \
-one of them, whichever GPU it works for"
+PIPELINE = pytest.mark.xfail(reason="copies of activations are taken for gradients")
 
 
 @cache
@@ -133,7 +129,6 @@ def _agree_about(job: Job, folder: Path) -> None:
     _agree(_trace(path), _truth(path))
 
 
-@pytest.mark.xfail(reason=THREADS)
 def test_backward_threads_belong_to_the_thread_that_drives_their_gpu(tmp_path: Path) -> None:
     job = Job(network="lenet", batch=16, gpus=2, method="p2p", steps=3, evaluate=0)
     _agree_about(job, tmp_path)
@@ -275,9 +270,8 @@ def test_the_same_traces_are_made_again(name: str, tmp_path: Path) -> None:
 def _grid() -> Iterator[Any]:
     for name, job in grid(program="pytorch"):
         yield pytest.param(job, id=f"pytorch-{name}")
-    marks = pytest.mark.xfail(reason=THREADS, strict=False)
     for name, job in grid(program="mxnet"):
-        yield pytest.param(job, id=f"mxnet-{name}", marks=marks if job.gpus > 1 else ())
+        yield pytest.param(job, id=f"mxnet-{name}")
 
 
 @pytest.mark.nightly

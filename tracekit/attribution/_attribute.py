@@ -29,6 +29,7 @@ from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stages import Launch, Stages
+from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
@@ -165,11 +166,19 @@ def _people(
 
 @dataclass(frozen=True)
 class _Steps:
-    """The training threads, the iterations, and when backward passes may run."""
+    """The training threads, the iterations, and when backward passes may run.
 
-    training: pl.DataFrame
+    `of_teams` holds the steps of each team, with the rows of `iterations` that these are.
+    """
+
+    teams: Teams
     iterations: pl.DataFrame
+    of_teams: pl.DataFrame
     windows: pl.DataFrame
+
+    @property
+    def training(self) -> pl.DataFrame:
+        return self.teams.trainers
 
 
 def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Rules) -> _Steps:
@@ -180,9 +189,13 @@ def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Ru
         on="thread",
     )
     training = training_threads(nesting.marks, by_thread.filter(pl.col("launches") > 0))
-    iterations = find_iterations(nesting.skeleton, training, rules)
-    windows = backward_windows(nesting.skeleton, training, iterations)
-    return _Steps(training, iterations.sort("process", "start", maintain_order=True), windows)
+    teams = find_teams(
+        training, nesting.marks, people.table, launches.devices, first=people.processes
+    )
+    skeleton, apart = teams.apart(nesting.skeleton), teams.apart(teams.trainers)
+    steps = find_iterations(skeleton, apart, rules)
+    windows = backward_windows(skeleton, apart, steps)
+    return _Steps(teams, *steps_of_teams(steps, teams), windows)
 
 
 @dataclass(frozen=True)
@@ -213,34 +226,37 @@ def _follow(
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
     """Write ranges and calls; return where calls stand, and the threads that run backward."""
-    processes, threads = people.processes, people.table
+    teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
-    steps = Spans(found.iterations.select("process", "start", "end", number=number), processes)
+    steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
     windows = Spans(
         found.windows.sort("process", "start", maintain_order=True).select(
             "process", "start", "end", number="unit"
         ),
-        processes,
+        teams.count,
     )
-    trainers = np.full(processes, -1)
-    trainers[found.training["process"].to_numpy()] = found.training["thread"].to_numpy()
     follower = Follower(
-        ranges, nesting, calls, launches.launching, steps, windows, trainers,
-        _may_serve(people, found.training), find_labels(ranges, nesting, steps),
+        ranges, nesting, calls, launches.launching, steps, windows, teams,
+        _may_serve(people, found.training), find_labels(ranges, nesting, steps, teams),
     )  # fmt: skip
     contexts = Spool(workspace)
+    # The last one stands for what is in no step.
+    rows_of_steps = np.append(found.of_teams["row"].fill_null(-1).to_numpy(), -1).astype(np.int32)
     for table, chunk, out in follower.chunks():
         if table == "ranges":
             write("ranges", partial(_ranges, ranges, nesting, chunk, out[0]))
         else:
             write("calls", partial(calls.read, chunk))
-            columns = zip(_NO_LAUNCH, out, strict=True)
-            contexts.append(pl.DataFrame(dict(columns)))
+            columns = dict(zip(_NO_LAUNCH, out, strict=True))
+            columns["step"] = rows_of_steps[columns["step"]]
+            contexts.append(pl.DataFrame(columns))
     write("paths", follower.paths)
     counts = zip(("during", "inside", "served"), follower.threads, strict=False)
     served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
     recorded = windows.rows.filter(follower.recorded())
-    autograd = autograd_threads(served, recorded, threads, nesting.marked, found.training)
+    autograd = autograd_threads(
+        served, recorded, teams.apart(people.table), nesting.marked, found.training
+    )
     return _Contexts(contexts, first_numbers(calls)), autograd
 
 

@@ -21,6 +21,7 @@ from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._paths import Labels
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stacks import Stacks
+from tracekit.attribution._teams import Teams
 from tracekit.model import STAGES, PathTree, Stream
 
 _NEVER = np.iinfo(np.int64).min
@@ -37,9 +38,9 @@ class Follower:
     calls, launching
         The calls, and for each chunk which of them launched an op.
     steps, windows
-        Training steps and backward windows.
-    trainers
-        The training thread of each process, or -1.
+        Training steps and backward windows of each team.
+    teams
+        Who trains with whom.
     may_serve
         By thread, whether it may be an autograd thread.
     labels
@@ -54,7 +55,7 @@ class Follower:
         launching: list[Array],
         steps: Spans,
         windows: Spans,
-        trainers: Array,
+        teams: Teams,
         may_serve: Array,
         labels: Labels,
     ) -> None:
@@ -62,22 +63,21 @@ class Follower:
         self._calls, self._launching = calls, launching
         self._loop = compiled(follow, ranges.height + calls.height)
         self._steps = steps.arrays()
-        processes = trainers.size
         self._windows = (
             *windows.arrays(), windows.last(),
             *(np.zeros(windows.rows.height, np.bool_) for _ in range(2)),
-            np.full(processes, _LAST), np.full(processes, -_LAST),
+            np.full(teams.count, _LAST), np.full(teams.count, -_LAST),
         )  # fmt: skip
-        self._trainers = trainers
+        self._teams, self._trainers = teams, teams.trainer_of_each()
         self._labels = labels
         threads = may_serve.size
         self._open, self._staged = Stacks(threads, values=2), Stacks(threads, values=1)
         self._flagged = tuple(np.full(threads, _NEVER) for _ in range(2))
-        self._shared = np.full((trainers.size, len(STAGES), 2), _NEVER)
+        self._shared = np.full((teams.count, len(STAGES), 2), _NEVER)
         self._paths = PathTree()
         counts = (np.zeros(threads, np.int64) for _ in range(3))
         self.threads = (*counts, np.full(threads, -1), may_serve)
-        """By thread: launches between the first and the last backward window of the process, those
+        """By thread: launches between the first and the last backward window of the team, those
         inside windows, the units of these, the last unit, and `may_serve`."""
 
     def recorded(self) -> pl.Series:
@@ -87,8 +87,8 @@ class Follower:
         thread: where it was cut is not known any better.
         """
         first, start, end, *_, fed, used, begun, ended = self._windows
-        process = np.repeat(np.arange(begun.size), np.diff(first))
-        return pl.Series(used | (fed & (start >= begun[process]) & (end <= ended[process])))
+        team = np.repeat(np.arange(begun.size), np.diff(first))
+        return pl.Series(used | (fed & (start >= begun[team]) & (end <= ended[team])))
 
     def chunks(self) -> Iterator[tuple[str, int, Arrays]]:
         """Go through all, and say of each chunk that was passed what was found of its rows.
@@ -151,6 +151,7 @@ class Follower:
             places["flags"],
             names.table["autograd"].gather(ids),
             ids,
+            self._teams.of(rows),
         )
         return tuple(given(column) for column in found), (np.empty(rows.height, np.int32),)
 
@@ -159,16 +160,17 @@ class Follower:
         thread, process, start, end = (given(column) for column in rows)
         launches = given(pl.Series(self._launching[number]))
         # What is known before comes first, for what is found to be put beside it.
-        return (thread, process, start, launches), (thread, start, end, *_found(rows.height))
+        team = given(self._teams.of(rows))
+        return (thread, process, start, launches, team), (thread, start, end, *_found(rows.height))
 
 
 _FOUND = 3
 """How many columns `follow` fills in for calls."""
 _RANGES = (
     np.int64, np.int32, np.int32, np.int64, np.int64, np.bool_, np.int8, np.uint8, np.bool_,
-    np.uint32,
+    np.uint32, np.int32,
 )  # fmt: skip
-_CALLS = (np.int32, np.int32, np.int64, np.bool_)
+_CALLS = (np.int32, np.int32, np.int64, np.bool_, np.int32)
 _NO_RANGES = tuple(given(pl.Series(np.zeros(0, dtype))) for dtype in _RANGES)
 _NO_CALLS = tuple(given(pl.Series(np.zeros(0, dtype))) for dtype in _CALLS)
 

@@ -21,6 +21,7 @@ from tracekit.model import Stream
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
 _NO_ID = -1
+_KERNELS = ("compute", "collective")
 _LONGEST = np.iinfo(np.int64)
 
 
@@ -36,6 +37,8 @@ class Launches:
         Chunk by chunk as the calls come: whether a call launched an op.
     by_thread
         How many ops each thread launched.
+    devices
+        By thread the device that it launched kernels on: -1 for none, -2 for several.
     repeated
         How many calls repeat the key of another one.
     alone
@@ -45,6 +48,7 @@ class Launches:
     calls: Spool
     launching: list[Array]
     by_thread: Array
+    devices: Array
     repeated: int
     alone: int
 
@@ -56,18 +60,19 @@ def link_launches(
     index = _Calls(calls, processes)
     found = Spool(workspace)
     launching = [np.zeros(height, np.bool_) for height in calls.heights]
-    by_thread = np.zeros(threads, np.int64)
+    by_thread, devices = np.zeros(threads, np.int64), np.full(threads, -1)
     alone = 0
     for number in range(len(ops)):
-        keys = _keys(ops.read(number, "process", "correlation"))
+        rows = ops.read(number, "process", "correlation", "kind", "device")
+        keys, kernels = _keys(rows), _devices_of_kernels(rows)
         numbers = np.full(keys[0].size, -1)
         for chunk in index.overlapping(index.span(keys)):
             index.look_up(keys, chunk, numbers)
         for chunk in chunks_of(numbers, index.first):
-            index.count(numbers, chunk, launching[chunk], by_thread)
+            index.count((numbers, kernels), chunk, launching[chunk], (by_thread, devices))
         alone += int((numbers < 0).sum())
         found.append(pl.DataFrame({"call": numbers}))
-    return Launches(found, launching, by_thread, index.repeated, alone)
+    return Launches(found, launching, by_thread, devices, index.repeated, alone)
 
 
 def _keys(frame: pl.DataFrame) -> Arrays:
@@ -75,6 +80,12 @@ def _keys(frame: pl.DataFrame) -> Arrays:
     lacking = frame["correlation"].is_null()
     process = frame["process"].set(lacking, _NO_ID) if lacking.any() else frame["process"]
     return given(process, np.int64), given(frame["correlation"].fill_null(0))
+
+
+def _devices_of_kernels(frame: pl.DataFrame) -> Array:
+    """Return the device of each kernel, -1 for all other ops."""
+    is_kernel = pl.col("kind").cast(pl.String).is_in(_KERNELS)
+    return given(frame.select(pl.when(is_kernel).then("device").fill_null(-1)).to_series())
 
 
 @dataclass(frozen=True)
@@ -140,10 +151,10 @@ class _Calls:
         index = self._of(chunk)
         self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
-    def count(self, found: Array, chunk: int, launching: Array, launches: Array) -> None:
+    def count(self, found: Arrays, chunk: int, launching: Array, by_thread: Arrays) -> None:
         """Note what calls of a chunk have launched."""
         first = int(self.first[chunk])
-        self._count(found, first, self._of(chunk).threads, launching, launches)
+        self._count(found, first, self._of(chunk).threads, launching, by_thread)
 
 
 def first_numbers(stream: Stream) -> Array:

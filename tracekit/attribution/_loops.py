@@ -61,12 +61,12 @@ def put(line: int, end: int, stacks: Arrays) -> int:
 
 
 @inner
-def advance(process: int, now: int, first: Array, begins: Array, at: Array) -> int:
-    """Return the last stretch of a process that has begun; the one before its first if none has."""
-    place: int = at[process]
-    while place + 1 < first[process + 1] and begins[place + 1] <= now:
+def advance(team: int, now: int, first: Array, begins: Array, at: Array) -> int:
+    """Return the last stretch of a team that has begun; the one before its first if none has."""
+    place: int = at[team]
+    while place + 1 < first[team + 1] and begins[place + 1] <= now:
         place += 1
-    at[process] = place
+    at[team] = place
     return place
 
 
@@ -138,24 +138,24 @@ def note_steps(rows: Arrays, steps: Arrays, numbered: Array, seen: Arrays) -> No
     Parameters
     ----------
     rows
-        ``process, start, name`` of ranges, by start.
+        ``team, start, name`` of ranges, by start.
     steps
-        ``first, start, end, number, at``: the steps of process p are the rows from ``first[p]`` to
-        ``first[p + 1]`` of the others; ``at[p]`` is the one that the process has come to.
+        ``first, start, end, number, at``: the steps of team t are the rows from ``first[t]`` to
+        ``first[t + 1]`` of the others; ``at[t]`` is the one that the team has come to.
     numbered
         For each name, whether it holds a number.
     seen
         ``lowest, highest`` number of a step of each name.
     """
-    processes, starts, names = rows
+    teams, starts, names = rows
     first, begins, ends, number, at = steps
     lowest, highest = seen
     for row in range(starts.size):
-        name, process, now = names[row], processes[row], starts[row]
+        name, team, now = names[row], teams[row], starts[row]
         if not numbered[name]:
             continue
-        place = advance(process, now, first, begins, at)
-        if place >= first[process] and now < ends[place] and number[place] >= 0:
+        place = advance(team, now, first, begins, at)
+        if place >= first[team] and now < ends[place] and number[place] >= 0:
             lowest[name] = min(lowest[name], number[place])
             highest[name] = max(highest[name], number[place])
 
@@ -238,26 +238,32 @@ def span(keys: Arrays, least: Array, most: Array) -> None:
 
 
 def count_launches(
-    found: Array, first: int, threads: Array, launching: Array, launches: Array
+    found: Arrays, first: int, threads: Array, launching: Array, by_thread: Arrays
 ) -> None:
     """Mark the calls that launched an op, and count the ops that each thread launched.
 
     Parameters
     ----------
     found
-        The numbers of the calls of ops.
+        The numbers of the calls of ops, and the devices of those that are kernels, else -1.
     first, threads
         The number of the first call of a chunk, and the thread of each.
     launching
         Which of these calls launched an op; updated.
-    launches
-        How many ops each thread launched; updated.
+    by_thread
+        How many ops each thread launched, and the device on which it launched kernels, -1 for none
+        and -2 for several; updated.
     """
-    for row in range(found.size):
-        call = found[row] - first
-        if 0 <= call < threads.size and found[row] >= 0:
+    calls, kernels = found
+    launches, devices = by_thread
+    for row in range(calls.size):
+        call = calls[row] - first
+        if 0 <= call < threads.size and calls[row] >= 0:
+            thread, device = threads[call], kernels[row]
             launching[call] = True
-            launches[threads[call]] += 1
+            launches[thread] += 1
+            if device >= 0 and devices[thread] != device:
+                devices[thread] = device if devices[thread] == -1 else -2
 
 
 def stand(found: Array, first: int, calls: Arrays, out: Arrays) -> None:
@@ -354,7 +360,7 @@ def pass_range(
     row: int, ranges: Arrays, opened: Opened, label: int, paths: Arrays, out: Array
 ) -> int:
     """Open a range, and return whether there was room: `MORE_ROWS` if so."""
-    number, thread, process, start, end, pushes, stage, flags, marks, _ = ranges
+    number, thread, process, start, end, pushes, stage, flags, marks, _, _ = ranges
     pushed, staged, (evaluates, differentiates), shared = opened
     now, on, until, around = start[row], thread[row], end[row], -1
     if 2 * (paths[4][0] + 1) > paths[0].size:
@@ -383,7 +389,7 @@ def pass_range(
 
 
 @inner
-def note_launch(thread: int, process: int, now: int, windows: Arrays, threads: Arrays) -> bool:
+def note_launch(thread: int, team: int, now: int, windows: Arrays, threads: Arrays) -> bool:
     """Count a launch for its thread, and return whether it lies in a backward window.
 
     A window is fed if anything is launched in it, or between the one before and it; and used if a
@@ -391,15 +397,15 @@ def note_launch(thread: int, process: int, now: int, windows: Arrays, threads: A
     """
     first, start, end, unit, at, last, fed, used, begun, ended = windows
     during, inside, served, latest, may_serve = threads
-    begun[process], ended[process] = min(begun[process], now), now
-    window = advance(process, now, first, start, at)
-    lies_inside: bool = window >= first[process] and now < end[window]
+    begun[team], ended[team] = min(begun[team], now), now
+    window = advance(team, now, first, start, at)
+    lies_inside: bool = window >= first[team] and now < end[window]
     if lies_inside:
         fed[window] = True
         used[window] = used[window] or may_serve[thread]
-    elif window + 1 < first[process + 1]:
+    elif window + 1 < first[team + 1]:
         fed[window + 1] = True
-    if window < first[process] or now > last[process]:
+    if window < first[team] or now > last[team]:
         return False
     during[thread] += 1
     if lies_inside:
@@ -432,9 +438,9 @@ def follow(
     position
         The next row of the ranges and of the calls; updated.
     ranges
-        ``number, thread, process, start, end, pushes, stage, flags, marks, name``.
+        ``number, thread, process, start, end, pushes, stage, flags, marks, name, team``.
     calls
-        ``thread, process, start, launches``: what launches nothing is passed over.
+        ``thread, process, start, launches, team``: what launches nothing is passed over.
     done
         Whether no more ranges, and no more calls, follow these.
     opened
@@ -446,17 +452,17 @@ def follow(
         ``first, start, end, number, at`` as for `note_steps`: training steps.
     windows
         The same of backward windows, with the number of their unit, followed by ``last, fed, used,
-        begun, ended``: when the last one of each process ends; what `note_launch` says of each;
-        and the first and the last launch of each process, so far.
+        begun, ended``: when the last one of each team ends; what `note_launch` says of each;
+        and the first and the last launch of each team, so far.
     trainers
-        The training thread of each process, or -1.
+        The training thread of each team, or -1.
     labels
         ``inside, outside``: what a name is called in a path, inside a numbered step and outside.
     paths
         The tree of paths, explained with `path_number`.
     threads
         ``during, inside, served, last, may_serve`` by thread: launches between the first and last
-        backward window of the process, those inside windows, the units of these, the last unit,
+        backward window of the team, those inside windows, the units of these, the last unit,
         and whether it may be an autograd thread.
     out_ranges
         ``path`` of each range.
@@ -468,8 +474,8 @@ def follow(
     -------
     Why it stopped.
     """
-    r_process, r_start, r_name = ranges[2], ranges[3], ranges[9]
-    c_thread, c_process, c_start, c_launches = calls
+    r_start, r_name, r_team = ranges[3], ranges[9], ranges[10]
+    c_thread, c_process, c_start, c_launches, c_team = calls
     s_first, s_start, s_end, s_number, s_at = steps
     o_range, o_step, o_evidence = out_calls
     r, c = position[0], position[1]
@@ -482,9 +488,9 @@ def follow(
             return MORE_ROWS
         takes_range = more_ranges and (not more_calls or r_start[r] <= c_start[c])
         now = r_start[r] if takes_range else c_start[c]
-        process = r_process[r] if takes_range else c_process[c]
-        step = advance(process, now, s_first, s_start, s_at)
-        if step < s_first[process] or now >= s_end[step]:
+        team = r_team[r] if takes_range else c_team[c]
+        step = advance(team, now, s_first, s_start, s_at)
+        if step < s_first[team] or now >= s_end[step]:
             step = -1
         if takes_range:
             label = labels[1][r_name[r]]
@@ -498,16 +504,16 @@ def follow(
             continue
         o_range[c], o_step[c], o_evidence[c] = -1, step, 0
         if c_launches[c]:
-            thread, trainer = c_thread[c], trainers[process]
+            thread, trainer = c_thread[c], trainers[team]
             innermost, stage, flag = open_on(thread, now, opened)
             t_stage, t_flag = stage, flag
             if trainer != thread:
                 _, t_stage, t_flag = (-1, -1, 0) if trainer < 0 else open_on(trainer, now, opened)
-            in_window = note_launch(thread, process, now, windows, threads)
+            in_window = note_launch(thread, team, now, windows, threads)
             o_range[c] = innermost
             o_evidence[c] = (
                 (stage + 1)
-                | open_in(process, now, opened[3]) << 3
+                | open_in(c_process[c], now, opened[3]) << 3
                 | (t_stage + 1) << 6
                 | (flag & 1) << 9
                 | (flag >> 1) << 10

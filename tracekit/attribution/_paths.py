@@ -11,6 +11,7 @@ from tracekit._compiled import compiled, given
 from tracekit.attribution._loops import Arrays, note_steps
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._spans import Spans
+from tracekit.attribution._teams import Teams
 from tracekit.model import Stream
 
 _UNNAMED = pl.lit("(unnamed)")
@@ -40,7 +41,7 @@ class Labels:
         return given(self.inside), given(self.outside)
 
 
-def find_labels(ranges: Stream, nesting: Nesting, steps: Spans) -> Labels:
+def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
     """Tell what ranges are called.
 
     Where a name repeats the number of its step (``data copy in 58`` in ``step 58``) and does so in
@@ -50,7 +51,7 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans) -> Labels:
         base=pl.when(pl.col("base").fill_null("") != "").then("base").otherwise(_UNNAMED)
     )
     numbered = names.select(pl.col("base").str.contains(r"\d")).to_series()
-    lowest, highest = _steps_of_names(ranges, nesting, steps, numbered)
+    lowest, highest = _steps_of_names(ranges, nesting, steps, teams, numbered)
     names = names.with_columns(lowest=lowest, highest=highest)
     templates = [_templates(names, pattern) for pattern in (_LAST_NUMBER, _FIRST_NUMBER)]
     inside = pl.select(pl.coalesce(*templates, names["base"])).to_series()
@@ -66,16 +67,16 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans) -> Labels:
 
 
 def _steps_of_names(
-    ranges: Stream, nesting: Nesting, steps: Spans, numbered: pl.Series
+    ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams, numbered: pl.Series
 ) -> tuple[pl.Series, pl.Series]:
     """Return the lowest and the highest number of a step in which ranges of each name begin."""
     seen = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
     if numbered.any() and steps.rows.height:
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
         for number in range(len(ranges)):
-            rows = ranges.read(number, "process", "start")
+            rows = ranges.read(number, "process", "thread", "start")
             names = nesting.places.read(number, "name_id")["name_id"]
-            columns = (given(rows["process"]), given(rows["start"]), given(names))
+            columns = (given(teams.of(rows)), given(rows["start"]), given(names))
             loop(columns, where, which, seen)
     lowest, highest = (pl.Series(values) for values in seen)
     never = highest < 0

@@ -1,4 +1,4 @@
-"""Stretches of time of processes, as the loops walk through them."""
+"""Stretches of time of teams, as the loops walk through them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from tracekit.attribution._loops import Array, Arrays
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches of time of each process, one after the other.
+    """Stretches of time of each team, one after the other; see `Teams`.
 
     Parameters
     ----------
     rows
-        ``process, start, end, number`` in the order of process and start.
-    processes
-        How many processes there are.
+        ``process, start, end, number`` in the order of process and start, the process standing for
+        the team.
+    teams
+        How many teams there are.
     """
 
     rows: pl.DataFrame
-    processes: int
+    teams: int
 
     def arrays(self) -> Arrays:
         """Return ``first, start, end, number, at`` for the loops, none passed yet."""
         process = self.rows["process"].to_numpy()
-        first = np.searchsorted(process, np.arange(self.processes + 1))
+        first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))
         columns = (given(rows[name]) for name in ("start", "end", "number"))
         return (given(pl.Series(first)), *columns, first[:-1] - 1)
 
     def last(self) -> Array:
-        """Return when the last one of each process ends."""
-        last = np.full(self.processes, np.iinfo(np.int64).min)
+        """Return when the last one of each team ends."""
+        last = np.full(self.teams, np.iinfo(np.int64).min)
         np.maximum.at(last, self.rows["process"].to_numpy(), self.rows["end"].to_numpy())
         return last
