@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from verdict_kinds import KINDS, Draw, Kind
 
-from tracekit.analysis._step_change import show
+from tracekit.analysis.comparison._step_change import show
 
 PAIRS = 400
 STEPS = (20, 30, 40, 60)

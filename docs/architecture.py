@@ -9,6 +9,8 @@ from pathlib import Path
 import networkx as nx
 
 PACKAGE = Path(__file__).resolve().parents[1] / "tracekit"
+EVERYWHERE = "support"
+"""The room that all others may use, which no arrow leads to."""
 FRONT = "tracekit"
 """What stands for the modules beside the rooms that import rooms: the door for Python."""
 
@@ -36,7 +38,7 @@ def imports(package: Path = PACKAGE) -> nx.DiGraph:
         for file in package.rglob("*.py")
         if file.name != "__main__.py"  # which only starts the command line
     }
-    rooms = {file.parent.name for file in package.glob("*/__init__.py")}
+    rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {EVERYWHERE}
     front = {file.stem for file in used if file.parent == package and used[file] & rooms}
     homes = {room: room for room in rooms} | dict.fromkeys((*front, FRONT), FRONT)
     known = nx.DiGraph()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracekit import _ahead
-from tracekit._ahead import ahead
+from tracekit.support import ahead as _ahead
+from tracekit.support.ahead import ahead
 
 
 def _threads() -> list[str]:

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit import _compiled
-from tracekit._compiled import compiled, locate
-from tracekit._compiled import given as given_column
+from tracekit.support import compiled as _compiled
+from tracekit.support.compiled import compiled, locate
+from tracekit.support.compiled import given as given_column
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_traces"
 

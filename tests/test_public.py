@@ -40,6 +40,12 @@ PUBLIC = {
         scaling staging stalls_of_run step_times study study_row study_stages summarise
         sweep_hardware verdict_evidence verdict_meta weighted_means
     """,
+    "tracekit.analysis.clocks": "",
+    "tracekit.analysis.communication": "",
+    "tracekit.analysis.comparison": "",
+    "tracekit.analysis.idle_time": "",
+    "tracekit.analysis.studies": "",
+    "tracekit.support": "",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
     "tracekit.cli": "Judged app command main",
@@ -89,18 +95,7 @@ PUBLIC = {
     """,
 }
 
-EVERYWHERE = {
-    "errors",
-    "_files",
-    "_labels",
-    "_lazily",
-    "_progress",
-    "_resources",
-    "_ahead",
-    "_compiled",
-    "_memory",
-    "_spool",
-}
+EVERYWHERE = {"errors", "support"}
 MAY_IMPORT = {
     "model": set(),
     "machine": {"model"},

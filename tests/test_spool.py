@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from tracekit import _spool
-from tracekit._spool import Spool, Workspace
+from tracekit.support import spool as _spool
+from tracekit.support.spool import Spool, Workspace
 
 
 def _frame(number: int, rows: int = 100) -> pl.DataFrame:

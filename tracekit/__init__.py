@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit._lazily import lazily
+from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit._memories import memory, memory_points

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit._ahead import cores
-from tracekit._progress import Progress, ReportProgress
 from tracekit.errors import InputError, UsageError
 from tracekit.store import (
     Made,
@@ -28,6 +26,8 @@ from tracekit.store import (
     open_executor,
     run_digest,
 )
+from tracekit.support.ahead import cores
+from tracekit.support.progress import Progress, ReportProgress
 
 if TYPE_CHECKING:
     from tracekit.attribution import Rules

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracekit._files import StrPath
 from tracekit._question import Question
 from tracekit._studies import Reference, select_runs
 from tracekit.errors import UsageError
+from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit._files import StrPath
 from tracekit.errors import UsageError
+from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit._run import Run

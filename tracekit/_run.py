@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit import _questions
-from tracekit._files import StrPath
 from tracekit._ingest import OnError, Request, add_run, content_digest
-from tracekit._progress import Progress, ReportProgress
 from tracekit._question import RunQuestion
 from tracekit.errors import MissingDataError, UnknownRunError
 from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, SummaryValue
+from tracekit.support.files import StrPath
+from tracekit.support.progress import Progress, ReportProgress
 
 if TYPE_CHECKING:
     import polars as pl

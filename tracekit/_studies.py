@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tracekit._run as runs
-from tracekit._files import StrPath
 from tracekit._question import Question
 from tracekit._questions import called
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.store import Store
+from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     import polars as pl

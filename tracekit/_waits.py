@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracekit._files import StrPath
 from tracekit._question import Question
 from tracekit._studies import Reference, select_runs
 from tracekit.errors import MissingDataError, UsageError
+from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import aligned, clock_evidence
-from tracekit.analysis._clock_calls import joint_calls
+from tracekit.analysis.clocks._clock_calls import joint_calls
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000

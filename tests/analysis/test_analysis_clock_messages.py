@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tracekit.analysis import clock_evidence
-from tracekit.analysis._clock_messages import Arrivals, arrivals, messages
+from tracekit.analysis.clocks._clock_messages import Arrivals, arrivals, messages
 from tracekit.model import HOST, TABLES, Clock, Trace
 
 Call = dict[str, Any]

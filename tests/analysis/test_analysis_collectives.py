@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._collectives import (
+from tracekit.analysis.communication._collectives import (
     _with_classes,
     collective_calls,
     collectives,

@@ -27,8 +27,8 @@ from tracekit.analysis import (
     memory_use,
     query,
 )
-from tracekit.analysis._comparability import comparability
-from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
+from tracekit.analysis.comparison._comparability import comparability
+from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._epochs import (
+from tracekit.analysis.studies._epochs import (
     BatchScope,
     epoch_bytes,
     epoch_iterations,

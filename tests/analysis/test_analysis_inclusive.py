@@ -280,7 +280,7 @@ def test_loops_give_the_same_when_they_are_compiled(
     training: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = breakdown(training, "range", inclusive=True).rows
-    monkeypatch.setattr("tracekit._compiled.FEW_ROWS", 0)
+    monkeypatch.setattr("tracekit.support.compiled.FEW_ROWS", 0)
     assert breakdown(training, "range", inclusive=True).rows.equals(plain)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._latency import (
+from tracekit.analysis.communication._latency import (
     latency,
     latency_speedup,
     message_histogram,

@@ -204,7 +204,7 @@ def test_a_run_without_passes_has_no_layers() -> None:
 def test_loops_give_the_same_when_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = _training(modules=True).attributed()
     plain = breakdown(trace, "layer").rows
-    monkeypatch.setattr("tracekit._compiled.FEW_ROWS", 0)
+    monkeypatch.setattr("tracekit.support.compiled.FEW_ROWS", 0)
     assert breakdown(trace, "layer").rows.equals(plain)
 
 

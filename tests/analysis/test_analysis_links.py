@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from link_helpers import HERE, machine, on_clocks, table, transfer
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._links import (
+from tracekit.analysis.communication._links import (
     expected_traffic,
     links,
     parse_link_keys,
     placed_share,
     traffic_window,
 )
-from tracekit.analysis._routes import crossings, with_routes
+from tracekit.analysis.communication._routes import crossings, with_routes
 from tracekit.errors import UsageError
 from tracekit.model import TRANSFERS, Trace
 

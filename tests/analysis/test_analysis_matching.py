@@ -10,8 +10,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._matching import match
+from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.model import REPORTS
 
 _SCHEMA = {

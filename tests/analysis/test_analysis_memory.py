@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._memory import (
+from tracekit.analysis.studies._memory_use import (
     largest_batch,
     memory_at,
     memory_extra,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._overhead import overhead, overhead_matrix
-from tracekit.analysis._study import STUDY
+from tracekit.analysis.studies._overhead import overhead, overhead_matrix
+from tracekit.analysis.studies._study import STUDY
 from tracekit.errors import UsageError
 
 SLIDES = {

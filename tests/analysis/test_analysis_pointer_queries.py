@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._pointer_queries import (
+from tracekit.analysis.communication._pointer_queries import (
     pointer_queries,
     staging,
     staging_calls,

@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, range_paths
-from tracekit.analysis._compare import compare
 from tracekit.analysis._query import query
+from tracekit.analysis.comparison._compare import compare
 from tracekit.model import PATH_TEXTS, Trace, combine
 
 NO_CALL = "(no launching call)"

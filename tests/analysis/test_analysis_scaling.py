@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._scaling import scaling
-from tracekit.analysis._study import STUDY
-from tracekit.analysis._times import read_times
+from tracekit.analysis.studies._scaling import scaling
+from tracekit.analysis.studies._study import STUDY
+from tracekit.analysis.studies._times import read_times
 from tracekit.errors import InputError, UsageError
 
 K256 = 256 * 1024

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tracekit.analysis._headline import judged
-from tracekit.analysis._outliers import outliers, step_notes
-from tracekit.analysis._shift import shift
+from tracekit.analysis.comparison._headline import judged
+from tracekit.analysis.comparison._outliers import outliers, step_notes
+from tracekit.analysis.comparison._shift import shift
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
 

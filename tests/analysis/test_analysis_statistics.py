@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tracekit.analysis._dependence import dependence, mean_error
-from tracekit.analysis._modes import NEVER, mode_edges, switches
-from tracekit.analysis._statistics import adjusted, differences, welch
+from tracekit.analysis.comparison._dependence import dependence, mean_error
+from tracekit.analysis.comparison._modes import NEVER, mode_edges, switches
+from tracekit.analysis.comparison._statistics import adjusted, differences, welch
 
 _SAMPLES = st.integers(1, 4).flatmap(
     lambda rows: st.tuples(
@@ -117,7 +117,7 @@ def test_many_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(3)
     a, b = (random.integers(0, 10**9, (7, 20)) for _ in range(2))
     whole = differences(a, b)
-    monkeypatch.setattr("tracekit.analysis._statistics._AT_ONCE", 9_999 * 2)
+    monkeypatch.setattr("tracekit.analysis.comparison._statistics._AT_ONCE", 9_999 * 2)
     parts = differences(a, b)
     assert (whole.low == parts.low).all()
     assert (whole.high == parts.high).all()

@@ -16,7 +16,7 @@ from tracekit.analysis import (
     overhead,
     scaling,
 )
-from tracekit.analysis._study import STUDY, study, study_row, study_stages
+from tracekit.analysis.studies._study import STUDY, study, study_row, study_stages
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 
@@ -462,7 +462,7 @@ def test_a_process_is_counted_by_its_own_steps() -> None:
     ],
 )
 def test_what_a_participant_of_a_collective_sends(collective: str, sent: float | None) -> None:
-    from tracekit.analysis._study import _sent
+    from tracekit.analysis.studies._study import _sent
     from tracekit.model import COLLECTIVE_CALLS
 
     call = {"ranks": 4, "bytes": 4000, "sent_bytes": 70, "collective": collective}
@@ -473,7 +473,7 @@ def test_what_a_participant_of_a_collective_sends(collective: str, sent: float |
 
 
 def test_a_ring_moves_as_much_as_its_edges() -> None:
-    from tracekit.analysis._study import _sent
+    from tracekit.analysis.studies._study import _sent
     from tracekit.machine import shares
 
     for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",

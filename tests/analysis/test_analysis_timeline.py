@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._timeline import covered, merged, split_at, states
+from tracekit.analysis.idle_time._timeline import covered, merged, split_at, states
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 8)), max_size=8

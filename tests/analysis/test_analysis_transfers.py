@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit import _compiled
-from tracekit.analysis._transfers import copy_transfers, traffic_root
+from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
 from tracekit.machine import Link, Machine
 from tracekit.model import TRANSFERS, Trace
+from tracekit.support import compiled as _compiled
 
 FOUND = (
     "op", "second_op", "src_device", "dst_device", "via_device", "bytes", "start", "end",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, compare, idle_ranges, study_row
-from tracekit.analysis._per_iteration import PARTS
+from tracekit.analysis.comparison._per_iteration import PARTS
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit import _compiled
-from tracekit._spool import Workspace
 from tracekit.attribution._attribute import attribute_recording
 from tracekit.model import KEYS, TABLES, Recording, Stream, Trace
+from tracekit.support import compiled as _compiled
+from tracekit.support.spool import Workspace
 
 ATTRIBUTED = ("ops", "calls", "ranges", "paths", "iterations", "verdicts", "opinions")
 THREADS = (0, 1, 2, 10, 11)

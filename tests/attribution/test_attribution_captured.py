@@ -10,10 +10,10 @@ import pytest
 from nsys_builder import NsysBuilder, schema_versions
 from trace_builder import default_rules, training
 
-from tracekit._spool import Workspace
 from tracekit.attribution import attribute, attribute_recording
 from tracekit.model import Trace
 from tracekit.sources import open_report, read
+from tracekit.support.spool import Workspace
 
 SCHEMAS = sorted(schema_versions())
 

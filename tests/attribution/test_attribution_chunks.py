@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, default_rules, paths_of
 
-from tracekit._spool import Workspace
 from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
+from tracekit.support.spool import Workspace
 
 __all__ = ["mode"]
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from trace_builder import default_rules
 from trace_builder import training as as_training
 
-from tracekit import _compiled
-from tracekit._spool import Workspace
 from tracekit.attribution import _launches, attribute
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._launches import Launches, link_launches
 from tracekit.attribution._names import classify_ranges, classify_threads, step_names
 from tracekit.model import Trace
+from tracekit.support import compiled as _compiled
+from tracekit.support.spool import Workspace
 
 __all__ = ["mode"]
 

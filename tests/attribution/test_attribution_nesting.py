@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, stages
 
-from tracekit import _compiled
-from tracekit._spool import Workspace
 from tracekit.attribution import Rules
 from tracekit.attribution._nesting import look_at_ranges
 from tracekit.model import KEYS, Recording, Stream, Trace
+from tracekit.support import compiled as _compiled
+from tracekit.support.spool import Workspace
 
 Range = tuple[int, int, int]
 """Thread, start, end."""

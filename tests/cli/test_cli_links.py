@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_helpers import SAMPLES, TOPOLOGY, tracekit
 
-from tracekit.analysis._links import LINK_KEYS
+from tracekit.analysis.communication._links import LINK_KEYS
 from tracekit.cli._links import KEYS
 from tracekit.cli._options import complete_keys, parse_count
 from tracekit.cli._topology import complete_machine

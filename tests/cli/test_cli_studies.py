@@ -13,7 +13,7 @@ from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 
 import tracekit as tk
 from tracekit._memories import _rows
-from tracekit.analysis._per_iteration import COMPARE_KEYS, PARTS
+from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS
 from tracekit.cli._compare import KEYS
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis._idle_pieces import CAUSES
+from tracekit.analysis.idle_time._pieces import CAUSES
 from tracekit.present._idle_figure import idle_figure
 from tracekit.present._palette import CAUSE_COLOURS
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis._transfers import copy_transfers, traffic_root
+from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
 from tracekit.machine import Link, Machine
 
 RunOf = Callable[[str], tk.Run]

@@ -12,9 +12,8 @@ from kineto_helpers import PID, TID, WORKER, event, kernel, launch, text_of, tra
 from source_helpers import column, rows
 
 import tracekit as tk
-from tracekit._spool import Workspace
 from tracekit.analysis import collective_calls
-from tracekit.analysis._nccl_calls import nccl_calls
+from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import (
     DamagedTraceError,
@@ -28,6 +27,7 @@ from tracekit.sources import read
 from tracekit.sources.kineto import is_kineto
 from tracekit.sources.kineto import read as read_kineto
 from tracekit.sources.kineto._names import short_name
+from tracekit.support.spool import Workspace
 
 GPU = {
     "id": 3, "name": "NVIDIA A100", "totalGlobalMem": 42297524224, "computeMajor": 8,

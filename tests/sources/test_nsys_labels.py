@@ -6,11 +6,11 @@ import pytest
 from nsys_builder import NsysBuilder
 from source_helpers import remarks
 
-from tracekit._labels import MOST, label_fault
-from tracekit._spool import GIB, Workspace
 from tracekit.sources import open_report
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.labels import MOST, label_fault
+from tracekit.support.spool import GIB, Workspace
 
 
 def labels_of(nsys: NsysBuilder) -> tuple[dict[str, str], tuple[str, ...]]:

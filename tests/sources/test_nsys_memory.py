@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from nsys_builder import NsysBuilder
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
-from tracekit._spool import GIB, Workspace
 from tracekit.sources import read
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.spool import GIB, Workspace
 
 MIB = 1 << 20
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"

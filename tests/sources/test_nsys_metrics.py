@@ -8,10 +8,10 @@ import pytest
 from nsys_builder import NsysBuilder
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
-from tracekit._spool import GIB, Workspace
 from tracekit.sources import read
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.spool import GIB, Workspace
 
 GPU = versions_with("GPU_METRICS")
 NIC = versions_with("NET_NIC_METRIC")

@@ -7,11 +7,11 @@ import pytest
 from nsys_builder import global_tid
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
-from tracekit._spool import GIB, Workspace
 from tracekit.errors import MissingDataError
 from tracekit.sources import read
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.spool import GIB, Workspace
 
 MPI = versions_with("MPI_P2P_EVENTS")
 UNSET = 4294967295

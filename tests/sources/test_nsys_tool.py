@@ -15,10 +15,10 @@ import pytest
 from nsys_builder import NsysBuilder, load_schema, schema_versions
 
 import tracekit as tk
-from tracekit._spool import Workspace
 from tracekit.errors import InputError, MissingDataError, UnsupportedTraceError
 from tracekit.sources import _nsys_tool, nsys, open_report, read
 from tracekit.sources._nsys_tool import REPORT_MAGIC, TABLES, VARIABLE, export_report
+from tracekit.support.spool import Workspace
 
 HELP = "--lazy --tables"
 

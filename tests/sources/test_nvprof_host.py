@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from nvprof_builder import END, EPOCH, MARK, PROCESS, START, VERSIONS, NvprofBuilder, object_id
 from source_helpers import column, remarks, rows
 
-from tracekit._spool import Workspace
 from tracekit.model import Trace
 from tracekit.sources import open_report, read
 from tracekit.sources.nvprof import read as read_nvprof
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.spool import Workspace
 
 RANGE = ("start", "end", "name")
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tracekit._spool import Workspace
 from tracekit.model import Stream
 from tracekit.sources import _ordering
 from tracekit.sources._ordering import Ordered
+from tracekit.support.spool import Workspace
 
 SCHEMA = {"start": pl.Int64, "end": pl.Int64, "row": pl.Int64, "name": pl.String, "bytes": pl.Int64}
 

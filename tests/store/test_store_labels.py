@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from store_helpers import add, left_over, tiny
 
-from tracekit._labels import MOST
 from tracekit.errors import UsageError
 from tracekit.store import Made, Store
+from tracekit.support.labels import MOST
 
 
 def made(*labels: dict[str, str], content: str = "aa") -> dict[str, Any]:

@@ -14,13 +14,14 @@ import pytest
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
-from tracekit import _compiled, _spool
 from tracekit.attribution import Rules
 from tracekit.errors import DamagedTraceError, StoreError, TracekitError
 from tracekit.model import TABLES, Stream, Trace, TraceWriter, missing_files
 from tracekit.sources import _ordering
 from tracekit.store._behind import Behind
 from tracekit.store._report import ReportMade, ReportOptions, make_report
+from tracekit.support import compiled as _compiled
+from tracekit.support import spool as _spool
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 NAMES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")

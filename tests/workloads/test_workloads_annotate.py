@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from nvtx_recorder import TICK, Recorder, Span  # noqa: E402
 from trace_builder import TraceBuilder, default_rules, iterations_of, stages  # noqa: E402
 
-from tracekit._labels import label_fault  # noqa: E402
+from tracekit.support.labels import label_fault  # noqa: E402
 from workloads import _annotate  # noqa: E402
 from workloads._annotate import LABEL, layer_name, named_layers, warn_of_lost_ranges  # noqa: E402
 from workloads._loop import MEASURED, train  # noqa: E402

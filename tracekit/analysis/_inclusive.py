@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import compiled, given
 from tracekit.analysis._open_ranges import SUMS, OpenTally, start_end_ranges
 from tracekit.analysis._outside import outside_ranges
 from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
@@ -19,6 +18,7 @@ from tracekit.analysis._range_loops import carry_up, count_twice
 from tracekit.analysis._tallies import Counting, GroupTally, Tally
 from tracekit.analysis._work import Work
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace, union_length
+from tracekit.support.compiled import compiled, given
 
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = np.iinfo(np.int64).max

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._clocks import with_clocks
+from tracekit.analysis.clocks._clocks import with_clocks
 
 _OVERLAP_PERCENT = 95
 """How many of a pair of lanes' collectives have to overlap in time for them to be the same."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._nccl_calls import communicators
+from tracekit.analysis.communication._nccl_calls import communicators
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._clocks import with_clocks
 from tracekit.analysis._step_ends import with_step_ends
+from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:

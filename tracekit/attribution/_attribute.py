@@ -10,10 +10,6 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 import polars as pl
 
-from tracekit._ahead import ahead
-from tracekit._compiled import compiled, given
-from tracekit._progress import Progress
-from tracekit._spool import Spool, Workspace
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
 from tracekit.attribution._clock import early, late, waits
@@ -34,6 +30,10 @@ from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
 from tracekit.model import GRAPH_NODES, Recording, Stream, Trace
+from tracekit.support.ahead import ahead
+from tracekit.support.compiled import compiled, given
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Spool, Workspace
 
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
 """Takes what makes the next rows of a canonical table, to be called once, in this order."""

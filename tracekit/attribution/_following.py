@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import polars as pl
 
-from tracekit._ahead import ahead
-from tracekit._compiled import compiled, given
 from tracekit.attribution._loops import (
     FULL_PATHS,
     FULL_STACK,
@@ -23,6 +21,8 @@ from tracekit.attribution._spans import Spans
 from tracekit.attribution._stacks import Stacks
 from tracekit.attribution._teams import Teams
 from tracekit.model import STAGES, PathTree, Stream
+from tracekit.support.ahead import ahead
+from tracekit.support.compiled import compiled, given
 
 _NEVER = np.iinfo(np.int64).min
 _LAST = np.iinfo(np.int64).max

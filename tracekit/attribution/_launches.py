@@ -13,10 +13,10 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import compiled, given
-from tracekit._spool import Spool, Workspace
 from tracekit.attribution._loops import Array, Arrays, count_launches, index_calls, look_up, span
 from tracekit.model import Stream
+from tracekit.support.compiled import compiled, given
+from tracekit.support.spool import Spool, Workspace
 
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from tracekit._compiled import inner
 from tracekit.model import path_number
+from tracekit.support.compiled import inner
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = tuple[Array, ...]

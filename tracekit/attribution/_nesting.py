@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import compiled, given
-from tracekit._spool import Spool, Workspace
 from tracekit.attribution._loops import (
     APART,
     BEGINS,
@@ -27,6 +25,8 @@ from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
 from tracekit.model import STAGES, Stream
+from tracekit.support.compiled import compiled, given
+from tracekit.support.spool import Spool, Workspace
 
 _PASSES = ("FP", "BP", "WU")
 _STAGE_PLACES = {stage: place for place, stage in enumerate(STAGES)}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import compiled, given
 from tracekit.attribution._loops import Arrays, note_steps
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._teams import Teams
 from tracekit.model import Stream
+from tracekit.support.compiled import compiled, given
 
 _UNNAMED = pl.lit("(unnamed)")
 _LAST_NUMBER = r"^(.*?)(\d+)(\D*)$"

@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from tracekit._resources import schemas
 from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, VERDICTS
+from tracekit.support.resources import schemas
 
 _IGNORED = "-"
 """Stands for the value of a rule that says that a name means nothing."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import given
 from tracekit.attribution._loops import Array, Arrays
+from tracekit.support.compiled import given
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit._compiled import compiled
 from tracekit.attribution._loops import Array, number_distinct
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
+from tracekit.support.compiled import compiled
 
 _CODES = pl.DataFrame(
     {"code": range(len(STAGES) + 1), "stage": [None, *STAGES]},

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tracekit._memory import keep_free_memory
 from tracekit.cli._command import app
+from tracekit.support.allocator import keep_free_memory
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "idle", "compare", "links", "collectives", "latency",

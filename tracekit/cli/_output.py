@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit._files import write_whole
 from tracekit.errors import UsageError
+from tracekit.support.files import write_whole
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -5,7 +5,7 @@ Names are loaded when they are first used: a machine is a graph, which takes tim
 
 from typing import TYPE_CHECKING
 
-from tracekit._lazily import lazily
+from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.machine._check import problems, unknown_bandwidths

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tracekit._resources import schemas
 from tracekit.machine._graph import Link, Machine, number_of
 from tracekit.machine._toml import load_toml, pcie_interface
+from tracekit.support.resources import schemas
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit._compiled import compiled, given, inner
 from tracekit.model._tables import PATHS
+from tracekit.support.compiled import compiled, given, inner
 
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]

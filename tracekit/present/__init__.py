@@ -6,7 +6,7 @@ before.
 
 from typing import TYPE_CHECKING
 
-from tracekit._lazily import lazily
+from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.present._compare_figures import changes_figure, comparison_figure

@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit._files import write_whole
 from tracekit.errors import UsageError
 from tracekit.present._text import cells, printable, shorten, wrap
+from tracekit.support.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

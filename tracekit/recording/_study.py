@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracekit._resources import schemas
 from tracekit.errors import UsageError
 from tracekit.recording._names import file_name
+from tracekit.support.resources import schemas
 
 _VERSION = 1
 _KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}

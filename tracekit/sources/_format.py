@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.model import Recording
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 
 @dataclass(frozen=True)

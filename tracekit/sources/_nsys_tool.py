@@ -18,12 +18,12 @@ from typing import IO
 
 import polars as pl
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import InputError, UnsupportedTraceError
 from tracekit.model import Recording
 from tracekit.sources import nsys
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How ``.nsys-rep`` and ``.qdrep`` files begin."""

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit._spool import Spool, Workspace
 from tracekit.model import PolarsType
+from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
 """Every how many rows a piece remembers the time."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import (
     DamagedTraceError,
     InputError,
@@ -17,6 +15,8 @@ from tracekit.sources._format import Opening
 from tracekit.sources._formats import FORMATS
 from tracekit.sources.columnar import table_files
 from tracekit.sources.sqlite import MAGIC
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 _USE_SQLITE = (
     "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"

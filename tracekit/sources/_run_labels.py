@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tracekit._labels import MOST, label_fault
+from tracekit.support.labels import MOST, label_fault
 
 _PREFIX = "tracekit"
 _SEVERAL = 2

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from tracekit._spool import Workspace
 from tracekit.sources._ordering import Ordered
+from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
 """Stands for the end of a range that was still open when recording ended."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from tracekit._spool import Workspace
 from tracekit.model import EVENT_RECORDS, SYNC_TYPE, SYNCS
 from tracekit.sources._ordering import Ordered
+from tracekit.support.spool import Workspace
 
 LOST = "waits for GPU work have no valid times or process and were left out"
 

@@ -13,7 +13,6 @@ A run exists from the moment its row is committed, and its columns are complete 
 What no row names and no living ingest holds is left over, and the next ingest removes it.
 """
 
-from tracekit._spool import DEFAULT_MEMORY
 from tracekit.store._digest import file_digest, file_size, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
@@ -21,6 +20,7 @@ from tracekit.store._record import RunRecord, SummaryValue, check_labels, check_
 from tracekit.store._report import ReportOptions
 from tracekit.store._reports import Made, make_reports
 from tracekit.store._store import Store
+from tracekit.support.spool import DEFAULT_MEMORY
 
 __all__ = [
     "DEFAULT_MEMORY", "Executor", "Made", "ReportOptions", "RunRecord", "Store", "SummaryValue",

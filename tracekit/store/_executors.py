@@ -14,8 +14,8 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
-from tracekit._ahead import cores
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
+from tracekit.support.ahead import cores
 
 _LAST_SECONDS = 5
 _PROGRAM = (

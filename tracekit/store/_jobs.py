@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tracekit._progress import Progress
 from tracekit.errors import InputError, StoreError
 from tracekit.store._report import ReportMade, ReportOptions, make_report
+from tracekit.support.progress import Progress
 
 RETRIES = 2
 """How often a report is begun again whose process was lost."""

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracekit._labels import is_forbidden, label_fault
 from tracekit.errors import UnknownRunError, UsageError
+from tracekit.support.labels import is_forbidden, label_fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

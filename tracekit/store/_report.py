@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tracekit._spool import DEFAULT_MEMORY
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
+from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,9 +78,9 @@ def make_report(
         If the tables cannot be written.
     """
     # Not every command that needs the store reads traces.
-    from tracekit._spool import Workspace  # noqa: PLC0415
     from tracekit.attribution import attribute_recording  # noqa: PLC0415
     from tracekit.sources import open_report  # noqa: PLC0415
+    from tracekit.support.spool import Workspace  # noqa: PLC0415
 
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)

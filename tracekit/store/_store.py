@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit._labels import MOST
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
 from tracekit.model import Trace, combine, missing_files
 from tracekit.store._identity import make_id, read_id
@@ -27,6 +26,7 @@ from tracekit.store._record import (
     resolve,
 )
 from tracekit.store._staging import Folders, file_errors
+from tracekit.support.labels import MOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -10,9 +10,9 @@ import traceback
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from tracekit._memory import keep_free_memory
-from tracekit._progress import Progress
 from tracekit.store._jobs import Job, Outcome, attempt
+from tracekit.support.allocator import keep_free_memory
+from tracekit.support.progress import Progress
 
 _SECONDS = 0.1
 """How often to tell of the same step; who listens has other workers too."""

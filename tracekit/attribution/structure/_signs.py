@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from tracekit._resources import schemas
 from tracekit.attribution.structure._work import (
     D2D,
     GRADIENT_EXCHANGE,
@@ -22,6 +21,7 @@ from tracekit.attribution.structure._work import (
     Work,
 )
 from tracekit.model import KINDS
+from tracekit.support.resources import schemas
 
 _LISTS = ("layer", "optimizer", "backward", "fill")
 

@@ -6,7 +6,6 @@ from collections import Counter
 
 import polars as pl
 
-from tracekit._spool import Workspace
 from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import by_call
@@ -15,6 +14,7 @@ from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._syncs import records, waits
 from tracekit.sources.kineto._work import gpu_work
+from tracekit.support.spool import Workspace
 
 _GROUPS = {
     "kernel": ("kernel", "concurrent_kernel", "mtia_ccp_events", "hpu_op"),

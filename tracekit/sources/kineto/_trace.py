@@ -11,9 +11,6 @@ from typing import Any
 
 import polars as pl
 
-from tracekit._ahead import ahead
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
 from tracekit.sources._seen import OPEN
@@ -21,6 +18,9 @@ from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events
 from tracekit.sources.kineto._gathered import Gathered
+from tracekit.support.ahead import ahead
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 FORMAT = "PyTorch Kineto JSON"
 _MOST_RANKS = 1 << 30

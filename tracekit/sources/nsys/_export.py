@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
@@ -30,6 +28,8 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._syncs import Syncs
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 _REQUIRED = {
     **dict.fromkeys(GPU_TABLES, ("start", "end", "deviceId", "globalPid")),

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit._compiled import compiled, given, locate
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
 from tracekit.sources._seen import OPEN
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
+from tracekit.support.compiled import compiled, given, locate
 
 _ORDINAL_BITS = 32
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit._spool import Workspace
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
 from tracekit.sources.nsys._ids import given, small
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import shifted
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.sqlite import SqlType
+from tracekit.support.spool import Workspace
 
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT_RECORD = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit._resources import schemas
 from tracekit.sources.nvprof._input import TABLE, pid_of, thread_gid, timed
 from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.support.resources import schemas
 
 RUNTIME, DRIVER = f"{TABLE}RUNTIME", f"{TABLE}DRIVER"
 CALL_COLUMNS = ("start", "end", "processId", "threadId", "correlationId", "cbid")

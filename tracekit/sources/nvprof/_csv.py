@@ -16,8 +16,6 @@ from pathlib import Path
 
 import polars as pl
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
 from tracekit.model import KIND, Recording, Stream
 from tracekit.sources._copies import COPY_KINDS
@@ -26,6 +24,8 @@ from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
 from tracekit.sources.nvprof._names import readable, short_name
 from tracekit.sources.nvprof._numbers import printed_bytes, printed_times
 from tracekit.sources.nvprof._places import Places, processes, threads
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 FORMAT = "nvprof CSV"
 _RECORD = "nvprof --print-gpu-trace --csv --log-file FILE PROGRAM (nvprof -o run.nvvp tells more)"

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit._progress import Progress
-from tracekit._spool import Workspace
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.machine import machine_toml, read_topology
 from tracekit.model import MACHINE, Recording, Stream
@@ -21,6 +19,8 @@ from tracekit.sources.nvprof._markers import MARKER, MARKER_COLUMNS, Markers
 from tracekit.sources.nvprof._places import Places, devices, object_names, processes, threads
 from tracekit.sources.nvprof._syncs import Syncs
 from tracekit.sources.sqlite import SqliteFile
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 FORMAT = "nvprof SQLite"
 _REQUIRED = {

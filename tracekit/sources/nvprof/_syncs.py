@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit._spool import Workspace
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
 from tracekit.sources.nvprof._input import TABLE, owned, small, timed
 from tracekit.sources.nvprof._places import Places
 from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.support.spool import Workspace
 
 SYNC, EVENT_RECORD = f"{TABLE}SYNCHRONIZATION", f"{TABLE}CUDA_EVENT"
 _CONTEXT = f"{TABLE}CONTEXT"

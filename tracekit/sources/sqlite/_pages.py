@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit._compiled import kept
+from tracekit.support.compiled import kept
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

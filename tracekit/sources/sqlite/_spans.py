@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tracekit._ahead import ahead, cores
 from tracekit.sources.sqlite._btree import GREATEST, LEAST, Leaves, MisplacedError, leaves
 from tracekit.sources.sqlite._layout import (
     HEADER_BYTES,
@@ -27,6 +26,7 @@ from tracekit.sources.sqlite._layout import (
 )
 from tracekit.sources.sqlite._library import Library, Rows, decoded
 from tracekit.sources.sqlite._reading import PageReader, PagesRead
+from tracekit.support.ahead import ahead, cores
 
 if TYPE_CHECKING:
     from tracekit.sources.sqlite._decode import Decoder

@@ -1,0 +1,371 @@
+"""What collectives cost: latency, bandwidth, waiting and skew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
+from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._collective_calls import (
+    ASSUMED,
+    Found,
+    collective_calls,
+    find_collectives,
+)
+from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace
+
+if TYPE_CHECKING:
+    from tracekit.machine import NcclLog
+
+__all__ = ["collective_calls", "collectives"]
+
+_KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
+_DEFAULT = _KEYS[:4]
+_SIZES = 16
+"""So many distinct sizes of a collective are listed one by one, more by powers of two."""
+_QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
+_MEASURES = (
+    "count", "participants", "ranks", "duration_p50_ns", "duration_p5_ns", "duration_p95_ns",
+    "duration_max_ns", "basis", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "transfer_ns",
+    "wait_ns", "skew_ns", "straggler_device", "straggler_rank", "straggler_share", "bytes_source",
+    "evidence",
+)  # fmt: skip
+
+
+def collectives(
+    trace: Trace,
+    *,
+    log: NcclLog | None = None,
+    sizes: Mapping[str, int] | None = None,
+    by: str | Sequence[str] = _DEFAULT,
+) -> Answer:
+    """Say what collectives cost, by operation, size and communicator.
+
+    The duration of a collective is the time from the first start to the last end of its
+    participants. Where only one was found in the run it is that one's own time, which includes
+    waiting for the others; the column ``basis`` says so. If some of a row's collectives have
+    several participants, times and bandwidths are those of these.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    log, sizes
+        As for `collective_calls`.
+    by
+        Keys, as a sequence or separated by commas: library, collective, bytes, communicator, stage,
+        rank, node, iteration. By rank or node, a collective counts for each that takes part, and
+        ``wait_ns`` is that one's own; by others it counts once.
+
+    Returns
+    -------
+    The keys' columns, ``bytes``, and
+
+    ============================  ================================================================
+    ``count``                     collectives; those that participants were matched of count once
+    ``participants``, ``ranks``   how many were seen (median), of how many (null if unknown)
+    ``duration_*_ns``             percentiles and maximum of the duration
+    ``basis``                     what the duration is
+    ``algorithm_bandwidth_gb_s``  bytes over median duration
+    ``bus_bandwidth_gb_s``        that times the factor of nccl-tests (`machine.bus_factor`)
+    ``transfer_ns``               median of the shortest participant's own time
+    ``wait_ns``                   median, over participants, of own time less the shortest one's
+    ``skew_ns``                   median of last start less first start
+    ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
+                                  rank, ``straggler_share`` how often of all matched collectives
+    ``bytes_source``              where sizes are from; ``mixed`` if from several sources
+    ``evidence``                  ``modelled`` where sizes are the user's, or hold unless MPI's
+                                  calls were in place; else ``measured``
+    ============================  ================================================================
+
+    ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
+    sizes of a collective, the median of those from one power of two to the next. With ranks on
+    several hosts there is no skew, since their clocks differ, and the duration is the longest
+    participant's own.
+
+    ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized``, those of known size by its
+    source; ``matched``, the number of those that were matched, into ``collectives``; ``missing``,
+    what is not known and how to record it; ``warnings``.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, or as `collective_calls` raises it.
+    """
+    keys = list(chosen_keys(by, _KEYS, "collectives"))
+    found = find_collectives(trace, log, sizes)
+    return Answer(
+        rows=_summary(trace, found.rows, keys),
+        meta=_meta(trace, found, log),
+        title="collectives",
+        empty="no collectives were recorded",
+        command="collectives",
+    )
+
+
+# -- the collectives ---------------------------------------------------------------------------
+
+
+def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per collective: those of one match together, others alone."""
+    own = pl.col("end") - pl.col("start")
+    timed = with_clocks(calls, reports).with_row_index("row")
+    alone = -1 - pl.col("row").cast(pl.Int64)
+    last = pl.col("start").arg_max()
+    return (
+        timed.with_columns(
+            instance=pl.coalesce("match", alone),
+            own=own,
+            participant=pl.coalesce("device", "process"),
+            collective=pl.col("collective").cast(COLLECTIVE),
+        )
+        .group_by("instance", maintain_order=True)
+        .agg(
+            pl.col("library", "stage", "iteration").first(),
+            # One that knows its operation better than the kernel's name comes first.
+            collective=pl.col("collective").min(),
+            communicator=pl.col("communicator").drop_nulls().first(),
+            bytes=pl.col("bytes").max(),
+            bytes_source=pl.col("bytes_source").drop_nulls().first(),
+            ranks=pl.col("ranks").max(),
+            participants=pl.col("participant").n_unique().cast(pl.Int64),
+            common=pl.col("clock").n_unique() == 1,
+            span=pl.col("end").max() - pl.col("start").min(),
+            longest=pl.col("own").max(),
+            transfer=pl.col("own").min(),
+            waits=pl.col("own") - pl.col("own").min(),
+            processes=pl.col("process"),
+            skew=pl.col("start").max() - pl.col("start").min(),
+            late_device=pl.col("device").get(last),
+            late_rank=pl.col("rank").get(last),
+        )
+        .with_columns(
+            duration=pl.when((pl.col("participants") > 1) & pl.col("common"))
+            .then("span")
+            .otherwise("longest")
+        )
+    )
+
+
+def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    each = _with_classes(_instances(calls, trace.read("reports")))
+    of_processes = [key for key in keys if key in OF_PROCESSES]
+    if of_processes:
+        each = _by_process(each, process_ranks(trace).select("process", *of_processes))
+    groups = ["class" if key == "bytes" else key for key in keys]
+    several = pl.col("participants") > 1
+    each = each.with_columns(counts=several | ~several.any().over(groups))
+    counted = each.filter("counts").group_by(groups).agg(_measures(by_bytes="bytes" in keys))
+    table = (
+        each.group_by(groups)
+        .agg(pl.len().cast(pl.Int64).alias("count"))
+        .join(counted, on=groups, nulls_equal=True)
+        .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
+    )
+    table = _with_bandwidth(table, _size_of_run(trace, calls))
+    order = [name for name in groups if name != "iteration"]
+    first = [name for name in groups if name == "iteration"]
+    columns = dict.fromkeys([*(key for key in keys), "bytes", *_MEASURES])
+    return (
+        table.sort([*first, *order], nulls_last=True)
+        .with_columns(pl.col("evidence").cast(EVIDENCE))
+        .select(list(columns))
+    )
+
+
+def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per collective and owner of its participants, which waited for the others."""
+    keys = owners.columns[1:]
+    members = each.select("instance", "waits", process="processes").explode("waits", "process")
+    owned = members.join(owners, on="process", how="left", maintain_order="left")
+    waits = owned.group_by("instance", *keys, maintain_order=True).agg("waits")
+    return each.drop("waits", "processes").join(waits, on="instance", maintain_order="left_right")
+
+
+def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
+    """Add ``class``: the size, or the power of two below it where sizes are many."""
+    of = ["library", "collective", "communicator"]
+    many = pl.col("bytes").n_unique().over(of) > _SIZES
+    return each.with_columns(
+        pl.when(many).then(power_below(pl.col("bytes"))).otherwise("bytes").alias("class")
+    )
+
+
+def _median(name: str) -> pl.Expr:
+    return pl.col(name).quantile(0.5, "nearest").cast(pl.Int64)
+
+
+def _only(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
+
+
+def _measures(*, by_bytes: bool) -> list[pl.Expr]:
+    several = pl.col("participants") > 1
+    return [
+        *(
+            pl.col("duration").quantile(q, "nearest").cast(pl.Int64).alias(name)
+            for name, q in _QUANTILES.items()
+        ),
+        pl.col("duration").max().alias("duration_max_ns"),
+        (_median("bytes") if by_bytes else _only("bytes")).alias("bytes"),
+        _source().alias("bytes_source"),
+        pl.when(pl.col("bytes_source").is_in(["user", ASSUMED]).any())
+        .then(pl.lit("modelled"))
+        .otherwise(pl.lit("measured"))
+        .alias("evidence"),
+        _median("participants").alias("participants"),
+        pl.col("participants").min().alias("fewest"),
+        pl.col("participants").max().alias("most"),
+        _only("ranks").alias("ranks"),
+        pl.col("common").all().alias("common"),
+        _only("collective").alias("operation"),
+        _only("library").alias("of_library"),
+        pl.when(several.all()).then(_median("transfer")).alias("transfer_ns"),
+        pl.when(several.all())
+        .then(pl.col("waits").list.explode().quantile(0.5, "nearest"))
+        .cast(pl.Int64)
+        .alias("wait_ns"),
+        pl.when((several & pl.col("common")).all()).then(_median("skew")).alias("skew_ns"),
+    ]
+
+
+def _source() -> pl.Expr:
+    known = pl.col("bytes_source").drop_nulls()
+    return pl.when(known.n_unique() > 1).then(pl.lit("mixed")).otherwise(known.first())
+
+
+def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
+    """Return who starts last most often, and how often."""
+    seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
+    who = ["late_device", "late_rank"]
+    return (
+        seen.group_by(*groups, *who)
+        .agg(pl.len().alias("times"))
+        .with_columns(straggler_share=pl.col("times") / pl.col("times").sum().over(groups))
+        .filter(pl.any_horizontal(pl.col(who).is_not_null()))
+        .sort(-pl.col("times").cast(pl.Int64), *who, nulls_last=True)
+        .unique(list(groups), keep="first", maintain_order=True)
+        .rename({"late_device": "straggler_device", "late_rank": "straggler_rank"})
+        .drop("times")
+    )
+
+
+# -- bandwidth ---------------------------------------------------------------------------------
+
+
+def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
+    """Return how many participants a collective of all of the run has, by library."""
+    active = trace["devices"].filter("active").select(pl.len()).collect().item()
+    seen = calls.group_by("library").agg(
+        devices=pl.col("device").n_unique(), processes=pl.col("process").n_unique()
+    )
+    return {
+        library: max(active, devices) if library == "nccl" else processes
+        for library, devices, processes in seen.rows()
+    }
+
+
+def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFrame:
+    everyone = pl.col("of_library").replace_strict(
+        dict(sizes), default=None, return_dtype=pl.Int64
+    ) if sizes else pl.lit(None, pl.Int64)  # fmt: skip
+    whole = (pl.col("fewest") == everyone) & (everyone > 1)
+    table = table.with_columns(
+        assumed=(pl.col("ranks").is_null() & whole).fill_null(value=False)
+    ).with_columns(
+        n=pl.coalesce("ranks", pl.when("assumed").then("fewest")).cast(pl.Int64), basis=_basis()
+    )
+    return with_bandwidth(table, pl.col("duration_p50_ns"))
+
+
+def _basis() -> pl.Expr:
+    """Say what a duration is."""
+    fewest, most, ranks = pl.col("fewest"), pl.col("most"), pl.col("ranks")
+    seen = (
+        pl.when(fewest == most)
+        .then(most.cast(pl.String))
+        .otherwise(pl.format("{} to {}", fewest, most))
+    )
+    unit = pl.when(pl.col("of_library") == "mpi").then(pl.lit("call")).otherwise(pl.lit("kernel"))
+    return (
+        pl.when(most == 1)
+        .then(pl.format("one participant's {} time, waiting included", unit))
+        .when(~pl.col("common"))
+        .then(pl.format("longest of {} participants' own times; their clocks differ", seen))
+        .when(fewest == ranks)
+        .then(pl.format("span of all {} ranks", ranks))
+        .when(ranks.is_not_null())
+        .then(pl.format("span of {} of {} ranks", seen, ranks))
+        .when("assumed")
+        .then(pl.format("span of {} participants, taken as all ranks", seen))
+        .otherwise(pl.format("span of {} participants of an unknown number", seen))
+    )
+
+
+# -- what is known -----------------------------------------------------------------------------
+
+
+def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
+    rows = found.rows
+    sources = rows.drop_nulls("bytes_source").group_by("bytes_source").len().sort("bytes_source")
+    warnings = [*(log.warnings if log is not None else ()), *found.notes]
+    return {
+        "calls": rows.height,
+        "sized": dict(sources.rows()),
+        "matched": int(rows["match"].count()),
+        "collectives": rows["match"].drop_nulls().n_unique(),
+        "missing": [*_missing_sizes(trace, rows), *_missing_participants(rows)],
+        "warnings": list(dict.fromkeys(warnings)),
+    }
+
+
+def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
+    """Say of how many collectives the size is not known, why, and what would tell it."""
+    nccl = rows.filter((pl.col("library") == "nccl") & pl.col("bytes").is_null())
+    if nccl.is_empty():
+        return []
+    of_all = rows.filter(pl.col("library") == "nccl").height
+    what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+    return [f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes"]
+
+
+_UNSIZED = {
+    "PyTorch Kineto JSON": "this PyTorch did not record them, as later ones do",
+    "nvprof SQLite": "nvprof records no sizes",
+}
+
+
+def why_unsized(trace: Trace) -> str:
+    """Say why sizes of NCCL's messages are not known, and how they are recorded."""
+    formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
+    if len(formats) == 1 and formats[0] in _UNSIZED:
+        return _UNSIZED[formats[0]]
+    calls, payloads = (
+        trace["ranges"]
+        .filter(pl.col("domain") == "NCCL")
+        .select(pl.len(), payloads=pl.col("payload").count())
+        .collect()
+        .row(0)
+    )
+    if not calls:
+        return "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
+    if not payloads:
+        return (
+            "NCCL's ranges hold no payload; export with `nsys export --include-blobs=true` "
+            "(NCCL 2.16 or later)"
+        )
+    return "their calls or number of ranks are not known"
+
+
+def _missing_participants(rows: pl.DataFrame) -> list[str]:
+    alone = rows.filter(pl.col("match").is_null()).height
+    if not alone:
+        return []
+    whole = "all" if alone == rows.height else f"{alone:,}"
+    what = f"of {whole} collectives one participant is known, whose time includes waiting"
+    return [f"{what}: record all ranks, in one report or several ingested as one run"]

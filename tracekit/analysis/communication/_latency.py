@@ -1,0 +1,465 @@
+"""How long messages take by their size: collectives of NCCL and MPI, and messages of MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import polars as pl
+
+from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._collective_calls import find_collectives
+from tracekit.analysis.communication._mpi_calls import mpi_calls
+from tracekit.errors import UsageError
+from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace
+
+if TYPE_CHECKING:
+    from tracekit.machine import NcclLog
+
+Buckets = Literal["power2", "exact", "class"]
+Measure = Literal["osu_mean", "span", "active"]
+Statistic = Literal["min", "p50", "mean", "p95", "max"]
+
+_CLASSES = {"small": 8 << 10, "medium": 512 << 10, "large": (1 << 63) - 1}
+"""Classes of messages, by the most bytes that one of each has."""
+_CLASS = pl.Enum([*_CLASSES, "mixed"])
+_PER_RANK = ("all_gather", "reduce_scatter", "gather", "scatter")
+"""Collectives that are given the size of one rank's part; `bytes` is that of all together."""
+_LIBRARIES = ("mpi", "nccl")
+_KEYS = ("library", "operation")
+_OPERATION = pl.Enum([*COLLECTIVES, "send", "recv", "sendrecv"])
+_MESSAGES = ("send", "recv", "sendrecv")
+_STARTS_ONLY = (
+    r"^P?MPI_I(all|barrier|bcast|exscan|gather|neighbor|reduce|scan|scatter|[brs]?send|m?recv)"
+)
+_CALL = (
+    "library", "operation", "participant", "clock", "start", "end", "size", "bytes", "ranks",
+    "match",
+)  # fmt: skip
+
+
+def latency(
+    calls: Trace | pl.DataFrame,
+    *,
+    library: str | None = None,
+    buckets: Buckets = "power2",
+    measure: Measure = "osu_mean",
+    log: NcclLog | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Answer:
+    """Say how long operations take by the size of their messages.
+
+    Of one collective, whose participants r are matched as in `collective_calls`:
+
+        osu_mean = mean of end(r) - start(r)       (what the OSU benchmarks print)
+        span     = last end - first start
+        skew     = last start - first start
+        active   = last end - last start           (what is left when all have come)
+
+    Blocking messages of MPI (``MPI_Send``, ``MPI_Recv``, ``MPI_Sendrecv`` and their kind) are rows
+    too, each call by itself. Calls that do not block return before anything is done and are left
+    out; ``meta`` counts them.
+
+    Parameters
+    ----------
+    calls
+        The run; or its `collective_calls`, times on one clock.
+    library
+        ``mpi`` or ``nccl``; by default both.
+    buckets
+        ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
+        (up to 8 KiB), medium (up to 512 KiB), large.
+    measure
+        What the statistics are of: ``osu_mean``, ``span`` or ``active``; the latter two are known
+        of matched collectives only.
+    log, sizes
+        As for `collective_calls`.
+
+    Returns
+    -------
+    One row per library, operation and bucket:
+
+    ============================  ==================================================================
+    ``library``, ``operation``    the collective, or ``send``, ``recv``, ``sendrecv`` of MPI
+    ``size_bytes``                the size (exact), or the power of two that is not larger; null if
+                                  unknown. Of classes there is no such column
+    ``class``                     ``small``, ``medium``, ``large``, or ``mixed`` for a power of two
+                                  in which one class ends and the next begins
+    ``count``                     operations: those that participants were matched of count once
+    ``participants``              how many of each were seen (median)
+    ``min_ns`` ... ``max_ns``     statistics of the measure: min, p50, mean, p95, max
+    ``span_ns``, ``skew_ns``,     medians; null if one participant is known, or the participants'
+    ``active_ns``                 clocks differ
+    ``algorithm_bandwidth_gb_s``  median of bytes over span, else over the longest own time
+    ``bus_bandwidth_gb_s``        that times the factor of nccl-tests (`machine.bus_factor`)
+    ============================  ==================================================================
+
+    The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
+    scatter one rank's part. If participants were matched of some of a row's operations, the others,
+    of which one is known, are left out of it. A call that takes part alone has its own time as the
+    mean over ranks, waiting for others included.
+
+    ``meta`` says of a run, of all its libraries: ``operations``, how many there are; ``unmatched``,
+    collectives of which one participant is known; ``unsized``, those of unknown size (barriers
+    aside); ``not_blocking``, calls of MPI that are left out since they return before the message
+    has gone; ``missing``, what is not known and how to record it; ``warnings``; ``measure``.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown, a frame lacks a column, or as `collective_calls` raises it.
+    """
+    _check("buckets", buckets, get_args(Buckets))
+    _check("measure", measure, get_args(Measure))
+    found = _with_bandwidth(_operations(_calls(calls, library, log, sizes)))
+    each = _with_bucket(found, buckets).with_columns(value=pl.col(measure))
+    groups = [*_KEYS, "class" if buckets == "class" else "size_bytes"]
+    several = pl.col("participants") > 1
+    counted = each.filter(several | ~several.any().over(groups)).drop_nulls("value")
+    ends = [] if buckets == "class" else [_common_class()]
+    table = counted.group_by(groups).agg(*ends, *_statistics())
+    first = dict.fromkeys([*_KEYS, "size_bytes", "class"])
+    rows = table.sort(groups, nulls_last=True).select(
+        *(name for name in first if name in table.columns), pl.exclude(*first)
+    )
+    return Answer(
+        rows=rows,
+        meta=_meta(calls, log, sizes, measure) if isinstance(calls, Trace) else {},
+        title="latency by size",
+        empty="no operations were recorded",
+        command="latency",
+        figures={"figure": "latency"},
+    )
+
+
+def _meta(
+    trace: Trace, log: NcclLog | None, sizes: Mapping[str, int] | None, measure: Measure
+) -> dict[str, Any]:
+    """Return what is not known of a run's latencies, of all libraries."""
+    found = find_collectives(trace, log, sizes)
+    operations = _operations(pl.concat([_of_collectives(found.rows, trace), _messages(trace)]))
+    collective = ~pl.col("operation").is_in(_MESSAGES)
+    unmatched = operations.filter(collective, pl.col("participants") == 1).height
+    sized = pl.col("size").is_not_null() | (pl.col("operation") == "barrier")
+    unsized = operations.filter(~sized).height
+    starts = mpi_calls(trace).filter(pl.col("name").str.contains(_STARTS_ONLY))
+    missing = []
+    if operations.is_empty():
+        missing.append("no collectives or MPI calls were recorded: nsys profile --trace=cuda,mpi")
+    if unmatched:
+        missing.append(
+            f"of {unmatched:,} collectives one participant is known, whose time includes waiting: "
+            "record all ranks, in one report or several ingested as one run"
+        )
+    if unsized:
+        missing.append(
+            f"{unsized:,} operations are of unknown size: give --nccl-log or --bytes for NCCL; "
+            "nsys of 2023.4 and later records those of MPI"
+        )
+    return {
+        "operations": operations.height,
+        "unmatched": unmatched,
+        "unsized": unsized,
+        "not_blocking": starts.height,
+        "missing": missing,
+        "warnings": list(found.notes),
+        "measure": measure,
+    }
+
+
+def latency_speedup(
+    base: pl.DataFrame, new: pl.DataFrame, statistic: Statistic = "p50"
+) -> pl.DataFrame:
+    """Return how much faster one run's operations are than another's, bucket by bucket.
+
+        speedup           = L_base / L_new
+        reduction_percent = 100 (1 - L_new / L_base)
+
+    Parameters
+    ----------
+    base, new
+        Tables of `latency` with the same buckets. If they have no library in common, as of a run
+        with NCCL and one with MPI, operations are compared across libraries.
+    statistic
+        Which of the latencies.
+
+    Returns
+    -------
+    ``operation, size_bytes, class`` (as far as the tables have them); ``base_library,
+    new_library``; ``base_count, new_count``; ``base_ns, new_ns``; ``speedup, reduction_percent``.
+    What only one table has is there, with null for the other. Messages of unknown size have no
+    speedup, since they may be of other sizes; barriers have no size.
+
+    Raises
+    ------
+    UsageError
+        If the tables have different buckets.
+    """
+    _check("statistic", statistic, get_args(Statistic))
+    of = [[name for name in ("size_bytes", "class") if name in table.columns]
+          for table in (base, new)]  # fmt: skip
+    if of[0] != of[1]:
+        raise UsageError("the two tables have different buckets", "make both with the same ones")
+    keys = ["operation", of[0][0]]
+    if not set(base["library"]).isdisjoint(new["library"]):
+        keys.append("library")
+    both = _side(base, "base", keys, statistic).join(
+        _side(new, "new", keys, statistic), on=keys, how="full", coalesce=True, nulls_equal=True
+    )
+    before, after = pl.col("base_ns"), pl.col("new_ns")
+    known = pl.col(keys[1]).is_not_null() | (pl.col("operation") == "barrier")
+    table = both.with_columns(
+        speedup=pl.when(known & (after > 0)).then(before / after),
+        reduction_percent=pl.when(known & (before > 0)).then(100 * (1 - after / before)),
+    )
+    if "class" not in keys:
+        table = table.with_columns(pl.coalesce("base_class", "new_class").alias("class"))
+    if "library" in keys:
+        table = table.with_columns(base_library="library", new_library="library")
+    return table.sort(keys, nulls_last=True).select(
+        *dict.fromkeys([*keys[:2], "class"]),
+        *(f"{side}_{name}" for name in ("library", "count", "ns") for side in ("base", "new")),
+        "speedup", "reduction_percent",
+    )  # fmt: skip
+
+
+def speedup_by_class(speedups: pl.DataFrame) -> pl.DataFrame:
+    """Return the speedups of `latency_speedup` by class of message.
+
+    Each size counts once, however many messages of it there were: the two runs may hold different
+    numbers of each. A power of two in which a class ends is none's.
+
+    Returns
+    -------
+    ``operation, class``; ``buckets``, how many have a speedup; ``min_speedup, speedup,
+    max_speedup``, where the one in the middle is their geometric mean; ``reduction_percent``,
+    what that is.
+    """
+    ratio = pl.col("speedup")
+    return (
+        speedups.filter(ratio.is_not_null(), pl.col("class") != "mixed")
+        .group_by("operation", "class")
+        .agg(
+            pl.len().cast(pl.Int64).alias("buckets"),
+            ratio.min().alias("min_speedup"),
+            ratio.log().mean().exp().alias("mean"),
+            ratio.max().alias("max_speedup"),
+        )
+        .sort("operation", "class")
+        .select(
+            "operation", "class", "buckets", "min_speedup", pl.col("mean").alias("speedup"),
+            "max_speedup", reduction_percent=100 * (1 - 1 / pl.col("mean")),
+        )
+    )  # fmt: skip
+
+
+def message_histogram(
+    calls: Trace | pl.DataFrame,
+    *,
+    library: str | None = None,
+    log: NcclLog | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Answer:
+    """Say how many messages there are of each size, from one power of two to the next.
+
+    Parameters
+    ----------
+    calls, library, log, sizes
+        As for `latency`.
+
+    Returns
+    -------
+    ``library, operation``; ``size_bytes`` (the power of two; null if unknown), ``class``;
+    ``count``, operations, of which those that participants were matched of count once; ``calls``,
+    of all participants; ``bytes``, of each operation once; ``share``, of the bytes of that library
+    and operation.
+    """
+    found = _with_bucket(_operations(_calls(calls, library, log, sizes)), "power2")
+    rows = (
+        found.group_by(*_KEYS, "size_bytes")
+        .agg(
+            _common_class(),
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("calls").sum(),
+            pl.when(pl.col("size").count() > 0).then(pl.col("size").sum()).alias("bytes"),
+        )
+        .with_columns(total=pl.col("bytes").sum().over(_KEYS))
+        .with_columns(share=pl.when(pl.col("total") > 0).then(pl.col("bytes") / pl.col("total")))
+        .drop("total")
+        .sort(*_KEYS, "size_bytes", nulls_last=True)
+    )
+    return Answer(
+        rows=rows,
+        title="histogram",
+        empty="no messages were recorded",
+        command="latency",
+        figures={"figure": "messages"},
+    )
+
+
+def _check(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{what} {value!r} is unknown", f"choose among {', '.join(known)}")
+
+
+# -- the calls ---------------------------------------------------------------------------------
+
+
+def _calls(
+    calls: Trace | pl.DataFrame,
+    library: str | None,
+    log: NcclLog | None,
+    sizes: Mapping[str, int] | None,
+) -> pl.DataFrame:
+    """Return one row per participant of each operation."""
+    if library is not None:
+        _check("library", library, _LIBRARIES)
+    if isinstance(calls, pl.DataFrame):
+        rows = _of_collectives(calls)
+    else:
+        found = find_collectives(calls, log, sizes).rows
+        rows = pl.concat([_of_collectives(found, calls), _messages(calls)])
+    return rows if library is None else rows.filter(pl.col("library") == library)
+
+
+def _of_collectives(calls: pl.DataFrame, trace: Trace | None = None) -> pl.DataFrame:
+    needed = [column.name for column in COLLECTIVE_CALLS.columns if not column.nullable]
+    lacking = [name for name in needed if name not in calls.columns]
+    if lacking:
+        raise UsageError(
+            f"the table of collectives lacks {', '.join(lacking)}", "give that of collective_calls"
+        )
+    rows, active = COLLECTIVE_CALLS.conform(calls), 0
+    if trace is None:
+        rows = rows.with_columns(clock=pl.lit("given"))
+    else:
+        rows = with_clocks(rows, trace.read("reports"))
+        active = trace["devices"].filter("active").select(pl.len()).collect().item()
+    is_nccl = pl.col("library") == "nccl"
+    participant = pl.coalesce("device", "process")
+    rows = rows.with_columns(
+        operation="collective",
+        participant=participant,
+        everyone=pl.max_horizontal(
+            participant.n_unique().over("library"), pl.when(is_nccl).then(active)
+        ),
+    )
+    return _shaped(rows.with_columns(size=_size()))
+
+
+def _size() -> pl.Expr:
+    """Return the size that the call is given."""
+    part, whole = pl.col("message_bytes"), pl.col("bytes")
+    return (
+        pl.when(pl.col("operation").is_in(_PER_RANK))
+        .then(pl.coalesce(part, pl.when(pl.col("ranks") > 0).then(whole // pl.col("ranks"))))
+        .otherwise(pl.coalesce(whole, part))
+    )
+
+
+def _messages(trace: Trace) -> pl.DataFrame:
+    """Return MPI's messages between two ranks, each call a row."""
+    calls = mpi_calls(trace).filter(pl.col("does") == "p2p")
+    name = pl.col("name").str.to_lowercase()
+    rows = calls.with_columns(
+        library=pl.lit("mpi"),
+        operation=name.str.extract("(sendrecv|send|recv)"),
+        participant="process",
+        clock=pl.lit("own"),
+        size="bytes",
+        ranks=pl.lit(None, pl.Int32),
+        everyone=pl.lit(None, pl.Int64),
+        match=pl.lit(None, pl.Int64),
+    )
+    return _shaped(rows)
+
+
+def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(*_CALL, "everyone").cast({"operation": _OPERATION, "everyone": pl.Int64})
+
+
+# -- operations --------------------------------------------------------------------------------
+
+
+def _operations(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per operation: the calls of one match together, others alone."""
+    own = pl.col("end") - pl.col("start")
+    numbered = calls.with_row_index("row").with_columns(own=own)
+    alone = -1 - pl.col("row").cast(pl.Int64)
+    together = (pl.col("participants") > 1) & pl.col("common")
+    first, last = pl.col("first"), pl.col("last")
+    return (
+        numbered.group_by(pl.coalesce("match", alone).alias("number"), maintain_order=True)
+        .agg(
+            pl.col("library", "everyone").first(),
+            # One that knows its operation better than the kernel's name comes first.
+            pl.col("operation").min(),
+            pl.col("size", "bytes", "ranks").max(),
+            pl.len().cast(pl.Int64).alias("calls"),
+            participants=pl.col("participant").n_unique().cast(pl.Int64),
+            common=pl.col("clock").n_unique() == 1,
+            osu_mean=pl.col("own").mean().round().cast(pl.Int64),
+            longest=pl.col("own").max(),
+            first=pl.col("start").min(),
+            last=pl.col("start").max(),
+            done=pl.col("end").max(),
+        )
+        .with_columns(
+            span=pl.when(together).then(pl.col("done") - first),
+            skew=pl.when(together).then(last - first),
+            active=pl.when(together).then(pl.col("done") - last),
+        )
+    )
+
+
+def _with_bandwidth(operations: pl.DataFrame) -> pl.DataFrame:
+    whole = (pl.col("participants") == pl.col("everyone")) & (pl.col("participants") > 1)
+    sized = operations.with_columns(
+        n=pl.coalesce("ranks", pl.when(whole).then("participants")).cast(pl.Int64)
+    )
+    return with_bandwidth(sized, pl.coalesce("span", "longest"))
+
+
+def _with_bucket(operations: pl.DataFrame, buckets: Buckets) -> pl.DataFrame:
+    size = pl.col("size")
+    names = pl.coalesce(
+        pl.when(size <= most).then(pl.lit(name, _CLASS)) for name, most in _CLASSES.items()
+    )
+    return operations.with_columns(
+        names.alias("class"), size_bytes=power_below(size) if buckets == "power2" else size
+    )
+
+
+def _common_class() -> pl.Expr:
+    several = pl.col("class").n_unique() > 1
+    return pl.when(several).then(pl.lit("mixed", _CLASS)).otherwise(pl.col("class").first()).alias(
+        "class"
+    )  # fmt: skip
+
+
+def _statistics() -> list[pl.Expr]:
+    value = pl.col("value")
+
+    def middle(name: str, q: float = 0.5) -> pl.Expr:
+        return pl.col(name).quantile(q, "nearest").cast(pl.Int64)
+
+    return [
+        pl.len().cast(pl.Int64).alias("count"),
+        middle("participants").alias("participants"),
+        value.min().alias("min_ns"),
+        middle("value").alias("p50_ns"),
+        value.mean().round().cast(pl.Int64).alias("mean_ns"),
+        middle("value", 0.95).alias("p95_ns"),
+        value.max().alias("max_ns"),
+        *(middle(name).alias(f"{name}_ns") for name in ("span", "skew", "active")),
+        pl.col("algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s").median(),
+    ]
+
+
+def _side(table: pl.DataFrame, side: str, keys: list[str], statistic: str) -> pl.DataFrame:
+    """Return what the table of one run brings to a comparison."""
+    own = {"library": f"{side}_library", "count": f"{side}_count", f"{statistic}_ns": f"{side}_ns"}
+    if "class" not in keys:
+        own["class"] = f"{side}_class"
+    return table.select(*keys, *(pl.col(old).alias(new) for old, new in own.items()))

@@ -1,0 +1,272 @@
+"""What a CUDA-aware MPI does inside its calls: asking where memory lies, staging, reducing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis.communication._mpi_calls import mpi_calls, outermost, within
+from tracekit.model import KERNEL_KINDS, Answer, Trace
+
+_QUERY = r"^(cu|cuda)PointerGetAttributes?(_v\d+|_ptsz|_ptds)*$"
+_KEYS = ("function", "process", "rank")
+_BARRIER = r"^P?MPI_Barrier$"
+_REDUCES = r"(?i)reduc|sum"
+"""Names of kernels that say that they add up or reduce."""
+_FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)"
+
+
+def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> Answer:
+    """Say how much of MPI's time goes into asking where memory lies.
+
+    A CUDA-aware MPI asks the driver of every buffer whether it is on a GPU, unless it caches the
+    answers (Awan et al., CCGrid 2019). Queries are calls of ``cuPointerGetAttribute``,
+    ``cuPointerGetAttributes`` and ``cudaPointerGetAttributes`` within an MPI call of the same
+    thread; one within another, as a runtime call makes of the driver, counts as part of that one.
+
+        share = time of queries within MPI calls / time of MPI calls
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by
+        Any of ``function``, ``process`` and ``rank``, as a sequence or separated by commas; none
+        for all calls together.
+
+    Returns
+    -------
+    ==========================  ====================================================================
+    the columns `by`            ``function`` is MPI's
+    ``calls``, ``mpi_ns``       MPI calls, and their time added up
+    ``queries``, ``query_ns``   queries within them, and their time added up
+    ``share``                   ``query_ns`` over ``mpi_ns``
+    ``queries_per_call``        queries over calls
+    ``calls_with_queries``      calls that made any
+    ==========================  ====================================================================
+
+    The longest time of queries first, then the longest time of calls. All about queries is null if
+    the run holds none, inside MPI or outside: nsys leaves them out unless told otherwise
+    (``meta["missing"]``), so that none were made is not known.
+
+    ``meta`` holds ``queries``, those that the run holds at all, those ``inside`` MPI, and
+    ``missing``, what is not known and how to record it.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown.
+    """
+    keys = chosen_keys(by, _KEYS, "pointer queries") if by else ()
+    queries = _queries(trace)
+    calls = mpi_calls(trace).with_row_index("call").rename({"name": "function"})
+    found = within(queries, calls).group_by("call").agg(
+        queries=pl.len().cast(pl.Int64), query_ns=_duration().sum()
+    )  # fmt: skip
+    # Where queries were recorded, a call without any made none.
+    otherwise = pl.lit(None if queries.is_empty() else 0, pl.Int64)
+    each = calls.join(found, on="call", how="left").with_columns(
+        pl.col("queries", "query_ns").fill_null(otherwise)
+    )
+    known = pl.col("queries").null_count() == 0
+    measures = [
+        pl.len().cast(pl.Int64).alias("calls"),
+        _duration().sum().alias("mpi_ns"),
+        *(pl.when(known).then(pl.col(name).sum()).alias(name) for name in ("queries", "query_ns")),
+        pl.when(known).then((pl.col("queries") > 0).sum().cast(pl.Int64))
+        .alias("calls_with_queries"),
+    ]  # fmt: skip
+    grouped = each.group_by(keys).agg(measures) if keys else each.select(measures)
+    order = [-pl.col("query_ns"), -pl.col("mpi_ns"), *(pl.col(key) for key in keys)]
+    rows = (
+        grouped.filter(pl.col("calls") > 0)
+        .sort(order, nulls_last=True)
+        .select(
+            *keys, "calls", "mpi_ns", "queries", "query_ns",
+            share=pl.when(pl.col("mpi_ns") > 0).then(pl.col("query_ns") / pl.col("mpi_ns")),
+            queries_per_call=pl.col("queries") / pl.col("calls"),
+            calls_with_queries="calls_with_queries",
+        )
+    )  # fmt: skip
+    return Answer(
+        rows=rows,
+        meta=_meta(trace),
+        title="pointer-queries",
+        empty="no MPI calls were recorded",
+        command="latency",
+    )
+
+
+def _meta(trace: Trace) -> dict[str, Any]:
+    queries, calls = _queries(trace), mpi_calls(trace).with_row_index("call")
+    missing = []
+    if calls.is_empty():
+        missing.append("no MPI calls were recorded: nsys profile --trace=cuda,mpi")
+    if queries.is_empty():
+        missing.append(
+            "no pointer queries were recorded, so whether any were made is not known: "
+            "nsys profile --trace=cuda,mpi --cuda-trace-all-apis=true"
+        )
+    return {
+        "queries": queries.height,
+        "inside": within(queries, calls).height,
+        "missing": missing,
+    }
+
+
+def _queries(trace: Trace) -> pl.DataFrame:
+    name = pl.col("name").cast(pl.String)
+    found = trace["calls"].filter(name.str.contains(_QUERY)).select("thread", "start", "end")
+    return outermost(found.collect())
+
+
+def _duration() -> pl.Expr:
+    return pl.col("end") - pl.col("start")
+
+
+# -- staging -----------------------------------------------------------------------------------
+
+
+def staging(trace: Trace) -> Answer:
+    """Say how many MPI collectives went through host memory, and how many reduced on the GPU.
+
+    Returns
+    -------
+    One row per function, by name, of what `staging_calls` says of its calls:
+
+    ==========================  ====================================================================
+    ``function``                MPI's
+    ``calls``                   its calls, one per rank and collective
+    ``staged``                  those that were staged; null if that is not known of any
+    ``staged_unknown``          those of which it is not known
+    ``gpu_reduce``              those in which a kernel reduced; null if that is not known of any
+    ``d2h_bytes``, ``h2d_bytes``  copied to host memory, and from it, within them
+    ``reduce_kernels``          kernels that reduced within them
+    ==========================  ====================================================================
+    """
+
+    def known(name: str) -> pl.Expr:
+        return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).cast(pl.Int64).alias(name)
+
+    rows = (
+        staging_calls(trace)
+        .group_by("function")
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            known("staged"),
+            pl.col("staged").null_count().cast(pl.Int64).alias("staged_unknown"),
+            known("gpu_reduce"),
+            *(known(name) for name in ("d2h_bytes", "h2d_bytes", "reduce_kernels")),
+        )
+        .sort("function")
+    )
+    return Answer(
+        rows=rows,
+        title="staging",
+        empty="no MPI collectives were recorded",
+        command="latency",
+    )
+
+
+def staging_calls(trace: Trace) -> pl.DataFrame:
+    """Return each blocking MPI collective of each rank, and what GPU work it holds.
+
+    An op is of the collective within which its thread launched it. If another thread did (one that
+    drives MPI's progress), it is of the collective of the process that began last before that and
+    lasted beyond it; if no launch was recorded, so it is by when it ran.
+
+    A collective is ``staged`` if copies of at least the message's bytes went to host memory, and of
+    as many from it. Of a broadcast or scatter it takes one of the two: the root's data goes to the
+    host, the others' comes from it; of a reduce or gather only the root's result comes back.
+    ``gpu_reduce`` says that a kernel ran whose name says that it reduces or sums up (Awan et al.,
+    CCGrid 2019).
+
+    Returns
+    -------
+    ``report, process, thread, rank, function, start, end``, by process and start;
+    ``message_bytes`` (which this rank sends; receives, if it sends none); ``d2h_bytes``,
+    ``h2d_bytes``; ``kernels``, ``reduce_kernels``; ``staged``, null if the size is not known and
+    there are such copies; ``gpu_reduce``. All about GPU work is null for a process without any op.
+    """
+    calls = mpi_calls(trace).filter(
+        pl.col("does") == "collective", ~pl.col("name").str.contains(_BARRIER)
+    )
+    calls = calls.sort("process", "start", "end", "thread").with_row_index("call")
+    held = _held(trace, calls)
+    traced = trace["ops"].select("process").unique().collect()["process"].implode()
+    has_ops = pl.col("process").is_in(traced)
+    work = ("d2h_bytes", "h2d_bytes", "kernels", "reduce_kernels")
+    return (
+        calls.join(held, on="call", how="left", maintain_order="left")
+        .with_columns(pl.when(has_ops).then(pl.col(work).fill_null(0)))
+        .with_columns(
+            message_bytes=pl.when(pl.col("bytes") > 0)
+            .then("bytes")
+            .otherwise(pl.coalesce("recv_bytes", "bytes")),
+        )
+        .select(
+            "report", "process", "thread", "rank", pl.col("name").alias("function"), "start", "end",
+            "message_bytes", *work, staged=_staged(), gpu_reduce=pl.col("reduce_kernels") > 0,
+        )
+    )  # fmt: skip
+
+
+def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``call`` and the GPU work in it, of calls with any."""
+    kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
+    ops = (
+        trace["ops"]
+        .filter(kind.is_in(["d2h", "h2d", *KERNEL_KINDS]))
+        .select(
+            "op", "process", "kind", "bytes",
+            thread="launch_thread",
+            start=pl.coalesce("launch_start", "start"),
+            end=pl.when(pl.col("launch_start").is_null())
+            .then("end")
+            .otherwise(pl.coalesce("launch_end", "launch_start")),
+            reduces=name.str.contains(_REDUCES).fill_null(value=False),
+        )
+        .collect()
+    )  # fmt: skip
+    own = within(ops, calls).select("op", "call")
+    others = _launched_elsewhere(ops.join(own, on="op", how="anti"), calls)
+    is_kernel = kind.is_in(KERNEL_KINDS)
+    counts = (is_kernel.sum(), (is_kernel & pl.col("reduces")).sum())
+    return (
+        ops.join(pl.concat([own, others]), on="op")
+        .group_by("call")
+        .agg(
+            d2h_bytes=pl.col("bytes").filter(kind == "d2h").sum(),
+            h2d_bytes=pl.col("bytes").filter(kind == "h2d").sum(),
+            kernels=counts[0].cast(pl.Int64),
+            reduce_kernels=counts[1].cast(pl.Int64),
+        )
+    )
+
+
+def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, call`` of what lies in a call of another thread: in the one that began last."""
+    callers = calls.select("process", "thread").unique()
+    found = within(ops.drop("thread").join(callers, on="process"), calls)
+    # Calls are numbered by start within a process.
+    return found.group_by("op").agg(pl.col("call").max())
+
+
+def _staged() -> pl.Expr:
+    is_root = pl.col("rank") == pl.col("root_rank")
+    from_root, to_root = (pl.col("name").str.contains(some) for some in (_FROM_ROOT, _TO_ROOT))
+    to_host = _copied("d2h_bytes") | (from_root & ~is_root).fill_null(value=False)
+    from_host = (
+        _copied("h2d_bytes")
+        | (from_root & is_root).fill_null(value=False)
+        | (to_root & ~is_root).fill_null(value=False)
+    )
+    return to_host & from_host
+
+
+def _copied(name: str) -> pl.Expr:
+    """Say whether as much as the message was copied; nothing is not, however large that is."""
+    return (pl.col(name) > 0) & (pl.col(name) >= pl.col("message_bytes"))

@@ -1,0 +1,473 @@
+"""How two runs differ: side by side, per iteration, with what the data can show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._range_paths import shown, sorting, with_path_texts
+from tracekit.analysis._verdicts import verdict_meta
+from tracekit.analysis._work import HOST, has_ops
+from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
+from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
+from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._outliers import step_notes
+from tracekit.analysis.comparison._per_iteration import (
+    Measured,
+    parse_compare_keys,
+    peak_memory,
+    per_iteration,
+)
+from tracekit.analysis.comparison._statistics import METHOD
+from tracekit.analysis.comparison._step_change import (
+    TOTALS,
+    VERDICT,
+    contributions,
+    dependence_note,
+    matrix,
+    show,
+    side_by_side,
+    totals,
+)
+from tracekit.analysis.idle_time._idle_ranges import idle_ranges
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Answer, Trace, with_one_tree
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+
+
+OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
+COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
+IDLE = ("idle", "between")
+_FEW = 4
+"""So many ranges are named in which the host was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Answer):
+    """Two runs side by side; the rows are those of `compare`."""
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per group; see `compare`."""
+        return self.rows
+
+    @property
+    def contributions(self) -> pl.DataFrame:
+        """What the change of the step time is made of.
+
+        Returns
+        -------
+        ``part`` (a stage, ``idle`` or ``between``), ``a_total_ns`` and ``b_total_ns`` (whole
+        numbers, over all iterations and devices), ``a_ns, b_ns, delta_ns`` (per iteration and
+        device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
+        high_ns, p_value, verdict``.
+        """
+        return self.tables["contributions"]
+
+
+def compare(
+    a: Trace,
+    b: Trace,
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    names: tuple[str, str] = ("A", "B"),
+    match_names: bool = False,
+    traffic: tuple[Traffic, Traffic] | None = None,
+    labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
+    anyway: bool = False,
+    metric: Metric = "mean",
+    least: float | None = None,
+) -> Comparison:
+    """Compare two runs, step by step.
+
+    All that is in either run is listed; what a step lacks counts as 0 in it, and what lies outside
+    of steps stands beside it. Times are those of `per_iteration`: exposed time by stage, sums of
+    durations for CUDA calls, else busy time, averaged over steps and devices (CUDA and MPI calls:
+    over steps and processes; links: over steps). A run without iterations counts as a whole.
+
+    The time of a step runs from an iteration's first op on a device to the first one of the next
+    iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
+    It is split into exposed time of each stage, and time in which nothing runs: while the host is
+    in an iteration (``idle``), and while it is in none (``between``). These parts, and so their
+    changes, add up to the whole.
+
+    A verdict is given where the interval excludes 0 and the p value, adjusted for the number of
+    rows, is at most 0.05; ``meta["method"]`` names the methods. It tells these two recordings
+    apart. Iterations of one recording vary less than recordings do: of the same program, run
+    twice, small differences can be shown that mean nothing.
+
+    Parameters
+    ----------
+    a, b
+        The runs.
+    by
+        Keys out of `COMPARE_KEYS`, as a sequence or separated by commas.
+    skip
+        How many iterations to leave out at the beginning.
+    names
+        What messages call the runs.
+    match_names
+        Whether kernels are matched by `normalised_name`, as after an upgrade of a library.
+    traffic
+        What each run moved, for a comparison by link.
+    labels
+        Labels of each run; different networks, batches or numbers of GPUs are not comparable.
+    anyway
+        Whether runs that are not comparable get verdicts too.
+    metric
+        What the step is judged by in the headline: its ``mean``, or its ``median``: the median
+        of the differences of all pairs of steps, which few long steps do not move.
+    least
+        The least change of the step that matters, in percent: the headline says whether the step
+        is faster or slower by more, the same within it, or that this is unknown.
+
+    Returns
+    -------
+    The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
+    to the step; by ``step`` it is `Comparison.contributions`), then
+
+    ====================  ========================================================================
+    ``a_ns, b_ns``        mean time of a step
+    ``a_count, b_count``  mean number of ops, calls or transfers of a step, on a device likewise
+    ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
+    ``delta_ns``          ``b_ns - a_ns``
+    ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
+    ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations, or unknown
+    ``p_value``           adjusted for the number of rows; null likewise
+    ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
+                          enough iterations`` (fewer than 5 in either run), ``unknown`` (steps that
+                          depend on each other too much); null if the runs are not comparable
+    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
+    ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
+                          ``a_total_ns / (a_steps * a_devices)``
+    ``a_outside_ns``      time outside of the steps that count, added over devices, and the number
+    ``a_outside_count``   of ops, calls or transfers there (likewise of B)
+    ``a_steps``           number of steps, and of the devices (CUDA and MPI calls: processes) that
+    ``a_devices``         the row's times are added over (likewise of B)
+    ====================  ========================================================================
+
+    By memory it has ``device, a_bytes, b_bytes, delta_bytes, ratio, only_in``: one peak per run,
+    which carries no verdict.
+
+    ``meta`` holds ``headline`` (how much the step changed, whether that is shown, and which part
+    carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
+    ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
+    delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
+    the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
+    few long steps move means and widen intervals, but no median; ``a_autocorrelation,
+    b_autocorrelation``, of each step with the next one, ``a_effective, b_effective``, how many
+    independent steps they are worth, ``reason``, why nothing is known of it, and ``shift_ns,
+    shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
+    ``judged`` (by which metric and least change the headline judges, and what it found),
+    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
+    it is not GPU work that was measured.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, or a run has too few iterations to skip.
+    MissingDataError
+        If one run alone has GPU work, neither has that nor NVTX ranges that are stages, or, by
+        memory, there are no events of GPU memory.
+    """
+    keys = parse_compare_keys(by)
+    reasons = comparability(a, b, labels, names=names, by=keys)
+    if match_names:
+        a, b = with_normalised_names(a), with_normalised_names(b)
+    elif "kernel" in keys:
+        a, b = with_names_alike(a, b)
+    if "range" in keys:
+        a, b = with_one_tree([a, b])
+    if least is not None and not (math.isfinite(least) and least > 0):
+        raise UsageError(f"{least} % is no least change", "give more than 0")
+    measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
+    reasons += empty
+    has_verdict = anyway or not reasons
+    parts, step, steps = contributions(*measured, has_verdict=has_verdict)
+    if keys == ("memory",):
+        table = _memory_table(a, b, names)
+    else:
+        table = _table(a, *measured, has_verdict=has_verdict)
+    if keys == ("stage",):
+        table = _with_idle(table, parts, *measured)
+    if keys == ("step",):
+        table = parts
+    meta = {
+        "headline": headline(parts, step, reasons, metric=metric, least=least),
+        "names": list(names),
+        "by": list(keys),
+        "skip": skip,
+        "a_iterations": len(measured[0].iterations),
+        "b_iterations": len(measured[1].iterations),
+        "a_devices": measured[0].devices,
+        "b_devices": measured[1].devices,
+        "per": _per(keys, is_host=not has_ops(a)),
+        "step": step,
+        "judged": judged(step, metric, least),
+        "not_comparable": reasons,
+        "notes": [
+            *_verdicts((a, b), names),
+            *_notes(a, b, measured, names),
+            *_idle_notes((a, b), measured, keys, skip),
+            *step_notes(
+                [
+                    (each, run.iterations, max(1, run.devices))
+                    for each, run in zip(steps, measured, strict=True)
+                ],
+                skip,
+            ),
+            *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
+            *_outside(table),
+        ],
+        "method": METHOD,
+        "verdicts": {name: verdict_meta(run) for name, run in zip(names, (a, b), strict=True)},
+        **({} if has_ops(a) else {"basis": HOST}),
+    }
+    return Comparison(
+        rows=table,
+        meta=meta,
+        title=f"by {', '.join(keys)}",
+        tables={"contributions": parts},
+        people=_for_people(table),
+        empty="nothing ran in either",
+        command="compare",
+        figures={"figure": "step parts", "changes": "changes"},
+    )
+
+
+def _for_people(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a comparison as people read it.
+
+    Sums and the numbers that they are divided by are left out; what lies outside of steps is a mean
+    over devices too, and is left out where there is nothing.
+    """
+    outside = [name for name in OUTSIDE[:2] if name in table.columns]
+    means = [
+        (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name)
+        for name in outside
+        if table[name].sum()
+    ]
+    unread = {*TOTALS, *OUTSIDE, *COUNTS}
+    return table.select(pl.exclude(unread & {*table.columns}), *means)
+
+
+def _per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
+    """Say what times are means over."""
+    if keys in (("link",), ("memory",)):
+        return "step" if keys == ("link",) else None
+    return "step/process" if is_host or keys == ("api",) else "step/GPU"
+
+
+def _measured(
+    runs: tuple[Trace, Trace],
+    keys: tuple[str, ...],
+    skip: int,
+    names: tuple[str, str],
+    traffic: tuple[Traffic | None, Traffic | None],
+) -> tuple[tuple[Measured, Measured], list[str]]:
+    """Measure the steps of both runs; each as a whole where either has none.
+
+    Returns
+    -------
+    What was measured, and why its steps are not comparable.
+    """
+    whole = not all(map(has_iterations, runs))
+    if whole and skip:
+        raise UsageError(
+            f"{' or '.join(names)} has no iterations to skip",
+            "name the ranges that are steps: --iteration REGEX",
+        )
+    of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
+
+    def measure(*, as_one: bool) -> tuple[Measured, Measured]:
+        a, b = (
+            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
+            for run, own in zip(runs, traffic, strict=True)
+        )
+        return a, b
+
+    found = measure(as_one=whole)
+    reasons = [] if whole else empty_steps(found, names)
+    if not (whole or all(run.iterations for run in found)):
+        found = measure(as_one=True)
+    return found, reasons
+
+
+def _idle_notes(
+    runs: tuple[Trace, Trace], measured: Sequence[Measured], keys: tuple[str, ...], skip: int
+) -> list[str]:
+    """Say in which ranges the hosts were while nothing ran inside steps."""
+    if keys not in (("stage",), ("step",)):
+        return []
+    found = []
+    for side, run, numbers in zip("AB", runs, measured, strict=True):
+        if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
+            continue
+        ranges = idle_ranges(run, skip=skip).head(_FEW)
+        over = len(numbers.iterations) * numbers.devices
+        parts = [
+            f"{name or 'no range'} {length_text(idle / over)}" for name, idle in ranges.iter_rows()
+        ]
+        if parts:
+            found.append(f"idle in {side}, by where the host was: {', '.join(parts)}")
+    return found
+
+
+def _outside(table: pl.DataFrame) -> list[str]:
+    """Say what columns of work outside of steps hold, where there is any."""
+    some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
+    told = "outside: work before the first step, after the last one and in steps that do not count"
+    return [f"{told}; in all, mean over devices"] if some else []
+
+
+def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, str]) -> list[str]:
+    notes = [
+        f"{run.left_out} iterations of {name} are left out, which not all its processes have"
+        for name, run in zip(names, measured, strict=True)
+        if run.left_out
+    ]
+    held = [_recorded(run) for run in (a, b)]
+    for this, other in ((0, 1), (1, 0)):
+        missing = sorted(held[this] - held[other])
+        if missing:
+            notes.append(f"{names[other]} holds no {', '.join(missing)}, but {names[this]} does")
+    return notes
+
+
+def _verdicts(runs: tuple[Trace, Trace], names: Sequence[str]) -> list[str]:
+    """Say what the processes of either run do, where they do not all train or a run is cut."""
+    told = [verdict_meta(run) for run in runs]
+    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
+        return []
+    worded = [
+        f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
+        + (f", cut ({each['cut']})" if "cut" in each else "")
+        for name, each in zip(names, told, strict=True)
+    ]
+    return [f"verdict: {'; '.join(worded)}"]
+
+
+def _recorded(trace: Trace) -> set[str]:
+    present = trace["contents"].filter("present").select("feature").collect()
+    return set(present["feature"])
+
+
+# -- side by side ------------------------------------------------------------------------------
+
+
+def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
+    columns = list(a.columns)
+    rows = _all_rows(trace, a.values, b.values, columns)
+    samples = (matrix(a, a.values, rows, columns), matrix(b, b.values, rows, columns))
+    table = rows
+    for side, run in (("a", a), ("b", b)):
+        table = table.join(_numbers(run, side), on=columns, how="left", nulls_equal=True)
+    table = table.sort("row").with_columns(
+        pl.col("a_devices").fill_null(max(1, a.devices)),
+        pl.col("b_devices").fill_null(max(1, b.devices)),
+        pl.col("a_count", "b_count").fill_null(0.0),
+        pl.col("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count").fill_null(0),
+    )
+    devices = (table["a_devices"].to_numpy(), table["b_devices"].to_numpy())
+    table = pl.concat(
+        [
+            table.drop("row"),
+            totals(*samples),
+            side_by_side(*samples, devices),
+            show(*samples, devices, has_verdict=has_verdict),
+        ],
+        how="horizontal",
+    )
+    in_a, in_b = pl.col("in_a").is_not_null(), pl.col("in_b").is_not_null()
+    table = table.with_columns(
+        *(
+            pl.when(pl.col(f"in_{side}").is_null()).then(0.0).otherwise(f"{side}_bytes")
+            .alias(f"{side}_bytes")
+            for side in ("a", "b") if "bytes" in a.values.columns
+        ),
+        pl.lit(_steps(a), pl.Int64).alias("a_steps"),
+        pl.lit(_steps(b), pl.Int64).alias("b_steps"),
+        only_in=pl.when(~in_b).then(pl.lit("A")).when(~in_a).then(pl.lit("B")),
+    )  # fmt: skip
+    return _arranged(table, columns)
+
+
+def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """Put columns in their documented order; largest changes first, but stages in theirs."""
+    sized = ["a_bytes", "b_bytes"] if "a_bytes" in table.columns else []
+    order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
+    return shown(table.sort(order, nulls_last=True)).select(
+        *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
+        "only_in", *TOTALS, *OUTSIDE, *COUNTS,
+    )  # fmt: skip
+
+
+def _with_idle(table: pl.DataFrame, parts: pl.DataFrame, a: Measured, b: Measured) -> pl.DataFrame:
+    """Add what of steps is in no stage to a table of stages: then its rows add up to the step."""
+    of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
+    rows = parts.filter(pl.col("part").is_in(IDLE)).select(
+        *(name for name in parts.columns if name in table.columns),
+        stage="part",
+        ratio=pl.when(of_a != 0).then(of_b / of_a),
+        a_steps=pl.lit(_steps(a), pl.Int64),
+        b_steps=pl.lit(_steps(b), pl.Int64),
+        a_devices=pl.lit(max(1, a.devices), pl.Int64),
+        b_devices=pl.lit(max(1, b.devices), pl.Int64),
+    )
+    return pl.concat([table.with_columns(pl.col("stage").cast(pl.String)), rows], how="diagonal")
+
+
+def _steps(run: Measured) -> int:
+    return max(1, len(run.iterations))
+
+
+def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """Return the groups of either run, numbered, with the texts of paths in `trace` beside them."""
+    both = pl.concat([a.select(columns), b.select(columns)]).unique()
+    texts = with_path_texts(trace, both)
+    return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
+
+
+def _numbers(run: Measured, side: str) -> pl.DataFrame:
+    """Return each group's numbers per step, and those of what lies outside of steps."""
+    is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
+    count, devices = pl.col("count"), pl.col("per").first()
+    sized = pl.col("bytes").filter(is_step)
+    of_bytes = pl.when(sized.count() > 0).then(sized.sum() / _steps(run)).alias(f"{side}_bytes")
+    return run.values.group_by(run.columns).agg(
+        (count.filter(is_step).sum() / (_steps(run) * devices)).alias(f"{side}_count"),
+        devices.cast(pl.Int64).alias(f"{side}_devices"),
+        pl.col("length_ns").filter(~is_step).sum().alias(f"{side}_outside_ns"),
+        count.filter(~is_step).sum().alias(f"{side}_outside_count"),
+        pl.lit(value=True).alias(f"in_{side}"),
+        *([of_bytes] if "bytes" in run.values.columns else []),
+    )
+
+
+def _memory_table(a: Trace, b: Trace, names: tuple[str, str]) -> pl.DataFrame:
+    peaks = [peak_memory(run) for run in (a, b)]
+    for name, peak, trace in zip(names, peaks, (a, b), strict=True):
+        if peak.is_empty():
+            how = how_to_record(trace, "memory, not sampled")
+            raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
+    sides = [
+        peak.rename({"bytes": f"{side}_bytes"}) for side, peak in zip("ab", peaks, strict=True)
+    ]
+    of_a, of_b = pl.col("a_bytes"), pl.col("b_bytes")
+    return (
+        sides[0].join(sides[1], on="device", how="full", coalesce=True)
+        .with_columns(
+            delta_bytes=of_b - of_a,
+            ratio=pl.when(of_a != 0).then(of_b / of_a),
+            only_in=pl.when(of_b.is_null()).then(pl.lit("A")).when(of_a.is_null()).then(pl.lit("B")),
+        )
+        .sort("device")
+    )  # fmt: skip

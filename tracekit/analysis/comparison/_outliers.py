@@ -1,0 +1,96 @@
+"""Steps that are unlike all others: warm-up, cut ends, stalls, and steps of two kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracekit.analysis.comparison._dependence import ENOUGH, Numbers
+from tracekit.analysis.comparison._headline import length_text, signed_length
+from tracekit.analysis.comparison._modes import mode_edges
+from tracekit.analysis.comparison._shift import Shift, shift, spread_of
+
+_SPREADS = 5.0
+_LEAST = 0.2
+"""An outlier is so many standard deviations, and such a share of the median, off the median."""
+_FEW = 3
+"""So many are named."""
+
+
+def outliers(steps: Numbers) -> list[int]:
+    """Return the places of steps that are unlike the others.
+
+    They are 5 robust standard deviations and a fifth of the median off the median, or more. Where
+    steps are of two kinds none is.
+    """
+    if len(steps) < ENOUGH or not np.isnan(mode_edges(steps[np.newaxis, :])[0]):
+        return []
+    median = float(np.median(steps))
+    least = max(_SPREADS * float(spread_of(steps)), _LEAST * median)
+    off = np.abs(steps - median)
+    return [int(place) for place in np.flatnonzero((off >= least) & (off > 0))]
+
+
+def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]], skip: int) -> list[str]:
+    """Name what is unlike the rest among the steps of each run.
+
+    Parameters
+    ----------
+    sides
+        Of each run: its steps, their numbers, and on how many devices their time is added.
+    skip
+        How many steps were left out at the beginning.
+    """
+    notes = [
+        note
+        for side, (steps, numbers, devices) in zip("AB", sides, strict=True)
+        for note in (*_outlier_notes(side, steps, numbers, skip), *_modes(side, steps, devices))
+    ]
+    return [*notes, *_mode_by_mode([(steps, devices) for steps, _, devices in sides])]
+
+
+def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int) -> list[str]:
+    found = outliers(steps)
+    median = float(np.median(steps)) if found else 1.0
+    early = sum(place == at and steps[at] > median for at, place in enumerate(found))
+    told = [
+        f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
+        for place in found
+    ]
+    if early:
+        first = "; ".join(told[:early][:_FEW])
+        told = [f"{first}, probably warm-up; --skip {skip + early}", *told[early:]]
+    more = len(told) - _FEW
+    return [*told[:_FEW], *([f"{more} more steps of {side} are outliers"] if more > 0 else [])]
+
+
+def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
+    parts = _parted(steps)
+    told = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
+    return [f"steps of {side} are of two kinds: {' and '.join(told)} (medians)"] if told else []
+
+
+def _parted(steps: Numbers) -> list[Numbers]:
+    """Return the quick steps and the slow ones; nothing where all are of one kind."""
+    edge = mode_edges(steps[np.newaxis, :])[0] if len(steps) else np.nan
+    return [] if np.isnan(edge) else [steps[steps < edge], steps[steps > edge]]
+
+
+def _mode_by_mode(sides: Sequence[tuple[Numbers, int]]) -> list[str]:
+    """Compare quick steps with quick ones and slow ones with slow ones, if both runs have both."""
+    (a, of_a), (b, of_b) = ((_parted(steps), devices) for steps, devices in sides)
+    if not (a and b):
+        return []
+    shifts = [shift(one * of_b, other * of_a) for one, other in zip(a, b, strict=True)]
+    return [
+        f"{kind} steps, B less A: typically {_shift_text(found, of_a * of_b)}"
+        for kind, found in zip(("quick", "slow"), shifts, strict=True)
+    ]
+
+
+def _shift_text(found: Shift, scale: int) -> str:
+    if found.interval is None:
+        return f"{signed_length(found.value / scale)} (interval unknown)"
+    low, high = (signed_length(end / scale) for end in found.interval)
+    return f"{signed_length(found.value / scale)} ({low} to {high})"

@@ -1,0 +1,234 @@
+"""Whether two samples of iterations differ in their means, and by how much.
+
+Resampling draws whole iterations, so that the rows of a sample (stages, kernels, ...) keep what
+they have to do with each other. Random numbers are seeded by what a sample holds and not by where
+it stands: a sample compared with itself differs by exactly nothing, and samples that change places
+give the same interval with the other sign.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.comparison._dependence import Flags, Floats, Numbers, dependence, mean_error
+
+Effective = tuple[Floats, Floats]
+"""How many independent steps those of either run are worth, row by row."""
+LEVEL = 0.95
+METHOD = (
+    "interval: bootstrap of the difference of means, 9,999 resamples of iterations, expanded "
+    "percentiles, 95 %, stretched as Student's t with an effective number of steps (lag-1 "
+    "autocorrelation, bias-corrected) is; p_value: Welch's t test with that number, adjusted for "
+    "the number of rows by Benjamini-Hochberg; a verdict where the interval excludes 0 and p_value "
+    "is at most 0.05, unknown with fewer than 5 effective steps, steps like a random walk, or "
+    "modes that persist"
+)
+
+_RESAMPLES = 9_999
+_AT_ONCE = 1 << 22
+"""Numbers that are drawn at once, and rows times resamples that are held at once."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What is known of ``mean(b) - mean(a)``, row by row."""
+
+    low: Floats
+    high: Floats
+    p_value: Floats
+    is_unknown: Flags
+    """Where steps depend on each other so much that nothing is known; all else is NaN."""
+
+
+def differences(a: Numbers, b: Numbers, *, related: bool = True) -> Differences:
+    """Compare the means of two samples, row by row.
+
+    The interval is the percentile bootstrap's, with percentiles moved outward by the factor by
+    which an interval of Student's is wider than a normal one (T. Hesterberg, What Teachers Should
+    Know about the Bootstrap, The American Statistician 69, 2015, section 4.1): plain percentiles
+    are too narrow for few iterations. It supposes that steps are independent. Where they are not,
+    its ends are moved by the factor by which Student's interval with an effective number of steps
+    (see `dependence`) is wider than with all of them. P values are of Welch's t test with effective
+    numbers, and control the share of false ones among the rows that are told to differ (Benjamini
+    and Hochberg 1995), since of hundreds of kernels some differ by chance.
+
+    Parameters
+    ----------
+    a, b
+        Whole numbers: a row per group, a column per iteration, two or more of these.
+    related
+        Whether the rows are one table, for the number of which p values are adjusted.
+    """
+    first, second = _digest(a), _digest(b)
+    if first > second:  # one order, so that the other one is its mirror image to the last bit
+        back = differences(b, a, related=related)
+        # Nothing is without sign: 0.0 - 0.0 is 0.0, and -0.0 would be printed as such.
+        return Differences(0.0 - back.high, 0.0 - back.low, back.p_value, back.is_unknown)
+    tail = _tail(min(a.shape[1], b.shape[1]))
+    rows = max(1, _AT_ONCE // _RESAMPLES)
+    parts = [
+        _interval(a[at : at + rows], b[at : at + rows], (first, second), tail)
+        for at in range(0, len(a), rows)
+    ]
+    low, high = (np.concatenate([np.zeros(0), *(part[side] for part in parts)]) for side in (0, 1))
+    is_unknown, effective = _effective(a, b)
+    low, high = _stretched(low, high, b.mean(axis=1) - a.mean(axis=1), _stretch(a, b, effective))
+    p_value = welch(a, b, effective)
+    if related:
+        p_value[~is_unknown] = adjusted(p_value[~is_unknown])
+    for each in (low, high, p_value):
+        each[is_unknown] = np.nan
+    return Differences(low, high, p_value, is_unknown)
+
+
+def _digest(sample: Numbers) -> int:
+    content = np.ascontiguousarray(sample, dtype="<i8").tobytes()
+    shape = repr(sample.shape).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=16, person=shape[:16]).digest())
+
+
+def _tail(iterations: int) -> float:
+    """Return which share of the resamples lies outside the interval on either side."""
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    reach = special.stdtrit(iterations - 1, (1 + LEVEL) / 2)
+    return float(special.ndtr(-reach * np.sqrt(iterations / (iterations - 1))))
+
+
+def _interval(a: Numbers, b: Numbers, seeds: tuple[int, int], tail: float) -> tuple[Floats, Floats]:
+    resampled = _resampled_means(b, seeds[1]) - _resampled_means(a, seeds[0])
+    outside = max(0, int(tail * (_RESAMPLES + 1)) - 1)
+    ends = (outside, _RESAMPLES - 1 - outside)
+    ordered = np.partition(resampled, ends, axis=0)
+    return ordered[ends[0]], ordered[ends[1]]
+
+
+def _resampled_means(sample: Numbers, seed: int) -> Floats:
+    """Return the means of resamples: a row per resample, a column per row of the sample."""
+    random, number = np.random.default_rng(seed), sample.shape[1]
+    values = sample.T.astype(np.float64)
+    at_once = max(1, _AT_ONCE // number)
+    sums = [
+        _draws(random, min(at_once, _RESAMPLES - done), number) @ values
+        for done in range(0, _RESAMPLES, at_once)
+    ]
+    # Counts times whole numbers are exact up to 2^53, in whatever order they are added.
+    means: Floats = np.concatenate(sums) / number
+    return means
+
+
+def _draws(random: np.random.Generator, resamples: int, number: int) -> Floats:
+    """Return how often each iteration is drawn in each resample."""
+    drawn = random.integers(0, number, size=(resamples, number))
+    drawn += np.arange(resamples)[:, np.newaxis] * number
+    counts = np.bincount(drawn.ravel(), minlength=resamples * number)
+    return counts.reshape(resamples, number).astype(np.float64)
+
+
+def _is_plain(a: Numbers, b: Numbers) -> Flags:
+    """Tell where nothing is open: the same steps, or work in all steps of one run alone."""
+    one_sided = [
+        (one == 0).all(axis=1) & (other > 0).all(axis=1) for one, other in ((a, b), (b, a))
+    ]
+    same = (a == b).all(axis=1) if a.shape == b.shape else np.zeros(len(a), dtype=bool)
+    plain: Flags = same | one_sided[0] | one_sided[1]
+    return plain
+
+
+def _effective(a: Numbers, b: Numbers) -> tuple[Flags, Effective]:
+    """Return where nothing can be told, and how many independent steps all the others are worth."""
+    depend, plain = (dependence(a), dependence(b)), _is_plain(a, b)
+    is_unknown = (depend[0].is_too_much | depend[1].is_too_much) & ~plain
+    # However often modes occur, means of runs that have no lengths in common are in this order.
+    is_apart = (a.max(axis=1) < b.min(axis=1)) | (b.max(axis=1) < a.min(axis=1))
+    is_unknown |= (depend[0].persists | depend[1].persists) & ~plain & ~is_apart
+    in_a, in_b = (
+        np.where(plain | is_unknown, each.shape[1], found.effective)
+        for each, found in zip((a, b), depend, strict=True)
+    )
+    return is_unknown, (in_a, in_b)
+
+
+def _stretch(a: Numbers, b: Numbers, effective: Effective) -> Floats:
+    """Return how many times as wide as for independent steps Student's interval is."""
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    reaches = []
+    for worth in (effective, None):
+        variance, freedom = _difference_error(a, b, worth)
+        reaches.append(special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variance))
+    factor = np.ones(len(a))
+    np.divide(reaches[0], reaches[1], out=factor, where=reaches[1] > 0)
+    return factor
+
+
+def _stretched(low: Floats, high: Floats, middle: Floats, factor: Floats) -> tuple[Floats, Floats]:
+    """Move the ends of an interval away from its middle; to the bit as they were by a factor of 1.
+
+    No end passes the middle, so that the difference itself is never outside.
+    """
+    moves = factor != 1
+    below, above = np.maximum(0, middle - low), np.maximum(0, high - middle)
+    return (
+        np.where(moves, middle - factor * below, low),
+        np.where(moves, middle + factor * above, high),
+    )
+
+
+def _difference_error(a: Numbers, b: Numbers, effective: Effective | None) -> tuple[Floats, Floats]:
+    """Return the variance of the difference of means, and Welch's degrees of freedom.
+
+    There is one degree of freedom where nothing varies.
+    """
+    worth = effective or tuple(np.full(len(each), float(each.shape[1])) for each in (a, b))
+    of_a, of_b = (
+        mean_error(each.std(axis=1, ddof=1), each.shape[1], own)
+        for each, own in zip((a, b), worth, strict=True)
+    )
+    return welch_error((of_a[0], of_b[0]), (of_a[1], of_b[1]))
+
+
+def welch_error(
+    variances: tuple[Floats, Floats], freedoms: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Return the variance of a difference of two means, and its degrees of freedom by Welch."""
+    variance = variances[0] + variances[1]
+    below = variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1]
+    freedom = np.ones_like(variance)
+    np.divide(variance**2, below, out=freedom, where=below > 0)
+    return variance, freedom
+
+
+def welch(a: Numbers, b: Numbers, effective: Effective | None = None) -> Floats:
+    """Return the p value of Welch's t test of each row; what never varies differs or does not.
+
+    Parameters
+    ----------
+    a, b
+        As for `differences`.
+    effective
+        How many independent steps those of each row are worth; without, as many as there are.
+    """
+    # The t distribution alone: all of scipy.stats takes twice as long to load.
+    from scipy import special  # noqa: PLC0415
+
+    variance, freedom = _difference_error(a, b, effective)
+    apart = np.abs(a.mean(axis=1) - b.mean(axis=1))
+    reach = np.where(apart > 0, np.inf, 0.0)
+    np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)
+    found: Floats = 2 * special.stdtr(freedom, -reach)
+    return found
+
+
+def adjusted(p_values: Floats) -> Floats:
+    """Adjust p values for their number by Benjamini and Hochberg's procedure."""
+    number = len(p_values)
+    order = np.argsort(p_values)
+    scaled = p_values[order] * (number / np.arange(1, number + 1))
+    found = np.empty(number)
+    # Each is at most what the next larger one is adjusted to.
+    found[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return np.clip(found, 0, 1)

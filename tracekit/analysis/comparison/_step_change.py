@@ -1,0 +1,210 @@
+"""By how much the step of two runs differs, what that is made of, and what steps can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.analysis.comparison._dependence import ENOUGH, SURE, Dependence, Numbers, dependence
+from tracekit.analysis.comparison._per_iteration import PARTS, Measured
+from tracekit.analysis.comparison._shift import shift
+from tracekit.analysis.comparison._statistics import LEVEL, differences
+
+FASTER, SLOWER = "faster", "slower"
+NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
+VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
+TOTALS = ("a_total_ns", "b_total_ns")
+Counts = NDArray[np.int64]
+"""Over how many devices each row is added."""
+
+
+def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
+    """Return lengths: a row per group, a column per step."""
+    numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
+    iterations = numbers.to_frame().with_row_index("column")
+    sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
+    placed = values.join(rows, on=columns, nulls_equal=True).join(
+        iterations, on="iteration", nulls_equal=True
+    )
+    sample[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["length_ns"].to_numpy()
+    return sample
+
+
+def totals(a: Numbers, b: Numbers) -> pl.DataFrame:
+    return pl.DataFrame(
+        {"a_total_ns": a.sum(axis=1), "b_total_ns": b.sum(axis=1)},
+        schema=dict.fromkeys(TOTALS, pl.Int64),
+    )
+
+
+def side_by_side(a: Numbers, b: Numbers, devices: tuple[Counts, Counts]) -> pl.DataFrame:
+    means = {
+        name: sample.sum(axis=1) / (sample.shape[1] * number)
+        for name, sample, number in zip(("a_ns", "b_ns"), (a, b), devices, strict=True)
+    }
+    return pl.DataFrame(means, schema=dict.fromkeys(means, pl.Float64)).with_columns(
+        delta_ns=pl.col("b_ns") - pl.col("a_ns"),
+        ratio=pl.when(pl.col("a_ns") != 0).then(pl.col("b_ns") / pl.col("a_ns")),
+    )
+
+
+def show(
+    a: Numbers,
+    b: Numbers,
+    devices: tuple[Counts, Counts],
+    *,
+    has_verdict: bool,
+    related: bool = True,
+) -> pl.DataFrame:
+    """Return the interval of the difference, its p value, and what may be concluded.
+
+    P values are adjusted for the number of rows where these are related.
+    """
+    if min(a.shape[1], b.shape[1]) < ENOUGH:
+        nothing = {name: [None] * len(a) for name in VERDICT[:3]}
+        table = pl.DataFrame(nothing, schema=dict.fromkeys(nothing, pl.Float64))
+        verdict = pl.lit(NOT_ENOUGH)
+    else:
+        # Whole numbers of a common scale: means are over devices too.
+        found = differences(
+            a * devices[1][:, np.newaxis], b * devices[0][:, np.newaxis], related=related
+        )
+        scale = devices[0] * devices[1]
+        table = pl.DataFrame(
+            {
+                "low_ns": found.low / scale,
+                "high_ns": found.high / scale,
+                "p_value": found.p_value,
+            }
+        ).fill_nan(None)
+        is_known = pl.col("p_value") <= 1 - LEVEL + 1e-12
+        verdict = (
+            pl.when(pl.lit(pl.Series(found.is_unknown))).then(pl.lit(UNKNOWN))
+            .when(is_known & (pl.col("low_ns") > 0)).then(pl.lit(SLOWER))
+            .when(is_known & (pl.col("high_ns") < 0)).then(pl.lit(FASTER))
+            .otherwise(pl.lit(NOT_SHOWN))
+        )  # fmt: skip
+    return table.with_columns(
+        verdict=pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
+    )
+
+
+# -- what the change of the step time is made of -----------------------------------------------
+
+
+def contributions(
+    a: Measured, b: Measured, *, has_verdict: bool
+) -> tuple[pl.DataFrame, dict[str, Any], tuple[Numbers, Numbers]]:
+    """Return what the change of the step is made of, the change, and the steps of both runs."""
+    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
+    steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
+    ran_on = (max(1, a.devices), max(1, b.devices))
+    of_step = tuple(np.full(1, number) for number in ran_on)
+    step = pl.concat(
+        [
+            side_by_side(steps[0], steps[1], (of_step[0], of_step[1])),
+            show(steps[0], steps[1], (of_step[0], of_step[1]), has_verdict=has_verdict),
+        ],
+        how="horizontal",
+    ).row(0, named=True)
+    for side, sample, number in zip("ab", steps, ran_on, strict=True):
+        step[f"{side}_median_ns"] = float(np.median(sample)) / number
+        step[f"{side}_total_ns"] = int(sample.sum())
+        some = sample.shape[1] > 1
+        step[f"{side}_sd_ns"] = float(sample.std(ddof=1)) / number if some else None
+        step.update(_dependence(side, sample))
+    is_unknown = step["p_value"] is None and min(each.shape[1] for each in steps) >= ENOUGH
+    step["reason"] = _reason(*steps) if is_unknown else None
+    step.update(_typical(steps[0][0], steps[1][0], ran_on, has_verdict=has_verdict))
+    devices = tuple(np.full(rows.height, number) for number in ran_on)
+    change = step["delta_ns"]
+    table = pl.concat(
+        [
+            rows.select("part"),
+            totals(*samples),
+            side_by_side(*samples, (devices[0], devices[1])).drop("ratio"),
+            show(*samples, (devices[0], devices[1]), has_verdict=has_verdict),
+        ],
+        how="horizontal",
+    )
+    share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
+    first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
+    return table.select(*first, share.alias("share"), *VERDICT), step, (steps[0][0], steps[1][0])
+
+
+def _typical(
+    a: Numbers, b: Numbers, devices: tuple[int, int], *, has_verdict: bool
+) -> dict[str, Any]:
+    """Return by how much a typical step differs, and what is shown of that."""
+    found = shift(a * devices[1], b * devices[0])
+    scale = devices[0] * devices[1]
+    low, high = (end / scale for end in found.interval) if found.interval else (None, None)
+    return {
+        "shift_ns": found.value / scale,
+        "shift_low_ns": low,
+        "shift_high_ns": high,
+        "shift_verdict": _typical_verdict(low, high, min(len(a), len(b))) if has_verdict else None,
+    }
+
+
+def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
+    if low is None or high is None:
+        return NOT_ENOUGH if steps < ENOUGH else UNKNOWN
+    return SLOWER if low > 0 else FASTER if high < 0 else NOT_SHOWN
+
+
+def _dependence(side: str, steps: Numbers) -> dict[str, float | None]:
+    """Return how far steps depend on each other; null where that is not defined."""
+    found = dependence(steps)
+    correlation = float(found.correlation[0])
+    is_known = not np.isnan(correlation)
+    return {
+        f"{side}_autocorrelation": correlation if is_known else None,
+        f"{side}_effective": float(found.effective[0]),
+    }
+
+
+def dependence_note(step: Mapping[str, Any], steps: tuple[int, int]) -> list[str]:
+    """Say how each step goes with the next one, and how many independent ones they are worth."""
+    if min(steps) < ENOUGH:
+        return []
+    told = [_correlation(step, side, number) for side, number in zip("ab", steps, strict=True)]
+    few = f"; fewer than {SURE} steps hardly show one" if min(steps) < SURE else ""
+    return [f"lag-1 correlation of steps: {', '.join(told)}{few}"]
+
+
+def _correlation(step: Mapping[str, Any], side: str, steps: int) -> str:
+    value, worth = step[f"{side}_autocorrelation"], step[f"{side}_effective"]
+    if value is None:
+        return f"none in {side.upper()}, no step varies"
+    counted = "" if worth == steps else f" ({steps} steps worth {_worth(worth)} independent ones)"
+    return f"{np.clip(value, -1, 1):+.2f} in {side.upper()}{counted}"
+
+
+def _worth(number: float) -> str:
+    return f"{number:.1f}" if number < 2 * ENOUGH else f"{number:.0f}"
+
+
+def _reason(a: Numbers, b: Numbers) -> str:
+    """Say why nothing is known of the means of steps."""
+    found = {"A": (a.shape[1], dependence(a)), "B": (b.shape[1], dependence(b))}
+    return "; ".join(
+        f"{steps} steps of {side} {_why(each)}"
+        for side, (steps, each) in found.items()
+        if each.is_too_much[0] or each.persists[0]
+    )
+
+
+def _why(steps: Dependence) -> str:
+    if steps.persists[0]:
+        return "are of two kinds in a few long blocks, which are no sample of how often each occurs"
+    correlated = f"(lag-1 correlation {min(1.0, steps.correlation[0]):.2f})"
+    if steps.effective[0] < ENOUGH:
+        worth = f"{_worth(steps.effective[0])} independent ones, of which {ENOUGH} are needed"
+        return f"depend on each other {correlated} and are worth {worth}"
+    return f"depend on each other {correlated} so much that they may be a random walk"

@@ -1,0 +1,174 @@
+"""What the host did, thread by thread: calls that wait or allocate, ranges, the profiler, steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis._host_time import innermost_stretches
+from tracekit.analysis._windows import host_marks
+from tracekit.analysis.idle_time._timeline import covered, merged, states
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_ALLOCATING = (
+    r"^(cudaMalloc|cudaFree|cudaHost(Alloc|Register|Unregister)|cudaMemPool|cuMem(Alloc|Free|"
+    r"Host(Alloc|Register|Unregister)|Create|Release|Map|Unmap|AddressReserve))"
+)
+_WAITING = r"Synchronize(_v\d+)?$|^cu(da)?Memcpy"
+_LOADING = r"^cu(da)?(Module|Library)Load"
+_LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
+_NOT_WAITING = r"Async|Query"
+_STAGED_NS = 100_000
+"""A call that copies takes a few us; in one of more than this the host copies, or waits."""
+_LONG_AGO = -(1 << 62)
+
+
+def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return which threads are looked at: the one that launches, and the one that drives its steps.
+
+    Returns
+    -------
+    ``pair, process, launch_thread, driver``; ``driver`` is the launching thread where the process
+    has no iterations.
+    """
+    driving = (
+        trace["iterations"].group_by("process", "thread").len().collect()
+        .sort("process", "len", "thread", descending=[False, True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .select("process", driver="thread")
+    )  # fmt: skip
+    return (
+        gaps.select("process", "launch_thread")
+        .unique(maintain_order=True)
+        .join(driving, on="process", how="left", maintain_order="left")
+        .with_columns(driver=pl.coalesce("driver", "launch_thread"))
+        .with_row_index("pair")
+    )
+
+
+def waits(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
+
+    These synchronise, or copy and do not return before the copy is done or for long (from memory
+    that is not pinned, the host copies first), or are said to wait by the recorder.
+    """
+    name = pl.col("name").cast(pl.String)
+    calls = trace["calls"].with_columns(name=name)
+    by_name = calls.filter(name.str.contains(_WAITING) & ~name.str.contains(_NOT_WAITING))
+    waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
+        "process", "correlation"
+    ).drop_nulls("correlation").unique()  # fmt: skip
+    asking = calls.filter(~name.str.contains("Query"))  # they return at once
+    told = asking.join(waited, on=["process", "correlation"], how="semi")
+    is_copy = pl.col("copy_kind").is_not_null()
+    takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
+    copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
+    long = copies.select(
+        thread="launch_thread", start="launch_start", end="launch_end",
+        name=pl.lit("copy that the host waits for"),
+    )  # fmt: skip
+    columns = ["thread", "start", "end", "name"]
+    found = pl.concat([by_name.select(columns), told.select(columns), long]).collect()
+    return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
+
+
+def allocations(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls that allocate or free memory."""
+    name = pl.col("name").cast(pl.String)
+    calls = trace["calls"].select("thread", "start", "end", name=name)
+    return calls.filter(name.str.contains(_ALLOCATING)).collect()
+
+
+def loads(trace: Trace, least: int) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls that load code, and launches that take longer.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    least
+        A call that launches takes a few us; one of more than so many ns loads what it launches.
+    """
+    calls = trace["calls"].with_columns(pl.col("name").cast(pl.String))
+    name = pl.col("name")
+    is_long = name.str.contains(_LOADING_AT_FIRST) & (pl.col("end") - pl.col("start") > least)
+    found = calls.filter(name.str.contains(_LOADING) | is_long)
+    return found.select("thread", "start", "end", "name").collect()
+
+
+def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls of MPI, collectives or all others."""
+    own = trace["host"].filter(
+        pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
+    )
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def profiling(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: time that the profiler took."""
+    own = trace["host"].filter(pl.col("library") == "profiler")
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def of_pairs(intervals: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name`` of intervals on either thread of each pair."""
+    sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
+    threads = pl.concat(sides).drop_nulls().unique(maintain_order=True)
+    return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
+
+
+def driver_ranges(trace: Trace, pairs: pl.DataFrame, *, staged: bool) -> pl.DataFrame:
+    """Return ``pair, start, end, name, stage``: when each range is the innermost of a driver.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    pairs
+        As `pairs_of` gives them.
+    staged
+        Whether only ranges that are stages count.
+    """
+    drivers = pairs.select("pair", thread="driver").drop_nulls()
+    nested = trace["ranges"].filter(
+        pl.col("style") == "push_pop", pl.col("end") > pl.col("start"),
+        pl.col("thread").is_in(drivers["thread"].unique().implode()),
+        pl.lit(not staged) | pl.col("stage").is_not_null(),
+    )  # fmt: skip
+    own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
+    names = nested.select("range", "thread", "name", "stage").collect()
+    stretches = innermost_stretches(own).select("range", "start", "end")
+    placed = stretches.join(names, on="range").join(drivers, on="thread")
+    return placed.select("pair", "start", "end", "name", "stage", "range")
+
+
+def step_states(trace: Trace) -> pl.DataFrame:
+    """Return ``process, time, in_step``: from when on each process's host is in an iteration."""
+    marks = host_marks(trace.read("iterations"))
+    return marks.select("process", "time", in_step=pl.col("iteration").is_not_null())
+
+
+def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
+    """Return ``pair, time`` and `state`: the name of what is open."""
+    return states(intervals.rename({"name": state}), "pair", state)
+
+
+def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
+    """Return ``gap, ahead, credit``: for how long the host had waited since it was last ahead.
+
+    It would have been earlier by as much, had it not waited.
+
+    Parameters
+    ----------
+    gaps
+        ``gap, pair, start, ahead``.
+    waiting
+        ``pair, start, end``.
+    """
+    blocks = merged(waiting, ["pair"])
+    since = pl.min_horizontal(pl.col("ahead").fill_null(_LONG_AGO), "start")
+    rows = gaps.select("gap", "pair", "ahead", start=since, end="start")
+    return covered(rows, blocks, ["pair"], "credit").select("gap", "ahead", "credit")

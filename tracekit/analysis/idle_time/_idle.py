@@ -1,0 +1,321 @@
+"""Why nothing runs: idle time by cause, and by where, when and before what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis._steps import counted_steps, with_steps
+from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis._work import has_ops
+from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.idle_time._host_states import driver_ranges, pairs_of
+from tracekit.analysis.idle_time._idle_ranges import plain_name
+from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
+from tracekit.analysis.idle_time._timeline import split_at, states
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Answer, Trace
+
+_KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
+_OWNER = ["process", "device"]
+_SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
+_LENGTH = pl.col("end") - pl.col("start")
+_NO_RANGE = "(outside push/pop ranges)"
+_OPS = ["process", "device", "start", "end", "launch_start", "stage"]
+
+
+def idle(
+    trace: Trace, by: str | Sequence[str] = "cause", *, skip: int = 0, longest: int | None = None
+) -> Answer:
+    """Say why nothing runs on the GPUs, and for how long.
+
+    Each gap is cut along the time line of the host that launches the op which ends it; every piece
+    has one cause. ``docs/idle.md`` defines the causes.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by
+        Keys, as a sequence or separated by commas: cause, stage (that of the op that comes late),
+        iteration, device, rank, range (the innermost one in which the host was).
+    skip
+        How many iterations to leave out at the beginning.
+    longest
+        List so many of the longest gaps instead.
+
+    Returns
+    -------
+    The keys' columns, then
+
+    ==================  ============================================================
+    ``gaps``            number of gaps of which a piece is in the row
+    ``idle_ns``         time in which nothing runs, added over devices
+    ``step_ns``         of steps that count, mean per step and device; null where there
+                        are none; not by iteration
+    ``share``           idle_ns over all idle time of the table
+    ``window_share``    idle_ns over the windows of the table
+    ==================  ============================================================
+
+    With `longest` a row per gap: ``place`` (1 is the longest), ``device, iteration, start_ns,
+    idle_ns, cause`` (that of most of it), ``evidence, range, share`` (of all idle time), and the
+    names of the ops around it, ``before, after``, with the ``stage`` of the later one.
+
+    ``meta`` holds ``window_ns`` and ``idle_ns`` as `breakdown` has them, ``devices, iterations,
+    skip``; ``collective_wait_ns``, how long collectives waited for their last participant (busy
+    time, beside what is listed), or null and ``collective_wait_unknown``; ``missing``, what to
+    record to know more, where something is not explained; ``shares``, of what shares are.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, or iterations are asked for that the run has not.
+    MissingDataError
+        If the run holds no GPU work.
+    """
+    keys = chosen_keys(by, _KEYS, "idle time")
+    if longest is not None and longest < 1:
+        raise UsageError(f"{longest} gaps cannot be listed", "give 1 or more")
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+        )
+    found = _found(trace, skip=skip, per_iteration="iteration" in keys)
+    meta = _meta(trace, found, skip)
+    if longest is not None:
+        return _longest(trace, found, meta, longest)
+    if "range" in keys:
+        found = found.with_ranges(trace)
+    rows = _rows(found, keys, meta)
+    if "iteration" not in keys:
+        rows = rows.join(
+            _per_step(trace, rows, keys, skip), on=list(keys), how="left", nulls_equal=True
+        )
+        rows = rows.select(*keys, "gaps", "idle_ns", "step_ns", "share", "window_share")
+    order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
+    rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
+                     nulls_last=True)  # fmt: skip
+    return Answer(
+        rows=rows,
+        meta={**meta, "sum_over": _gpus(meta["devices"]), "shares": _SHARES},
+        title=f"idle time by {', '.join(keys)}",
+        empty="no idle time",
+        command="idle",
+        figures={"figure": "idle"},
+        source=_by_device(found),
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Pieces of gaps inside windows."""
+
+    gaps: pl.DataFrame
+    pieces: pl.DataFrame
+    windows: pl.DataFrame
+    pairs: pl.DataFrame
+
+    def with_ranges(self, trace: Trace) -> _Found:
+        """Cut pieces where the host enters or leaves a range, and name the range."""
+        inside = states(_named_ranges(trace, self.pairs), "pair", "range")
+        cut_too = split_at(self.pieces, inside, "pair", "range").with_columns(
+            pl.col("range").fill_null(_NO_RANGE)
+        )
+        return _Found(self.gaps, cut_too, self.windows, self.pairs)
+
+
+def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
+    windows = _windows(trace, skip=skip, per_iteration=per_iteration)
+    gaps, pieces = idle_pieces(trace, windows)
+    columns = [name for name in pieces.columns if name != "window"]
+    inside = cut(pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
+    numbers = windows.with_row_index("window").select("window", "iteration")
+    placed = inside.join(numbers, on="window", how="left").join(
+        gaps.select("gap", "stage"), on="gap", how="left"
+    )
+    ranks = process_ranks(trace)["rank"]
+    rank = pl.col("process").replace_strict(
+        list(range(ranks.len())), ranks, default=None, return_dtype=ranks.dtype
+    )
+    placed = placed.with_columns(rank=rank).sort("gap", "start")
+    return _Found(gaps, placed, windows, pairs_of(trace, gaps))
+
+
+def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
+    """Return the windows that a breakdown has."""
+    if skip or per_iteration:
+        ops = trace["ops"].select(_OPS).collect()
+        windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration)
+        return with_steps(windows) if per_iteration else windows
+    edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+    return edges.sort("device").collect().select(
+        "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)
+    )  # fmt: skip
+
+
+def _rows(found: _Found, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
+    total, window = meta["idle_ns"], meta["window_ns"]
+    return (
+        found.pieces.group_by(keys)
+        .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
+        .with_columns(
+            pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
+            share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
+            window_share=pl.col("idle_ns") / window if window else pl.lit(None, pl.Float64),
+        )
+        .drop("_", strict=False)
+    )
+
+
+def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) -> pl.DataFrame:
+    """Return the keys and ``step_ns``: idle time of a step on a device, in the mean."""
+    iterations = trace.read("iterations")
+    if iterations.is_empty():
+        return rows.select(*keys, step_ns=pl.lit(None, pl.Float64))
+    found = _found(trace, skip=0, per_iteration=True)
+    if "range" in keys:
+        found = found.with_ranges(trace)
+    steps = counted_steps(found.windows, iterations, skip).windows.with_row_index("window")
+    counted = steps.drop_nulls("iteration")
+    number = counted.select(*_OWNER, "iteration").n_unique()
+    inside = found.pieces.join(counted.select("window"), on="window", how="semi")
+    names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
+    mean = _LENGTH.sum() / number if number else pl.lit(None, pl.Float64)
+    return inside.with_columns(names).group_by(keys).agg(step_ns=mean)
+
+
+def _by_device(found: _Found) -> pl.DataFrame:
+    """Return ``device, cause, idle_ns``, which is what drawings show."""
+    pieces = found.pieces.with_columns(pl.col("cause").cast(pl.String))
+    return pieces.group_by("device", "cause").agg(idle_ns=_LENGTH.sum()).sort("device", "cause")
+
+
+# -- the longest gaps --------------------------------------------------------------------------
+
+
+def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> Answer:
+    lengths = found.pieces.group_by("gap").agg(
+        idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
+    )
+    chosen = lengths.sort("idle_ns", "start_ns", "device", descending=[True, False, False])
+    chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
+    total = meta["idle_ns"]
+    pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
+    own = _Found(found.gaps, pieces, found.windows, found.pairs).with_ranges(trace).pieces
+    neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
+    wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
+    ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))
+    named = ops.select("op", "iteration", name=pl.col("short_name").fill_null(pl.col("name")))
+    names = named.with_columns(pl.col("name").cast(pl.String)).collect()
+    rows = (
+        chosen.join(_evidence(own), on="gap", how="left", maintain_order="left")
+        .join(neighbours, on="gap", how="left", maintain_order="left")
+        .join(names.select(before="op", before_name="name"), on="before", how="left",
+              maintain_order="left")
+        .join(names.rename({"op": "ended_by"}), on="ended_by", how="left", maintain_order="left")
+        .select(
+            "place", "device", "iteration", "start_ns", "idle_ns", "cause",
+            "evidence", "range", share=pl.col("idle_ns") / total, before="before_name",
+            after="name", stage="stage",
+        )
+    )  # fmt: skip
+    return Answer(
+        rows=rows, meta=meta, title=f"the {rows.height} longest gaps", empty="no idle time",
+        as_records=True, command="idle", figures={"figure": "idle"}, source=_by_device(found),
+    )  # fmt: skip
+
+
+def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Return ``gap, cause, evidence, range``: what holds of most of each gap, and all in words."""
+    said = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
+    per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
+    ordered = per_piece.with_columns(said=said).sort("gap", "length", descending=[False, True])
+    of_cause = ordered.group_by("gap", "cause", "said", "detail").agg(pl.col("length").sum())
+    detail = pl.when(pl.col("detail").is_null()).then(pl.lit("")).otherwise(
+        pl.format(" ({})", "detail")
+    )  # fmt: skip
+    text = pl.format("{} ms: {}{}", (pl.col("length") / 1e6).round(6), "said", detail)
+    texts = (
+        of_cause.with_columns(text=text)
+        .sort("gap", "length", "said", descending=[False, True, False])
+        .group_by("gap").agg(evidence=pl.col("text").str.join("; "))
+    )  # fmt: skip
+    most = {
+        name: ordered.group_by("gap", name)
+        .agg(pl.col("length").sum())
+        .sort("gap", "length", descending=[False, True])
+        .unique("gap", keep="first")
+        .select("gap", pl.col(name).cast(pl.String))
+        for name in ("cause", "range")
+    }
+    return texts.join(most["cause"], on="gap").join(most["range"], on="gap")
+
+
+def _named_ranges(trace: Trace, pairs: pl.DataFrame) -> pl.DataFrame:
+    ranges = driver_ranges(trace, pairs, staged=False)
+    return ranges.with_columns(range=plain_name(pl.col("name")))
+
+
+# -- what it is measured against ---------------------------------------------------------------
+
+
+def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
+    window = int((found.windows["end"] - found.windows["start"]).sum())
+    own = found.pieces.select(_LENGTH.sum()).item()
+    iterations = trace.read("iterations").sort("process", "start")
+    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
+    return {
+        "window_ns": window,
+        "idle_ns": int(own),
+        "devices": found.windows["device"].n_unique(),
+        "iterations": kept["iteration"].n_unique(),
+        "skip": skip,
+        **_collective_wait(trace),
+        **_missing(found),
+    }
+
+
+def _collective_wait(trace: Trace) -> dict[str, Any]:
+    """Return how long NCCL kernels waited for the last participant, where that can be told."""
+    kinds = trace["ops"].filter(pl.col("kind") == "collective").head(1).collect()
+    if kinds.is_empty():
+        return {}
+    calls = with_clocks(collective_calls(trace), trace.read("reports"))
+    own = calls.drop_nulls("match").filter(pl.col("library") == "nccl")
+    seen = own.group_by("match").agg(
+        wait=(_LENGTH - _LENGTH.min()).sum(), clocks=pl.col("clock").n_unique(), number=pl.len()
+    )
+    told = seen.filter((pl.col("clocks") == 1) & (pl.col("number") > 1))
+    if told.is_empty():
+        why = "no collective of two ranks on one clock was recorded"
+        return {"collective_wait_ns": None, "collective_wait_unknown": why}
+    return {"collective_wait_ns": int(told["wait"].sum())}
+
+
+def _missing(found: _Found) -> dict[str, list[str]]:
+    """Say what to record to know more, where something is not explained."""
+    unexplained = found.pieces.filter(pl.col("cause") == "unexplained")
+    if unexplained.is_empty():
+        return {}
+    queued = unexplained["detail"].is_not_null()
+    texts = []
+    if not queued.all():
+        texts.append("calls that launch ops: `nsys profile -t cuda` records them")
+    if queued.any():
+        longer = f"launched more than {QUEUED_NS // 1000} us before it started"
+        texts.append(
+            f"what an op {longer} waited for: record other programs on the GPU"
+            " (`--gpuctxsw=true`), and waits for events (`--cuda-event-trace=true`)"
+        )
+    return {"missing": texts}
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"

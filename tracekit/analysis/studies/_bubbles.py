@@ -1,0 +1,315 @@
+"""Pipeline bubbles: how long the stages of a pipeline stand still while others work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._steps import numbered_alike
+from tracekit.analysis._windows import first_iterations
+from tracekit.analysis._work import has_ops
+from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import union_length
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
+"""Ranges on the host in which a stage of a pipeline sends or waits for what it is to work on."""
+
+_PASSES = ("FP", "BP")
+_SCHEDULES = ("gpipe", "1f1b")
+_COMMUNICATION = ("collective", "p2p", "staged")
+_MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
+_OWNER = ["process", "device"]
+_SPAN = ["start", "end"]
+_STEP = ["iteration", "stage"]
+_SUMS = ("window_ns", "busy_ns", "bubble_ns", "dependency_ns", "communication_ns")
+
+
+@dataclass(frozen=True)
+class Bubbles:
+    """What the pipeline of a run loses.
+
+    Parameters
+    ----------
+    stages
+        By stage: ``stage, process, device, iterations``, then added over steps ``window_ns``,
+        ``busy_ns``, ``bubble_ns``, ``dependency_ns`` and ``communication_ns``, and
+        ``bubble_share``.
+    steps
+        By step: ``iteration``, its ``window_ns``, and added over stages the other times.
+    basis
+        ``gpu``, or ``host``: times are those of ranges.
+    micro_batches
+        How many micro-batches a step has, or None.
+    """
+
+    stages: pl.DataFrame
+    steps: pl.DataFrame
+    basis: str
+    micro_batches: int | None
+
+    @property
+    def share(self) -> float:
+        """Share of all stages' time that is a bubble."""
+        return self._over("window_ns")
+
+    @property
+    def of_ideal(self) -> float:
+        """Bubble over the time in which stages work."""
+        return self._over("busy_ns")
+
+    def _over(self, name: str) -> float:
+        return float(self.stages.select(pl.col("bubble_ns").sum() / pl.col(name).sum()).item())
+
+
+def bubble_theory(
+    stages: int, micro_batches: int | None, schedule: str | None = None
+) -> dict[str, float | None]:
+    """Return what of a step is a bubble where all stages and micro-batches take equally long.
+
+    Parameters
+    ----------
+    stages
+        Number of stages, p.
+    micro_batches
+        Number of micro-batches, m; 1 without any.
+    schedule
+        ``gpipe`` or ``1f1b``, which lose the same; of others nothing is known here.
+
+    Returns
+    -------
+    ``theory_share``, (p - 1) / (m + p - 1), and ``theory_ideal_share``, (p - 1) / m; None each
+    where they are not known.
+    """
+    if micro_batches is None or (schedule or _SCHEDULES[0]).lower() not in _SCHEDULES:
+        return {"theory_share": None, "theory_ideal_share": None}
+    if stages < 1 or micro_batches < 1:
+        raise UsageError("there is no pipeline without stages", "give 1 or more of each")
+    lost = stages - 1
+    return {
+        "theory_share": lost / (micro_batches + lost),
+        "theory_ideal_share": lost / micro_batches,
+    }
+
+
+def pipeline_bubbles(
+    trace: Trace, *, skip: int = 0, micro_batches: int | None = None, waiting: str = WAITING
+) -> Bubbles:
+    """Return what each stage of a pipeline loses in each step.
+
+    A stage is a device, or without GPU work a process, in the order of their numbers. It works
+    while a kernel of FP or BP runs that computes; without GPU work, while a range of these is open
+    and none in which it sends or waits. A step lasts from where its first stage begins to work to
+    where its last one ends.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    skip
+        How many iterations to leave out at the beginning.
+    micro_batches
+        How many a step has; by default as many as ranges of FP are numbered.
+    waiting
+        Pattern of the names of ranges in which a stage sends or waits.
+
+    Returns
+    -------
+    Of each stage and step, ``busy_ns`` (it works), ``bubble_ns`` (the rest of the step),
+    ``dependency_ns`` (of the bubble, how long the stage before or after it works) and
+    ``communication_ns`` (of the bubble, how long it sends or receives).
+
+    Raises
+    ------
+    MissingDataError
+        If the run has no steps in which stages work, or their times cannot be compared.
+    UsageError
+        If it has one stage only.
+    """
+    paired = numbered_alike(trace)
+    iterations = _one_clock(paired)
+    kept = iterations.join(
+        first_iterations(iterations, skip), on=["process", "iteration"], how="anti"
+    )
+    is_gpu = has_ops(paired)
+    work, talk = _of_gpus(paired) if is_gpu else _of_host(paired, kept, waiting)
+    inside = [each.join(kept, on=["process", "iteration"], how="semi") for each in (work, talk)]
+    numbered = _numbered(*inside)
+    steps = _measured(*numbered)
+    owners = numbered[0].select("stage", *_OWNER).unique().sort("stage")
+    of_step = pl.col(_SUMS[1:]).sum()
+    return Bubbles(
+        _with_share(owners.join(
+            steps.group_by("stage").agg(iterations=pl.len().cast(pl.Int64), **_sums()), on="stage"
+        ).sort("stage")),
+        steps.group_by("iteration").agg(pl.col("window_ns").first(), of_step).sort("iteration")
+        .with_columns(bubble_share=pl.col("bubble_ns") / (owners.height * pl.col("window_ns"))),
+        "gpu" if is_gpu else "host",
+        micro_batches or _counted_micro_batches(paired),
+    )  # fmt: skip
+
+
+def _sums() -> dict[str, pl.Expr]:
+    return {name: pl.col(name).sum() for name in _SUMS}
+
+
+def _with_share(table: pl.DataFrame) -> pl.DataFrame:
+    return table.with_columns(bubble_share=pl.col("bubble_ns") / pl.col("window_ns"))
+
+
+def _one_clock(trace: Trace) -> pl.DataFrame:
+    """Return the iterations; their processes have to be on one clock."""
+    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
+    if iterations.is_empty():
+        raise MissingDataError(
+            "this run has no steps", "name the ranges that are steps: --iteration REGEX"
+        )
+    if iterations["clock"].n_unique() > 1:
+        raise MissingDataError(
+            "the stages' times cannot be compared, their reports are on clocks of their own",
+            "`tracekit info --clocks` says why; --clock sets them when a run is ingested",
+        )
+    return iterations
+
+
+def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return when devices compute and when they communicate, by iteration."""
+    kind = pl.col("kind").cast(pl.String)
+    columns = [*_OWNER, "iteration", *_SPAN]
+    ops = trace["ops"].select(*columns, pl.col("stage").cast(pl.String), kind).collect()
+    ops = ops.drop_nulls("iteration")
+    computes = ops.filter(kind == "compute")
+    passes = computes.filter(pl.col("stage").is_in(_PASSES))
+    work = computes if passes.is_empty() else passes
+    return work.select(columns), ops.filter(kind.is_in(_COMMUNICATION)).select(columns)
+
+
+def _of_host(
+    trace: Trace, iterations: pl.DataFrame, waiting: str
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return when processes work on a pass and when they send or wait, by iteration."""
+    stage = pl.col("stage").cast(pl.String)
+    name = pl.col("name").cast(pl.String)
+    try:
+        ranges = trace["ranges"].select("process", *_SPAN, stage, waits=name.str.contains(waiting))
+        found = ranges.collect().drop_nulls("end")
+    except pl.exceptions.PolarsError as error:
+        raise UsageError(f"{waiting!r} is no pattern", str(error)) from error
+    talk = found.filter("waits").select("process", *_SPAN)
+    work = _without(found.filter(pl.col("stage").is_in(_PASSES)).select("process", *_SPAN), talk)
+    starts = iterations.sort("start").select("process", "iteration", begin="start", until="end")
+    return _in_iterations(work, starts), _in_iterations(talk, starts)
+
+
+def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Give spans of processes the iteration in which they begin; the others are dropped."""
+    located = spans.sort("start").join_asof(
+        iterations, left_on="start", right_on="begin", by="process", check_sortedness=False
+    )
+    inside = located.filter(pl.col("start") < pl.col("until"))
+    return inside.select("process", "iteration", *_SPAN, device=pl.lit(None, pl.Int64)).select(
+        *_OWNER, "iteration", *_SPAN
+    )
+
+
+def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return when a process is in one of its spans, and in none of the others."""
+    edges = [
+        each.select("process", time=edge, inside=own * sign, outside=(1 - own) * sign)
+        for each, own in ((spans, 1), (others, 0))
+        for edge, sign in (("start", 1), ("end", -1))
+    ]
+    edges = [each.with_columns(pl.col("inside", "outside").cast(pl.Int64)) for each in edges]
+    return (
+        pl.concat(edges)
+        .group_by("process", "time")
+        .agg(pl.col("inside", "outside").sum())
+        .sort("process", "time")
+        .with_columns(
+            pl.col("inside", "outside").cum_sum().over("process"),
+            until=pl.col("time").shift(-1).over("process"),
+        )
+        .filter(pl.col("inside") > 0, pl.col("outside") == 0)
+        .select("process", start="time", end="until")
+    )
+
+
+def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Give stages their numbers, and keep the iterations in which all of them work."""
+    owners = work.select(_OWNER).unique().sort(_OWNER).with_row_index("stage")
+    owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
+    if work.is_empty():
+        raise MissingDataError(
+            "no work of FP and BP lies in this run's steps", "name your ranges with --rules"
+        )
+    if owners.height == 1:
+        raise UsageError("one stage is no pipeline", "give a run with several GPUs or processes")
+    whole = (
+        work.group_by("iteration")
+        .agg(stages=pl.struct(_OWNER).n_unique())
+        .filter(pl.col("stages") == owners.height)
+    )
+    if whole.is_empty():
+        raise MissingDataError("no step has work of all stages", "record all stages for longer")
+    work, talk = (
+        each.join(owners, on=_OWNER, nulls_equal=True).join(whole, on="iteration", how="semi")
+        for each in (work, talk)
+    )
+    return work, talk
+
+
+def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
+    """Return of each step and stage what `_SUMS` name."""
+    windows = work.group_by("iteration").agg(begin=pl.col("start").min(), until=pl.col("end").max())
+    clipped = talk.join(windows, on="iteration").with_columns(
+        start=pl.max_horizontal("start", "begin"), end=pl.min_horizontal("end", "until")
+    )
+    spans = work.select(*_STEP, *_SPAN)
+    with_talk = clipped.filter(pl.col("end") > pl.col("start")).select(*_STEP, *_SPAN)
+    neighbours = [spans.with_columns(pl.col("stage") + step) for step in (-1, 1)]
+    unions = {
+        "busy_ns": spans,
+        "nearby": pl.concat([spans, *neighbours]),
+        "talking": pl.concat([spans, with_talk]),
+    }
+    found = windows.select("iteration", window_ns=pl.col("until") - pl.col("begin"))
+    found = found.join(spans.select(_STEP).unique(), on="iteration")
+    for name, each in unions.items():
+        found = found.join(union_length(each, _STEP).rename({"length": name}), on=_STEP)
+    busy = pl.col("busy_ns")
+    return found.with_columns(
+        bubble_ns=pl.col("window_ns") - busy,
+        dependency_ns=pl.col("nearby") - busy,
+        communication_ns=pl.col("talking") - busy,
+    ).drop("nearby", "talking")
+
+
+def _counted_micro_batches(trace: Trace) -> int | None:
+    """Return how many numbers the micro-batches of forward ranges have."""
+    number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
+    forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
+    found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
+    return int(found) or None
+
+
+def bubbles_of_run(found: Bubbles, schedule: str | None) -> dict[str, Any]:
+    """Return one row of what `pipeline_bubbles` says of a run; times are means over steps."""
+    stages = found.stages.height
+    steps: int = found.stages["iterations"].max()  # type: ignore[assignment]
+    per_step = found.stages.select(pl.col(_SUMS).sum() / (stages * steps)).row(0, named=True)
+    return {
+        "stages": stages,
+        "micro_batches": found.micro_batches,
+        "schedule": schedule,
+        "basis": found.basis,
+        "iterations": steps,
+        **per_step,
+        "bubble_share": found.share,
+        "bubble_ideal_share": found.of_ideal,
+        **bubble_theory(stages, found.micro_batches, schedule),
+    }

@@ -1,0 +1,214 @@
+"""What one way to communicate costs beside another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis.studies._study import (
+    basis_of,
+    is_told_apart,
+    name_of_one,
+    pool,
+    pooling_warnings,
+    without_empty,
+)
+from tracekit.errors import UsageError
+from tracekit.model import Answer
+
+_CONFIGURATION = ["network", "batch", "gpus", "scaling"]
+_TIMES = ("step_ns", "epoch_ns")
+_ENDS = tuple(f"{end}_{name}" for name in _TIMES for end in ("low", "high"))
+_COLUMNS = (
+    *_CONFIGURATION[:3], "method", "scaling", "run", "baseline_run", "runs", "baseline_runs",
+    "time", "time_ns",
+    "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
+    "overhead_percent", "low_percent", "high_percent", "throughput_ratio",
+)  # fmt: skip
+_OF_SEVERAL = (
+    "run", "baseline_run", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
+    "low_percent", "high_percent",
+)  # fmt: skip
+"""Columns that say something only of pooled runs, or of one."""
+
+
+def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:
+    """List how much longer training takes with each method than with a baseline.
+
+    Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
+    by the medians of their times. Of runs that lack a label ``network`` or ``batch`` and are alike
+    otherwise none counts, since they may be of two programs. Where every run stands by itself
+    (`apart`), each is compared with each run of the baseline, and none is left out. With T of a
+    method m and of the baseline b
+
+        overhead_percent = 100 (T_m - T_b) / T_b
+        throughput_ratio = T_b / T_m         images per second over the baseline's
+
+    Parameters
+    ----------
+    study
+        The table of a study (`study` or `read_times`).
+    baseline
+        The method that others are held against.
+    apart
+        Whether every run stands by itself.
+
+    Returns
+    -------
+    One row per configuration and other method, or per pair of runs:
+
+    =======================  ======================================================================
+    ``network, batch``       the configuration; what is unknown of it equals only the unknown
+    ``gpus, scaling``
+    ``method``               the method; null where the baseline has no partner. Runs of which it
+                             is not known are left out
+    ``run, baseline_run``    name of the run on either side; null where several are pooled
+    ``runs, baseline_runs``  number of runs of either; null where there is none
+    ``time``                 ``step`` or ``epoch``: what was measured of both
+    ``time_ns``              time with the method
+    ``time_low_ns`` etc.     shortest and longest of the runs' times; null of one run
+    ``baseline_ns``          time with the baseline, and ``baseline_low_ns, baseline_high_ns``
+    ``overhead_percent``     as above; null where either time is missing
+    ``low_percent``          least overhead of any run over any of the baseline's, and the
+                             greatest, ``high_percent``; null where neither side has several
+    ``throughput_ratio``     as above
+    =======================  ======================================================================
+
+    ``meta`` holds ``baseline``; the number of rows that were ``compared`` and the least and
+    greatest overhead of these, ``min_percent`` and ``max_percent`` (null without any);
+    ``without_partner``, rows of one side only; ``untimed``, rows whose sides have no time of one
+    kind; ``without_method``, runs of which the method is not known; ``basis``, what the times are
+    of, if that is known; ``warnings``, if runs are left out that nothing tells apart.
+
+    Raises
+    ------
+    UsageError
+        If no run is of the baseline.
+    """
+    basis_of(study)
+    methods = study["method"].drop_nulls().unique().sort().to_list()
+    if baseline not in methods:
+        known = ", ".join(methods) or "none"
+        raise UsageError(f"no run of the method {baseline!r}", f"the methods are {known}")
+    alike = study.filter(is_told_apart(apart=apart))
+    medians = _medians(alike.with_columns(pool(apart=apart)))
+    base = medians.filter(pl.col("method") == baseline).select(
+        *_CONFIGURATION,
+        pl.col("run", "runs", *_TIMES, *_ENDS).name.prefix("baseline_"),
+    )
+    others = medians.filter(pl.col("method") != baseline)
+    table = _timed(
+        others.join(base, on=_CONFIGURATION, how="full", nulls_equal=True, coalesce=True)
+    )
+    own, other = pl.col("time_ns"), pl.col("baseline_ns")
+    rows = (
+        table.with_columns(
+            overhead_percent=100 * (own - other) / other,
+            throughput_ratio=other / own,
+            low_percent=_farthest("low", "high"),
+            high_percent=_farthest("high", "low"),
+        )
+        .select(_COLUMNS)
+        .sort(
+            "method", "network", "batch", "gpus", "scaling", "run", "baseline_run", nulls_last=True
+        )
+    )
+    return Answer(
+        rows=rows,
+        meta=_meta(study, rows, baseline, apart=apart),
+        title=f"overhead against {baseline}",
+        people=without_empty(rows, _OF_SEVERAL),
+        empty="nothing to compare",
+        command="overhead",
+        figures={"figure": "overheads", "heat-map": "overhead map"},
+    )
+
+
+def _farthest(own: str, other: str) -> pl.Expr:
+    """Return the overhead of one end of the runs' times over another end of the baseline's."""
+    time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
+    ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
+    return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
+
+
+def _meta(
+    study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
+) -> dict[str, Any]:
+    """Return how much could be compared."""
+    found = table["overhead_percent"]
+    alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
+    return {
+        "baseline": baseline,
+        "compared": found.count(),
+        "min_percent": found.min(),
+        "max_percent": found.max(),
+        "without_partner": alone,
+        "untimed": table.height - alone - found.count(),
+        "without_method": study["method"].null_count(),
+        **basis_of(study),
+        **({"warnings": told} if (told := pooling_warnings(study, apart=apart)) else {}),
+    }
+
+
+def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
+    """Lay `overhead` out as studies print it: a row per network, a column per batch.
+
+    Returns
+    -------
+    ``method, gpus, scaling, network`` (and ``run, baseline_run`` where several runs of a
+    configuration stand by themselves), and the overhead in percent in a column per batch, named by
+    its number (``batch unknown`` for those without); rows without any overhead are left out.
+    """
+    named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
+    rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
+    batches = rows.select(named).to_series().unique(maintain_order=True).to_list()
+    keys = ["method", "gpus", "scaling", "network", *_runs_apart(rows)]
+    return (
+        rows.group_by(keys)
+        .agg(
+            pl.col("overhead_percent").filter(named == batch).first().alias(batch)
+            for batch in batches
+        )
+        .sort(keys, nulls_last=True)
+    )
+
+
+def _runs_apart(table: pl.DataFrame) -> list[str]:
+    """Return the columns that tell rows of `overhead` apart which are of one configuration."""
+    alike = table.select(*_CONFIGURATION, "method").is_duplicated()
+    return ["run", "baseline_run"] if alike.any() else []
+
+
+def _medians(study: pl.DataFrame) -> pl.DataFrame:
+    return study.group_by(*_CONFIGURATION, "method", "pool").agg(
+        name_of_one(),
+        pl.col(_TIMES).median(),
+        *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
+        runs=pl.len().cast(pl.Int64),
+    )
+
+
+def _ends(name: str, end: str) -> pl.Expr:
+    """Return the least or greatest of several times."""
+    value = pl.col(name).min() if end == "low" else pl.col(name).max()
+    return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
+
+
+def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Choose what was measured of both sides: a step, else an epoch. One side alone has its own."""
+    alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
+
+    def known(name: str) -> pl.Expr:
+        sides = [(pl.col(side) > 0).fill_null(value=False) for side in (name, f"baseline_{name}")]
+        return pl.all_horizontal(sides) | (alone & pl.any_horizontal(sides))
+
+    kind = pl.when(known("step_ns")).then(pl.lit("step"))
+    pairs = pairs.with_columns(time=kind.when(known("epoch_ns")).then(pl.lit("epoch")))
+    return pairs.with_columns(
+        pl.when(pl.col("time") == "step").then(f"{side}{end}step_ns")
+        .when(pl.col("time") == "epoch").then(f"{side}{end}epoch_ns")
+        .alias(f"{name}_{end}ns")
+        for name, side in {"time": "", "baseline": "baseline_"}.items()
+        for end in ("", "low_", "high_")
+    )  # fmt: skip

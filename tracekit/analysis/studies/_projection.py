@@ -1,0 +1,331 @@
+"""What a step of a job would take on other architectures and hardware: a model, no measurement.
+
+Every resource gives programs a fixed share of its peak, and nothing overlaps: a step's time is the
+sum of what its input, computation, memory and exchange of weights take. ``docs/studies.md`` has the
+formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from tracekit.analysis.studies._hardware import RESOURCES, Hardware, parse_rate
+from tracekit.analysis.studies._jobs import LOCAL, MEDIA
+from tracekit.errors import UsageError
+
+COMPONENTS = ("input", "compute", "memory", "weights")
+"""What the time of a step is the sum of."""
+_TIMES = [f"{name}_ns" for name in COMPONENTS]
+_SHARES = [f"{name}_share" for name in COMPONENTS]
+_FACTS = ("job", "architecture", "workers", "batch")
+_NS = 1e9
+_WEIGHTINGS = {"job": pl.lit(1.0), "node": pl.col("nodes").cast(pl.Float64)}
+_ALL = "all"
+
+
+def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -> pl.DataFrame:
+    """Return what a step of each job takes, by the model.
+
+    Parameters
+    ----------
+    jobs
+        A table of jobs, as `read_jobs` returns it.
+    hardware
+        What they run on.
+    pcie_share
+        How many replicas in a server share one path to the host for their input.
+
+    Returns
+    -------
+    ``job, architecture, workers, batch``; ``evidence`` (``modelled``); ``input_ns``,
+    ``compute_ns``, ``memory_ns``, ``weights_ns`` and their sum ``step_ns``, null where a volume is
+    not known; ``overlapped_ns``, the longest of them, which no overlap can beat; their shares;
+    ``bound``, which is the longest; ``samples_per_s`` of all workers.
+    """
+    sharing = _sharing(hardware, pcie_share)
+    volumes = {
+        "input_ns": pl.col("input_bytes") * sharing / hardware.rate("pcie"),
+        "compute_ns": pl.col("flops") / hardware.rate("compute"),
+        "memory_ns": pl.col("memory_bytes") / hardware.rate("memory"),
+        "weights_ns": _exchange_seconds(hardware),
+    }
+    times = {name: seconds * _NS for name, seconds in volumes.items()}
+    known = pl.all_horizontal(pl.col(_TIMES).is_not_null())
+    return (
+        jobs.with_columns(**times)
+        .with_columns(step_ns=pl.sum_horizontal(_TIMES, ignore_nulls=False))
+        .with_columns(overlapped_ns=pl.when(known).then(pl.max_horizontal(_TIMES)))
+        .with_columns(pl.col(f"{name}_ns").truediv("step_ns").alias(f"{name}_share")
+                      for name in COMPONENTS)
+        .select(
+            *_FACTS, pl.lit("modelled").alias("evidence"), *_TIMES, "step_ns", "overlapped_ns",
+            *_SHARES, bound=_bound(known),
+            samples_per_s=pl.col("workers") * pl.col("batch") * _NS / pl.col("step_ns"),
+        )
+    )  # fmt: skip
+
+
+def _sharing(hardware: Hardware, most: int) -> pl.Expr:
+    """Return how many replicas share a path to the host; workers of a PS are one to a server."""
+    if most < 1:
+        raise UsageError(f"{most} replicas cannot share a path", "give 1 or more")
+    together = _at_most(min(hardware.gpus_per_server, most))
+    packed = pl.col("architecture").is_in([*LOCAL, "AllReduce-Cluster"])
+    return pl.when(packed).then(together).otherwise(1)
+
+
+def _at_most(most: int) -> pl.Expr:
+    """Return the number of workers, and no more than so many; null where it is not known."""
+    return pl.when(pl.col("workers") > most).then(most).otherwise("workers")
+
+
+def _exchange_seconds(hardware: Hardware) -> pl.Expr:
+    """Return the time of what a worker exchanges, over each link on its way."""
+    each = {
+        name: sum((1 / hardware.rate(medium) for medium in media), 0.0)
+        for name, media in MEDIA.items()
+    }
+    seconds_per_byte = pl.col("architecture").replace_strict(each, return_dtype=pl.Float64)
+    embedded = pl.col("embedding_bytes").fill_null(0)
+    touched = pl.when(embedded == 0).then(0.0).otherwise("touched_bytes")
+    exchanged = (
+        pl.when(pl.col("architecture") == "PEARL")
+        .then(pl.col("weight_bytes") - embedded + touched)
+        .otherwise("weight_bytes")
+    )
+    return pl.when(seconds_per_byte == 0).then(0.0).otherwise(exchanged * seconds_per_byte)
+
+
+def _bound(known: pl.Expr) -> pl.Expr:
+    longest = pl.concat_list(_TIMES).list.arg_max()
+    names = dict(enumerate(COMPONENTS))
+    return pl.when(known).then(longest.replace_strict(names, return_dtype=pl.String))
+
+
+def project_architectures(
+    jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA), *, pcie_share: int = 1
+) -> pl.DataFrame:
+    """Return what a step of each job takes on other architectures.
+
+    A server holds no more replicas than it has GPUs, so a job of more of them has fewer there.
+
+    Parameters
+    ----------
+    jobs, hardware, pcie_share
+        As for `step_times`.
+    to
+        The architectures.
+
+    Returns
+    -------
+    The columns of `step_times`, with ``to``, the architecture, and ``workers``, of which there are
+    so many then; ``speedup``, by how much a step is shorter; ``throughput_speedup``, by how much
+    more samples all workers handle.
+
+    Raises
+    ------
+    UsageError
+        If an architecture is unknown.
+    """
+    unknown = [name for name in to if name not in MEDIA]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no architecture", f"known: {', '.join(MEDIA)}")
+    moved = [
+        step_times(_moved(jobs, name, hardware), hardware, pcie_share=pcie_share) for name in to
+    ]
+    own = step_times(jobs, hardware, pcie_share=pcie_share)
+    before = own.select("job", "architecture", from_ns="step_ns", from_workers="workers")
+    later = pl.concat([table.rename({"architecture": "to"}) for table in moved])
+    order = before.with_row_index("place")
+    return (
+        order.join(later, on="job", maintain_order="left_right")
+        .with_columns(speedup=pl.col("from_ns") / pl.col("step_ns"))
+        .with_columns(
+            throughput_speedup=pl.col("speedup") * pl.col("workers") / pl.col("from_workers")
+        )
+        .select("job", "architecture", "to", *later.columns[2:], "speedup", "throughput_speedup")
+    )
+
+
+def _moved(jobs: pl.DataFrame, architecture: str, hardware: Hardware) -> pl.DataFrame:
+    most = {"1w1g": 1} | dict.fromkeys(LOCAL, hardware.gpus_per_server)
+    workers = _at_most(most[architecture]) if architecture in most else pl.col("workers")
+    return jobs.with_columns(architecture=pl.lit(architecture), workers=workers)
+
+
+def sweep_hardware(
+    jobs: pl.DataFrame,
+    hardware: Hardware,
+    values: Mapping[str, Sequence[str]],
+    *,
+    pcie_share: int = 1,
+) -> pl.DataFrame:
+    """Return what a step of each job takes with another peak of one resource.
+
+    Parameters
+    ----------
+    jobs, hardware, pcie_share
+        As for `step_times`.
+    values
+        By resource, the peaks to try, as they are written: ``25 Gb/s``.
+
+    Returns
+    -------
+    The columns of `step_times`, with ``resource``, ``value`` and ``peak`` (FLOP/s or bytes/s), and
+    ``speedup`` over `hardware`.
+
+    Raises
+    ------
+    UsageError
+        If a resource or a value is none.
+    """
+    base = step_times(jobs, hardware, pcie_share=pcie_share)["step_ns"]
+    found = []
+    for resource, texts in values.items():
+        if resource not in RESOURCES:
+            raise UsageError(f"{resource!r} is no resource", f"known: {', '.join(RESOURCES)}")
+        for text in texts:
+            peak = parse_rate(text, resource)
+            changed = hardware.with_peak(resource, peak)
+            times = step_times(jobs, changed, pcie_share=pcie_share)
+            found.append(
+                times.select(
+                    "job", "architecture", pl.lit(resource).alias("resource"),
+                    pl.lit(text).alias("value"), pl.lit(peak).alias("peak"), *times.columns[2:],
+                    speedup=base / pl.col("step_ns"),
+                )
+            )  # fmt: skip
+    if not found:
+        raise UsageError("there is nothing to try", "give --sweep ethernet=10Gb/s,100Gb/s")
+    return pl.concat(found)
+
+
+def weighted_means(
+    table: pl.DataFrame, values: Sequence[str], by: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Return means over jobs, once with each job counting one and once by its workers.
+
+    Parameters
+    ----------
+    table
+        ``architecture, nodes``, the columns `values` and those of `by`. Rows with an unknown value
+        count in no mean.
+    values
+        What means are of.
+    by
+        What forms a group, beside the architecture.
+
+    Returns
+    -------
+    ``architecture`` (``all`` for all of them), the columns `by`, ``weighting`` (``job`` or
+    ``node``), ``jobs``, ``nodes``, and the means.
+    """
+    known = table.drop_nulls(values)
+    sets = [known, known.with_columns(architecture=pl.lit(_ALL))]
+    keys = ["architecture", *by]
+    weight = pl.col("weight")
+    means = [
+        each.with_columns(weight=counting)
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.lit(name).alias("weighting"),
+            jobs=pl.len().cast(pl.Int64),
+            nodes=pl.col("nodes").sum(),
+            **{value: (pl.col(value) * weight).sum() / weight.sum() for value in values},
+        )
+        for each in sets
+        for name, counting in _WEIGHTINGS.items()
+    ]
+    return pl.concat(means).select("architecture", *by, "weighting", "jobs", "nodes", *values)
+
+
+def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return how many jobs would be faster, and by how much in the mean.
+
+    Parameters
+    ----------
+    table
+        What `project_architectures` or `sweep_hardware` returns, with ``nodes``.
+    by
+        What was changed: ``to``, or ``resource`` and ``value``.
+
+    Returns
+    -------
+    As `weighted_means`: ``speedup``, and ``faster_share``, the share of jobs (or nodes) that are.
+    """
+    said = table.with_columns(faster_share=(pl.col("speedup") > 1).cast(pl.Float64))
+    return weighted_means(said, ["speedup", "faster_share"], by)
+
+
+def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """Return the cumulative distribution of a value over jobs, and over their workers.
+
+    Parameters
+    ----------
+    table
+        ``nodes``, and the column `measure`.
+    measure
+        The column; rows in which it is null do not count.
+
+    Returns
+    -------
+    ``measure, value``, ``job_share`` and ``node_share``: the share of jobs, and of workers, with at
+    most this value.
+    """
+    counted = (
+        table.drop_nulls(measure)
+        .group_by(value=pl.col(measure).cast(pl.Float64))
+        .agg(jobs=pl.len(), nodes=pl.col("nodes").sum())
+        .sort("value")
+    )
+    return counted.select(
+        pl.lit(measure).alias("measure"),
+        "value",
+        job_share=pl.col("jobs").cum_sum() / pl.col("jobs").sum(),
+        node_share=pl.col("nodes").cum_sum() / pl.col("nodes").sum(),
+    )
+
+
+def measured_against(
+    jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
+) -> pl.DataFrame:
+    """Hold the model against what was measured.
+
+    Returns
+    -------
+    A row per job and component, and one for the step: ``estimated_ns`` (modelled), ``measured_ns``;
+    ``error_percent``, 100 (estimated - measured) / measured; ``efficiency``, the share of the peak
+    that was reached: what the volume takes at the peak over what it took. It is null for a step.
+    """
+    ideal = replace(hardware, efficiencies=dict.fromkeys(RESOURCES, 1.0))
+    modelled = step_times(jobs, hardware, pcie_share=pcie_share)
+    at_peak = step_times(jobs, ideal, pcie_share=pcie_share)
+    parts = [
+        pl.DataFrame(
+            {
+                "job": jobs["job"],
+                "architecture": jobs["architecture"],
+                "component": [name] * jobs.height,
+                "estimated_ns": modelled[f"{name}_ns"],
+                "measured_ns": jobs[_measured(name)] * _NS,
+                "at_peak_ns": at_peak[f"{name}_ns"],
+            },
+            schema_overrides={"component": pl.String},
+        ).with_row_index("place")
+        for name in ("step", *COMPONENTS)
+    ]
+    estimated, measured = pl.col("estimated_ns"), pl.col("measured_ns")
+    efficiency = pl.when(pl.col("component") != "step").then(pl.col("at_peak_ns") / measured)
+    return (
+        pl.concat(parts)
+        .sort("place", maintain_order=True)
+        .with_columns(error_percent=100 * (estimated - measured) / measured, efficiency=efficiency)
+        .drop("place", "at_peak_ns")
+    )
+
+
+def _measured(component: str) -> str:
+    return "measured_s" if component == "step" else f"measured_{component}_s"

@@ -1,0 +1,330 @@
+"""How training time falls as GPUs are added."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import polars as pl
+
+from tracekit.analysis.studies._epochs import (
+    BatchScope,
+    check_images,
+    check_scope,
+    epoch_iterations,
+    step_images,
+)
+from tracekit.analysis.studies._study import (
+    SCALING_MODES,
+    basis_of,
+    is_told_apart,
+    name_of_one,
+    pool,
+    pooling_warnings,
+    without_empty,
+)
+from tracekit.errors import UsageError
+from tracekit.model import Answer
+
+ScalingMode = Literal["strong", "weak"]
+ScalingTime = Literal["step", "epoch"]
+SCALING_TIMES = ("step", "epoch")
+"""What can be compared: the time of a step, or that of an epoch."""
+
+_GROUP = ["network", "batch", "method"]
+_STAGES = ("fp_bp", "wu")
+_COLUMNS = (
+    "mode", *_GROUP, "gpus", "run", "runs", "iterations_per_epoch", "time_ns", "time_low_ns",
+    "time_high_ns", "images_per_s", "bytes_per_epoch", "baseline_gpus", "speedup", "speedup_low",
+    "speedup_high", "efficiency", "karp_flatt", "reduction_percent",
+    *(f"speedup_{stage}" for stage in _STAGES),
+)  # fmt: skip
+_OF_SEVERAL = ("run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high")
+"""Columns that say something only of pooled runs, or of one."""
+_N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
+
+
+def scaling(
+    study: pl.DataFrame,
+    *,
+    mode: ScalingMode = "strong",
+    images: int | None = None,
+    batch_scope: BatchScope = "gpu",
+    time: ScalingTime | None = None,
+    apart: bool = False,
+) -> Answer:
+    """List speedup and efficiency by number of GPUs, of each network, batch and method.
+
+    With n GPUs, time T(n), and n0 the smallest number of GPUs there is (1 if it was measured):
+
+    ======  ==================  ==========================================  =======================
+    mode    data set            speedup                                     efficiency
+    ======  ==================  ==========================================  =======================
+    strong  the same for all n  S(n) = T(n0) / T(n)                         n0 S(n) / n
+    weak    n times as large    (n / n0) T(n0) / T(n): the scaled speedup   T(n0) / T(n)
+    ======  ==================  ==========================================  =======================
+
+    T is the time of an epoch: as measured, or of a step times the iterations of an epoch, of
+    `images` x n images where scaling is weak. Of steps alone, with no number of images, T is the
+    time of a step over the images that it handles; then speedup is throughput over that of n0.
+
+    Of several runs of one configuration the median is taken; runs that lack a label ``network`` or
+    ``batch`` and are otherwise alike are left out, since they may be of two programs. Where every
+    run stands by itself (`apart`), none is pooled or left out, and where there are several on n0
+    GPUs, no speedup is known. Runs without a label ``scaling`` count in both modes, and those of
+    one GPU in both whatever they say.
+
+    Parameters
+    ----------
+    study
+        The table of a study (`study` or `read_times`).
+    mode
+        Strong or weak.
+    images
+        Size of the data set; for weak scaling, of one GPU.
+    batch_scope
+        Whether ``batch`` counts the images of each GPU or of all.
+    time
+        Whether times of steps or epochs are compared; by default those of epochs if `images` is
+        given or any was measured.
+    apart
+        Whether every run stands by itself.
+
+    Returns
+    -------
+    ========================  =====================================================================
+    ``mode``                  strong or weak
+    ``network, batch``        the configuration, with
+    ``method, gpus``          the number of GPUs n
+    ``run``                   name of the run; null where several are pooled
+    ``runs``                  number of its runs
+    ``iterations_per_epoch``  null without `images`
+    ``time_ns``               time of a step or an epoch (``meta["time"]`` says which)
+    ``time_low_ns``           shortest of its runs' times; null of one run
+    ``time_high_ns``          longest of them
+    ``images_per_s``          images handled per second; null without batch or number of images
+    ``bytes_per_epoch``       bytes between GPUs in a step x iterations_per_epoch
+    ``baseline_gpus``         n0
+    ``speedup``               as above
+    ``speedup_low``           least of any run over any of the baseline's; null where neither side
+                              has several
+    ``speedup_high``          greatest of them
+    ``efficiency``            as above, a fraction
+    ``karp_flatt``            strong, from one GPU: the serial fraction (1/S - 1/n) / (1 - 1/n)
+                              of Karp and Flatt (1990)
+    ``reduction_percent``     weak: by how much less time n GPUs take for each data set than in
+                              strong scaling, 100 (1 - (Tw(n)/n) / Ts(n)); null unless runs are
+                              labelled ``strong`` and ``weak``
+    ``speedup_fp_bp``         speedup of the stages FP and BP together
+    ``speedup_wu``            speedup of WU
+    ========================  =====================================================================
+
+    By network, method, batch and gpus. Null is what cannot be known.
+
+    ``meta`` holds ``mode``, ``time`` (``step`` or ``epoch``), ``images`` and ``batch_scope``;
+    ``runs`` that count, ``other_mode`` runs labelled for the other mode, and ``untimed`` runs that
+    lack their number of GPUs or time; ``basis``, what the times are of, if that is known;
+    ``warnings``.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown or out of range, or epochs are asked for that neither were measured
+        nor can be worked out.
+    """
+    rows = _scaled(study, mode, images, batch_scope, time, apart=apart)
+    return Answer(
+        rows=rows,
+        meta=_meta(study, mode, images, batch_scope, time, apart=apart),
+        title=f"{mode} scaling",
+        people=without_empty(rows, _OF_SEVERAL),
+        empty="no timed runs",
+        command="scaling",
+        figures={"figure": "speedup", "efficiency": "efficiency"},
+    )
+
+
+def _meta(
+    study: pl.DataFrame,
+    mode: ScalingMode,
+    images: int | None,
+    batch_scope: BatchScope,
+    time: ScalingTime | None,
+    *,
+    apart: bool,
+) -> dict[str, Any]:
+    """Return what `scaling` compares."""
+    compared = _compared(study, images, time)
+    own = study.filter(is_told_apart(apart=apart)).filter(_is_of(mode))
+    timed = _costs(own, mode, images, batch_scope, compared)
+    smallest = timed.group_by(_GROUP).agg(_N.min())
+    without_one = smallest.filter(_N > 1).height
+    first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)
+    several = first.filter(first.is_duplicated()).unique().height if apart else 0
+    unnamed = timed.filter(pl.col("network").is_null()).height
+    warnings = {
+        f"{without_one} of {smallest.height} configurations were not measured on one GPU; their "
+        "speedup is relative to baseline_gpus": without_one > 0,
+        f"{several} of {smallest.height} configurations have several runs on the smallest number "
+        "of GPUs, which are not pooled where runs are named: their speedup is not known; name one "
+        "of them, or choose by labels with --where": several > 0,
+        f"{unnamed} runs have no label `network` and are taken to be of one network": unnamed > 1,
+    }
+    return {
+        "mode": mode,
+        "time": compared,
+        "images": images,
+        "batch_scope": batch_scope,
+        "runs": timed.height,
+        "other_mode": study.filter(~_is_of(mode)).height,
+        "untimed": own.height - timed.height,
+        **basis_of(study),
+        "warnings": [
+            *pooling_warnings(study, apart=apart),
+            *(text for text, holds in warnings.items() if holds),
+        ],
+    }
+
+
+def _check(mode: str, images: int | None, batch_scope: str, time: str | None) -> None:
+    if mode not in SCALING_MODES:
+        raise UsageError(f"no scaling {mode!r}", f"choose among {', '.join(SCALING_MODES)}")
+    if time not in (None, *SCALING_TIMES):
+        raise UsageError(f"no time {time!r}", f"choose among {', '.join(SCALING_TIMES)}")
+    check_scope(batch_scope)
+    if images is not None:
+        check_images(images)
+
+
+def _compared(study: pl.DataFrame, images: int | None, time: ScalingTime | None) -> ScalingTime:
+    measured = study["epoch_ns"].count() > 0
+    if time is None:
+        return "epoch" if measured or images is not None else "step"
+    if time == "epoch" and not measured and images is None:
+        raise UsageError(
+            "how many steps an epoch takes is not known", "give the size of the data set"
+        )
+    return time
+
+
+def _scaled(
+    study: pl.DataFrame,
+    mode: ScalingMode,
+    images: int | None,
+    batch_scope: BatchScope,
+    time: ScalingTime | None,
+    *,
+    apart: bool,
+) -> pl.DataFrame:
+    _check(mode, images, batch_scope, time)
+    basis_of(study)
+    study = study.filter(is_told_apart(apart=apart)).with_columns(pool(apart=apart))
+    compared = _compared(study, images, time)
+    table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
+    table = _with_speedups(table, mode)
+    strong = study.filter(pl.col("scaling") == "strong")
+    table = _with_reduction(table, mode, _costs(strong, "strong", images, batch_scope, compared))
+    order = ("network", "method", "batch", "gpus", "run")
+    return table.with_columns(mode=pl.lit(mode)).select(_COLUMNS).sort(order, nulls_last=True)
+
+
+def _is_of(mode: ScalingMode) -> pl.Expr:
+    """Tell which rows count: on one GPU both modes are the same."""
+    return pl.col("scaling").is_null() | (pl.col("scaling") == mode) | (_N == 1)
+
+
+def _costs(
+    rows: pl.DataFrame,
+    mode: ScalingMode,
+    images: int | None,
+    batch_scope: BatchScope,
+    compared: ScalingTime,
+) -> pl.DataFrame:
+    """Add ``time_ns``, and costs: what times are for as many images, of all and of stages.
+
+    Speedups are ratios of costs. Of an epoch the time is the cost. Steps handle more images the
+    more GPUs there are, or data sets grow with them; batches are equal within a group.
+    """
+    total = None if images is None else pl.lit(images, pl.Int64) * (_N if mode == "weak" else 1)
+    nothing = pl.lit(None, pl.Int64)
+    iterations = nothing if total is None else epoch_iterations(total, batch_scope)
+    per_step = pl.lit(1, pl.Int64)
+    if compared == "epoch":
+        time = pl.coalesce("epoch_ns", pl.col("step_ns") * iterations)
+        # Stages are of what was measured.
+        per_step = pl.when(pl.col("epoch_ns").is_null()).then(iterations).otherwise(per_step)
+        weight, handled = pl.lit(1.0), nothing if total is None else total
+    else:
+        time = pl.col("step_ns")
+        weights = {("strong", "gpu"): 1 / _N, ("weak", "global"): _N.cast(pl.Float64)}
+        weight = weights.get((mode, batch_scope), pl.lit(1.0))
+        handled = step_images(batch_scope)
+    return rows.with_columns(
+        time_ns=time,
+        cost=time * weight,
+        iterations_per_epoch=iterations,
+        images_per_s=handled / time * 1e9,
+        bytes_per_epoch=pl.col("bytes_between_gpus") * iterations,
+        **{f"cost_{stage}": pl.col(f"{stage}_ns") * per_step * weight for stage in _STAGES},
+    ).filter(pl.col("time_ns") > 0, _N >= 1)
+
+
+def _summed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per configuration and pool: the median of its runs."""
+    measures = ("time_ns", "cost", "images_per_s", "bytes_per_epoch", "^cost_.*$")
+    return rows.group_by(*_GROUP, "gpus", "pool").agg(
+        pl.len().cast(pl.Int64).alias("runs"),
+        name_of_one(),
+        pl.col("iterations_per_epoch").first(),
+        pl.col(measures).median(),
+        time_low_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").min()),
+        time_high_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").max()),
+        cost_low=pl.col("cost").min(),
+        cost_high=pl.col("cost").max(),
+        weak=(pl.col("scaling") == "weak").any(),
+    )
+
+
+def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
+    """Add speedups over the smallest number of GPUs, where there is one row of it."""
+    ends = ("cost_low", "cost_high")
+    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends]
+    smallest = _N.min().over(_GROUP) == _N
+    of_first = [
+        pl.when(pl.len() == 1).then(pl.col(name).first()).alias(f"first_{name}") for name in costs
+    ]
+    first = table.filter(smallest).group_by(_GROUP).agg(
+        *of_first, baseline_gpus=_N.first(), baseline_runs=pl.col("runs").max()
+    )  # fmt: skip
+    scale = _N / _FIRST if mode == "weak" else pl.lit(1.0)
+
+    def speedup(cost: str, first_cost: str | None = None) -> pl.Expr:
+        base = pl.col(f"first_{first_cost or cost}")
+        return pl.when(pl.col(cost) > 0).then(scale * base / pl.col(cost))
+
+    speedups = {"speedup": speedup("cost")}
+    speedups |= {f"speedup_{stage}": speedup(f"cost_{stage}") for stage in _STAGES}
+    spread = pl.any_horizontal(pl.col("runs", "baseline_runs") > 1)
+    for end, (own, other) in {"low": ends[::-1], "high": ends}.items():
+        speedups[f"speedup_{end}"] = pl.when(spread).then(speedup(own, other))
+    serial = (1 / pl.col("speedup") - 1 / _N) / (1 - 1 / _N)
+    from_one = (_FIRST == 1) & (_N > 1) & pl.lit(mode == "strong")
+    return (
+        table.join(first, on=_GROUP, how="left", nulls_equal=True)
+        .with_columns(**speedups)
+        .with_columns(
+            efficiency=pl.col("speedup") * _FIRST / _N,
+            karp_flatt=pl.when(from_one).then(serial),
+        )
+    )
+
+
+def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
+    """Add by how much less time weak scaling takes for each data set than strong scaling."""
+    keys = [*_GROUP, "gpus"]
+    only = pl.when(pl.len() == 1).then(pl.col("cost").first())
+    costs = _summed(strong).group_by(keys).agg(strong_cost=only)
+    reduction = 100 * (1 - (pl.col("cost") / _N) / pl.col("strong_cost"))
+    known = pl.col("weak") & pl.lit(mode == "weak")
+    return table.join(costs, on=keys, how="left", nulls_equal=True).with_columns(
+        reduction_percent=pl.when(known).then(reduction)
+    )

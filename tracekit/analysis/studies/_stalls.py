@@ -1,0 +1,228 @@
+"""Data stalls: how long GPUs wait for input, in one trace and by three runs that differ in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._steps import numbered_alike
+from tracekit.analysis._work import has_ops
+from tracekit.analysis.studies._step_windows import inside_steps, step_windows
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import KERNEL_KINDS, Trace, layered_lengths, union_length
+
+_OWNER = ["process", "device"]
+_SPAN = ["start", "end"]
+_LAYERS = ("work", "input", "other", "wait")
+_KERNELS = (*KERNEL_KINDS, "graph")
+_AMONG_GPUS = ("p2p", "staged")
+_SUMS = (
+    "window_ns", "kernel_ns", "idle_ns", "wait_ns", "input_ns", "data_stall_ns", "unexplained_ns",
+)  # fmt: skip
+
+STALLS = pl.Schema(
+    {
+        "process": pl.Int64,
+        "device": pl.Int64,
+        "iterations": pl.Int64,
+        **dict.fromkeys(_SUMS, pl.Int64),
+        "utilisation": pl.Float64,
+        "data_stall_share": pl.Float64,
+        "wait_source": pl.String,
+    }
+)
+"""Columns of `data_stalls`."""
+
+
+def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
+    """Return how long each device waits for input data.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    skip
+        How many iterations to leave out at the beginning.
+
+    Returns
+    -------
+    The columns `STALLS`, times added over the steps that count; without iterations, from a device's
+    first op to its last one:
+
+    ====================  ==========================================================================
+    ``iterations``        number of steps; 0 where none is known
+    ``window_ns``         their length
+    ``kernel_ns``         time in which a kernel runs; ``utilisation``, its share of the window
+    ``idle_ns``           time in which nothing runs
+    ``wait_ns``           how much of that lies in ranges of the stage IO on the thread that trains;
+                          of a process without any, how much lies right before the first copy from
+                          the host of a step (``wait_source``: ``ranges`` or ``first_copy``, null
+                          where there is neither)
+    ``input_ns``          time in which input is copied to the device, and neither a kernel nor a
+                          copy between GPUs runs
+    ``data_stall_ns``     wait_ns + input_ns; ``data_stall_share``, its share of the window
+    ``unexplained_ns``    idle_ns - wait_ns
+    ====================  ==========================================================================
+
+    Raises
+    ------
+    MissingDataError
+        If the run holds no GPU work.
+    UsageError
+        If `skip` leaves no iterations.
+    """
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work, so no GPU waits in it",
+            f"record with {how_to_record(trace, 'ops')}",
+        )
+    trace = numbered_alike(trace)
+    columns = [*_OWNER, *_SPAN, "launch_start", "stage", "iteration"]
+    kind = pl.col("kind").cast(pl.String)
+    ops = trace["ops"].select(*columns, kind).collect()
+    windows = step_windows(trace, ops, skip)
+    waits, sources = _waits(trace, ops)
+    layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
+    inside = inside_steps(pl.concat([layered, waits]), windows)
+    return _table(windows, inside, sources)
+
+
+def _layer() -> pl.Expr:
+    kind = pl.col("kind")
+    return (
+        pl.when(kind.is_in([*_KERNELS, *_AMONG_GPUS])).then(pl.lit("work"))
+        .when(kind == "h2d").then(pl.lit("input"))
+        .otherwise(pl.lit("other"))
+    )  # fmt: skip
+
+
+def _waits(trace: Trace, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return when each device may have waited for input, and by what that is known."""
+    threads = trace.read("iterations").select("process", "thread").unique()
+    ranges = trace["ranges"].filter(pl.col("stage") == "IO").select("process", "thread", *_SPAN)
+    told = ranges.collect().drop_nulls("end").join(threads, on=["process", "thread"], how="semi")
+    devices = ops.select(_OWNER).unique()
+    by_ranges = told.join(devices, on="process").select(*_OWNER, *_SPAN)
+    untold = ops.join(told, on="process", how="anti")
+    by_copies = _before_first_copies(untold)
+    known = {"ranges": by_ranges, "first_copy": by_copies}
+    waits = [
+        found.select(*_OWNER, *_SPAN, layer=pl.lit("wait"), is_kernel=pl.lit(value=False))
+        for found in known.values()
+    ]
+    sources = [
+        found.select(_OWNER).unique().with_columns(wait_source=pl.lit(name))
+        for name, found in known.items()
+    ]
+    return pl.concat(waits), pl.concat(sources)
+
+
+def _before_first_copies(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return when nothing ran right before the first copy from the host of each step."""
+    before = pl.col("end").cum_max().shift(1).over(_OWNER)
+    copy = pl.col("kind") == "h2d"
+    ordered = ops.sort("start").with_columns(before=before)
+    first = ordered.filter(copy).drop_nulls("iteration").unique(
+        [*_OWNER, "iteration"], keep="first", maintain_order=True
+    )  # fmt: skip
+    gaps = first.filter(pl.col("before") < pl.col("start"))
+    return gaps.select(*_OWNER, start="before", end="start")
+
+
+def _table(windows: pl.DataFrame, pieces: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("end") - pl.col("start")
+    owners = (
+        windows.filter("counts")
+        .group_by(_OWNER)
+        .agg(iterations=pl.col("iteration").drop_nulls().n_unique(), window_ns=length.sum())
+    )
+    layers = layered_lengths(pieces, "layer", _LAYERS, _OWNER)
+    exposed = layers.group_by(_OWNER).agg(
+        busy=pl.col("exposed_ns").filter(pl.col("layer") != "wait").sum(),
+        **{
+            f"{name}_ns": pl.col("exposed_ns").filter(pl.col("layer") == name).sum()
+            for name in ("wait", "input")
+        },
+    )
+    kernels = union_length(pieces.filter("is_kernel"), _OWNER).rename({"length": "kernel_ns"})
+    window = pl.col("window_ns")
+    return (
+        owners.join(exposed, on=_OWNER, how="left")
+        .join(kernels, on=_OWNER, how="left")
+        .join(sources, on=_OWNER, how="left")
+        .with_columns(pl.col("busy", "wait_ns", "input_ns", "kernel_ns").fill_null(0))
+        .with_columns(
+            idle_ns=window - pl.col("busy"),
+            data_stall_ns=pl.col("wait_ns") + pl.col("input_ns"),
+        )
+        .with_columns(
+            unexplained_ns=pl.col("idle_ns") - pl.col("wait_ns"),
+            utilisation=pl.col("kernel_ns") / window,
+            data_stall_share=pl.col("data_stall_ns") / window,
+        )
+        .sort(_OWNER)
+        .select(pl.col(name).cast(dtype) for name, dtype in STALLS.items())
+    )
+
+
+def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
+    """Return one row of what `data_stalls` says of a run: means over its steps and devices.
+
+    Without steps times are those of the whole window of a device.
+    """
+    steps = table.select((pl.col("iterations").clip(1)).sum()).item()
+    sums = table.select(pl.col(_SUMS).sum()).row(0, named=True)
+    window = sums["window_ns"]
+    return {
+        "devices": table.height,
+        "iterations": table["iterations"].max(),
+        **{name: value / steps for name, value in sums.items()},
+        "utilisation": sums["kernel_ns"] / window if window else None,
+        "data_stall_share": sums["data_stall_ns"] / window if window else None,
+    }
+
+
+def before_and_after(rows: Sequence[Mapping[str, Any]], time: str) -> pl.DataFrame:
+    """Return rows of runs as a table, with how much shorter a time is than in the first one.
+
+    Returns
+    -------
+    The columns of the rows, and ``speedup``.
+    """
+    table = pl.DataFrame(list(rows), infer_schema_length=None)
+    return table.with_columns(speedup=pl.col(time).first() / pl.col(time))
+
+
+def differential_stalls(preloaded: float, cached: float, cold: float) -> pl.DataFrame:
+    """Return what input costs, by three runs of one program that differ in where data come from.
+
+    Parameters
+    ----------
+    preloaded
+        Time with input that is made up, or in memory and prepared, so that nothing waits for it.
+    cached
+        Time with input that is prepared, and read from a cache in memory.
+    cold
+        Time with input that is read from where it lies.
+
+    Returns
+    -------
+    ``part``, ``time_ns`` and ``share`` of the cold time: ``preparation`` (cached - preloaded),
+    ``fetch`` (cold - cached) and ``data stall``, their sum.
+
+    Raises
+    ------
+    UsageError
+        If a time is not above 0.
+    """
+    if min(preloaded, cached, cold) <= 0:
+        raise UsageError("a time is not above 0", "give the times of three runs of one program")
+    parts = {
+        "preparation": cached - preloaded, "fetch": cold - cached, "data stall": cold - preloaded
+    }  # fmt: skip
+    times = [float(time) for time in parts.values()]
+    table = pl.DataFrame({"part": [*parts], "time_ns": times})
+    return table.with_columns(share=pl.col("time_ns") / cold)

@@ -1,0 +1,450 @@
+"""Studies: one row per run, with what tables over many runs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._steps import torn
+from tracekit.analysis._verdicts import unknown_passes
+from tracekit.analysis._work import HOST, Work, work_of
+from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
+from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
+from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
+from tracekit.analysis.studies._run_labels import batch_label, label_number
+from tracekit.errors import TracekitError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_LENGTH, _PART = pl.col("length_ns"), pl.col("part")
+# Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
+_PARTS = {
+    "fp_bp_ns": _LENGTH.filter(_PART.is_in(["FP", "BP"])),
+    "wu_ns": pl.col("busy_ns").filter(_PART == "WU"),
+    "wu_exposed_ns": _LENGTH.filter(_PART == "WU"),
+    "io_exposed_ns": _LENGTH.filter(_PART == "IO"),
+    "me_exposed_ns": _LENGTH.filter(_PART == "ME"),
+    "other_exposed_ns": _LENGTH.filter(_PART == "OTHER"),
+    "idle_ns": _LENGTH.filter(_PART == "idle"),
+    "between_ns": _LENGTH.filter(_PART == "between"),
+}
+_IDLE = ("idle_ns", "between_ns")
+_SUMS = [f"{name.removesuffix('_ns')}_total_ns" for name in ("step_ns", *_PARTS)]
+_QUANTILES = {"step_p5_ns": 0.05, "step_p50_ns": 0.5, "step_p95_ns": 0.95}
+
+STUDY = pl.Schema(
+    {
+        "run": pl.String,
+        "network": pl.String,
+        "batch": pl.Int64,
+        "gpus": pl.Int64,
+        "method": pl.String,
+        "method_source": pl.String,
+        "scaling": pl.String,
+        "basis": pl.String,
+        "iterations": pl.Int64,
+        "window_ns": pl.Float64,
+        "step_ns": pl.Float64,
+        **dict.fromkeys(_QUANTILES, pl.Float64),
+        "epoch_ns": pl.Float64,
+        **dict.fromkeys([name for name in _PARTS if name not in _IDLE], pl.Float64),
+        "wu_residual_ns": pl.Float64,
+        **dict.fromkeys(_IDLE, pl.Float64),
+        "bytes_between_gpus": pl.Float64,
+        "bytes_evidence": pl.String,
+        "images_per_s": pl.Float64,
+        "devices": pl.Int64,
+        **dict.fromkeys(_SUMS, pl.Int64),
+    }
+)
+"""Columns of a study; `study_row` says what they mean."""
+
+_BASES = {"gpu": "GPUs", "host": HOST}
+SCALING_MODES = ("strong", "weak")
+"""What the label ``scaling`` can be."""
+
+_GATHERED = ("gather", "scatter")
+_AROUND = ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+
+
+def study(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return the table of a study, from rows of `study_row`.
+
+    Returns
+    -------
+    The columns `STUDY`, by network, method, batch and number of GPUs.
+    """
+    table = pl.DataFrame(list(rows), schema=STUDY, orient="row")
+    return table.sort("network", "method", "batch", "gpus", "run", nulls_last=True)
+
+
+def study_row(
+    trace: Trace,
+    labels: Mapping[str, str],
+    name: str,
+    *,
+    skip: int = 0,
+    batch_scope: BatchScope = "gpu",
+) -> dict[str, Any]:
+    """Return the row of a run in a study.
+
+    Steps are those of ``docs/breakdown.md``: on a device a step lasts from where its iteration
+    begins there to where the next one does, and the last one ends with its last op on any device.
+    All lengths are means over the steps that count and over devices, each process that runs steps
+    on a GPU being one. A device or process with less than half as many steps as another one counts
+    in none, and a step that not all processes have neither.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    labels
+        Its labels. Read are ``network``, ``batch``, ``gpus``, ``method``, and ``scaling``, which is
+        ``strong`` or ``weak`` for a run that is part of scaling of that kind only.
+    name
+        Its name.
+    skip
+        How many iterations to leave out at the beginning.
+    batch_scope
+        Whether ``batch`` counts the images of each GPU or of all.
+
+    Returns
+    -------
+    ======================  =======================================================================
+    ``run, network``        name of the run, and of the network; null without a label
+    ``batch``               label
+    ``gpus``                label, else the number of devices that ran an op, or the ranks of the
+                            largest NCCL communicator where that is known to have more
+    ``method``              label, else what was recorded: ``nccl`` (its kernels), ``collective``
+                            (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
+                            between GPUs), ``none``
+    ``method_source``       ``label`` or ``recorded``
+    ``scaling``             label
+    ``basis``               ``gpu``, or ``host``: the run holds no GPU work, and its times are those
+                            of NVTX ranges on the host, processes in place of devices
+    ``iterations``          number of steps; 0 where none is known
+    ``window_ns``           length of all steps of a device, in the mean; without steps, from first
+                            op to last one
+    ``step_ns``             window_ns / iterations; this and what follows is null without steps
+    ``step_p*_ns``          percentiles over steps, each the mean over devices
+    ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
+    ``fp_bp_ns``            busy time of FP or BP in a step: the union of both
+    ``wu_ns``               busy time of WU in a step
+    ``*_exposed_ns``        exposed time of WU, IO, ME, OTHER in a step
+    ``wu_residual_ns``      step_ns - fp_bp_ns
+    ``idle_ns``             time of a step in which nothing runs, while the host is in an iteration
+    ``between_ns``          and while it is in none: with fp_bp_ns and all exposed times these two
+                            add up to step_ns
+    ``bytes_between_gpus``  bytes that recorded processes move to other GPUs in a step; null where
+                            any of it is unknown. Of a collective each participant moves its share
+                            of what the usual algorithms move in all, 2(n-1)S for an all-reduce
+    ``bytes_evidence``      ``measured``, or ``modelled`` where it is so of any of them
+    ``images_per_s``        images of a step (batch x gpus, or batch if global) / step_ns
+    ``devices``             number of devices that steps ran on
+    ``*_total_ns``          sums over steps and devices, of which the means above are made: divided
+                            by iterations x devices
+    ======================  =======================================================================
+
+    Raises
+    ------
+    UsageError
+        If a label is not what it has to be, or more iterations are to be skipped than there are.
+    MissingDataError
+        If the run has neither GPU work nor NVTX ranges that are stages.
+    """
+    check_scope(batch_scope)
+    read = _read_labels(labels, name)
+    try:
+        measured = _measured(trace, skip)
+        moved = _moved(trace, skip)
+    except TracekitError as error:
+        raise type(error)(f"run {name!r}: {error.what}", error.hint) from error
+    # A label may know what a trace does not show.
+    stated = {key: value for key, value in read.items() if value is not None}
+    source = "label" if "method" in stated else "recorded"
+    row = {**measured, **moved, **stated}
+    row |= {"run": name, "method_source": source}
+    if "batch" in row and row["step_ns"]:
+        images = images_per_step(row["batch"], row["gpus"], batch_scope)
+        row["images_per_s"] = images / row["step_ns"] * 1e9
+    return {column: row.get(column) for column in STUDY}
+
+
+def basis_of(study: pl.DataFrame) -> dict[str, str]:
+    """Return ``basis``, in words: what the times of a study are of; nothing if that is not known.
+
+    Raises
+    ------
+    UsageError
+        If a study has times of GPUs and times of the host, which are not set against each other.
+    """
+    found = study.drop_nulls("basis")
+    bases = found["basis"].unique().to_list()
+    if len(bases) > 1:
+        names = found.filter(pl.col("basis") == "host")["run"].to_list()
+        raise UsageError(
+            f"{names[0]!r} holds no GPU work, and others do",
+            "choose runs that can be compared with --where",
+        )
+    return {"basis": _BASES[bases[0]]} if bases else {}
+
+
+def is_unlabelled() -> pl.Expr:
+    """Tell which runs lack a label that says what they trained: nothing shows any two to be alike.
+
+    Times that were measured elsewhere are alike as far as their table says.
+    """
+    lacking = pl.any_horizontal(pl.col("network", "batch").is_null())
+    return lacking & pl.col("basis").is_not_null()
+
+
+def is_told_apart(*, apart: bool = False) -> pl.Expr:
+    """Tell which runs are not to be taken for another one, or have the labels that say so.
+
+    Two programs without labels are not two runs of one. Where every run stands by itself (`apart`),
+    none is taken for another.
+    """
+    if apart:
+        return pl.lit(value=True)
+    alike = pl.len().over("network", "batch", "gpus", "method", "scaling") > 1
+    return ~(is_unlabelled() & alike)
+
+
+def pool(*, apart: bool) -> pl.Expr:
+    """Return ``pool``: runs of a configuration with the same number are pooled; those apart never.
+
+    It is null where all are.
+    """
+    own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
+    return own.alias("pool")
+
+
+def name_of_one() -> pl.Expr:
+    """Return the name of the run, of several null."""
+    return pl.when(pl.len() == 1).then(pl.col("run").first()).alias("run")
+
+
+def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
+    """Say which runs are left out because nothing tells them apart."""
+    runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
+    why = "they lack labels network or batch that would show whether they are of one program"
+    return [f"left out: {', '.join(runs)}; {why}"] if runs else []
+
+
+def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """Leave out those of some columns that say nothing, as the spread of what is not pooled."""
+    return rows.drop(name for name in names if rows[name].null_count() == rows.height)
+
+
+def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
+    """Return what the time of a step is made of, by configuration.
+
+    Parameters
+    ----------
+    study
+        The table of a study.
+    apart
+        Whether every run stands by itself; those without a label ``network`` or ``batch`` do.
+
+    Returns
+    -------
+    ``network, batch, gpus, method, run, runs, low_ns, high_ns, stage, exposed_ns, busy_ns``:
+    medians over the runs of a configuration, and the shortest and longest of their steps; ``run``
+    is null where several are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``,
+    ``idle`` and ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``.
+    ``busy_ns`` is null but for ``FP+BP`` and ``WU``. What is not known has no row.
+    """
+    keys = ["network", "batch", "gpus", "method"]
+    exposed = {
+        "FP+BP": "fp_bp_ns",
+        **{stage: f"{stage.lower()}_exposed_ns" for stage in ("WU", "IO", "ME", "OTHER")},
+        "idle": "idle_ns",
+        "between": "between_ns",
+    }
+    alone = pl.lit(apart) | is_unlabelled() | (pl.len().over(keys) == 1)
+    keys.append("run")
+    medians = (
+        study.with_columns(run=pl.when(alone).then("run"))
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("runs"),
+            pl.col("wu_ns", *exposed.values()).median(),
+            low_ns=pl.col("step_ns").min(),
+            high_ns=pl.col("step_ns").max(),
+        )
+    )
+    busy = {"FP+BP": "fp_bp_ns", "WU": "wu_ns"}
+    each = [
+        medians.select(
+            *keys, "runs", "low_ns", "high_ns", stage=pl.lit(stage), exposed_ns=name,
+            busy_ns=pl.col(busy[stage]) if stage in busy else pl.lit(None, pl.Float64),
+            turn=pl.int_range(pl.len()),
+        )
+        for stage, name in exposed.items()
+    ]  # fmt: skip
+    rows = pl.concat(each).sort("turn", maintain_order=True).drop("turn")
+    return rows.filter(pl.any_horizontal(pl.col("exposed_ns", "busy_ns").is_not_null()))
+
+
+# -- labels ------------------------------------------------------------------------------------
+
+
+_SEVERAL = 2
+"""Of how many steps of a run that was cut a mean is of some use."""
+
+
+def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:
+    texts = {key: labels.get(key, "").strip() or None for key in ("network", "method", "scaling")}
+    if texts["scaling"] not in (None, *SCALING_MODES):
+        raise UsageError(
+            f"run {name!r} has the label scaling={texts['scaling']}",
+            f"it is {' or '.join(SCALING_MODES)}, or left out",
+        )
+    return {
+        **texts,
+        "batch": batch_label(labels, name),
+        "gpus": label_number(labels, "gpus", MOST_GPUS, name),
+    }
+
+
+def _active(trace: Trace) -> int:
+    return int(trace["ops"].select(pl.col("device").n_unique()).collect().item())
+
+
+# -- time --------------------------------------------------------------------------------------
+
+
+def _measured(trace: Trace, skip: int) -> dict[str, Any]:
+    """Return the number of steps and the means of lengths."""
+    work = work_of(trace)
+    return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
+
+
+def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
+    if trace["iterations"].head(1).collect().is_empty() and not skip:
+        return _without_steps(work.trace)
+    if trace["iterations"].head(1).collect().is_empty():
+        raise UsageError(
+            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+        )
+    found = per_iteration(trace, ("stage",), skip=skip)
+    cut = not torn(trace.read("iterations")).is_empty()
+    # Either no launch of what the devices did is known, or one step is left of a run that was cut.
+    if len(found.iterations) < (_SEVERAL if cut else 1):
+        return _without_steps(work.trace)
+    known = work.is_host or unknown_passes(trace) is None
+    residual = {} if known else {"wu_residual_ns": None}
+    return _means(found) | _percentiles(found) | residual
+
+
+def _without_steps(trace: Trace) -> dict[str, Any]:
+    edges = trace["ops"].group_by("device").agg(length=pl.col("end").max() - pl.col("start").min())
+    window = edges.select(pl.col("length").mean()).collect().item()
+    return {"iterations": 0, "window_ns": window, "step_ns": None}
+
+
+def _means(found: Measured) -> dict[str, Any]:
+    steps, devices = len(found.iterations), found.devices
+    parts = found.parts.drop_nulls("iteration")
+    sums = parts.select(step_ns=_LENGTH.sum(), **{name: p.sum() for name, p in _PARTS.items()})
+    totals = sums.row(0, named=True)
+    means = {name: total / (steps * devices) for name, total in totals.items()}
+    return {
+        **means,
+        "iterations": steps,
+        "devices": devices,
+        "window_ns": totals["step_ns"] / devices,
+        "wu_residual_ns": (totals["step_ns"] - totals["fp_bp_ns"]) / (steps * devices),
+        **dict(zip(_SUMS, totals.values(), strict=True)),
+    }
+
+
+def _percentiles(found: Measured) -> dict[str, Any]:
+    steps = found.parts.drop_nulls("iteration").group_by("iteration").agg(_LENGTH.sum())
+    return steps.select(
+        (_LENGTH.quantile(q, "nearest") / found.devices).alias(name)
+        for name, q in _QUANTILES.items()
+    ).row(0, named=True)
+
+
+# -- communication -----------------------------------------------------------------------------
+
+
+def _moved(trace: Trace, skip: int) -> dict[str, Any]:
+    """Return ``method``, ``gpus``, ``bytes_between_gpus`` and ``bytes_evidence``."""
+    copies = copy_transfers(trace).filter(
+        pl.col("method").is_in(AMONG_GPUS),
+        (pl.col("method") == "p2p")
+        | (pl.col("src_device") != pl.col("dst_device")).fill_null(value=False),
+    )
+    calls = collective_calls(trace).filter(pl.col("library") == "nccl")
+    method = _method(trace, copies, calls)
+    # A report may be of one rank of many.
+    gpus = max(_active(trace), calls.select(pl.col("ranks").max()).item() or 0)
+    return {"method": method, "gpus": gpus or None} | _bytes(trace, copies, calls, skip, method)
+
+
+def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
+    if calls["name"].str.contains("(?i)nccl").any():
+        return "nccl"
+    if calls.height:
+        return "collective"
+    used = set(copies["method"].cast(pl.String).unique())
+    if _messages(trace):
+        used.add("mpi")
+    return next((method for method in ("p2p", "staged", "mpi") if method in used), "none")
+
+
+def _messages(trace: Trace) -> bool:
+    """Tell whether MPI moved anything."""
+    moving = (pl.col("library") == "mpi") & (pl.col("bytes") > 0)
+    return not trace["host"].filter(moving).head(1).collect().is_empty()
+
+
+def _bytes(
+    trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str
+) -> dict[str, Any]:
+    """Add up what each process moves in its steps, over the number of these."""
+    iterations = trace.read("iterations").sort("process", "start")
+    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip).select(
+        "process", "iteration", steps=pl.len().over("process")
+    )
+    modelled = calls.select(
+        "process", "iteration", _sent().alias("bytes"), modelled=pl.lit(value=True)
+    )
+    measured = copies.select(
+        "process", "iteration", "bytes", modelled=pl.col("evidence") == "modelled"
+    )
+    moved = pl.concat([modelled, measured], how="vertical_relaxed")
+    inside = moved.join(kept, on=["process", "iteration"])
+    if inside.is_empty():
+        alone = method == "none" and kept.height and _active(trace) == 1
+        return {"bytes_between_gpus": 0.0, "bytes_evidence": "measured"} if alone else {}
+    # Of what MPI sends out of host memory it is not known which GPU it is for.
+    if inside["bytes"].null_count() or method == "mpi":
+        return {}
+    total = inside.select((pl.col("bytes") / pl.col("steps")).sum()).item()
+    evidence = "modelled" if inside["modelled"].any() else "measured"
+    return {"bytes_between_gpus": total, "bytes_evidence": evidence}
+
+
+def _sent() -> pl.Expr:
+    """Return the bytes that a participant of a collective sends, in the mean over participants.
+
+    With n ranks and S bytes, as nccl-tests counts them (``doc/PERFORMANCE.md``): an all-reduce
+    moves 2(n-1)S in all, be it over rings or a tree; gather and scatter (n-1)S/n; others (n-1)S.
+    """
+    ranks, size = pl.col("ranks"), pl.col("bytes")
+    around = (ranks - 1) / ranks
+    collective = pl.col("collective").cast(pl.String)
+    return (
+        pl.when(collective == "all_reduce").then(2 * around * size)
+        .when(collective.is_in(_AROUND)).then(around * size)
+        .when(collective.is_in(_GATHERED)).then(around * size / ranks)
+        .when(collective == "send_recv").then(pl.col("sent_bytes"))
+        .when(collective == "barrier").then(pl.lit(0))
+    )  # fmt: skip
