@@ -104,6 +104,40 @@ def test_peer_copies_exchange_gradients() -> None:
     assert _within("backward", kind="d2d") == ("BP", "nvtx")
 
 
+def _relayed(**second: object) -> tuple[tuple[str, str], tuple[str, str]]:
+    """A backward thread copies 8192 bytes to the host, and then what `second` says."""
+    builder = TraceBuilder()
+    builder.thread(1, "pt_autograd_0")
+    builder.range(0, 100, "backward")
+    builder.range(100, 120, "optimizer")
+    builder.op("gemm", 5, thread=1)
+    builder.op("down", 10, thread=1, kind="d2h", device=0, bytes=8192)
+    builder.op("between", 20, thread=1)
+    row = {"thread": 1, "kind": "h2d", "device": 1, "bytes": 8192, **second}
+    builder.op("up", 30, **row)
+    found = stages(builder.attributed())
+    assert found["between"] == ("BP", "backward_thread")
+    return found["down"], found["up"]
+
+
+def test_gradients_that_a_backward_thread_copies_through_the_host() -> None:
+    assert _relayed() == (EXCHANGED, EXCHANGED)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"device": 0},  # back to where it came from
+        {"bytes": 8193},
+        {"kind": "d2h"},
+        {"start": 16},  # before the first one's end
+        {"thread": 2},
+    ],
+)
+def test_copies_that_do_not_belong_together_exchange_nothing(second: dict[str, object]) -> None:
+    assert EXCHANGED not in _relayed(**second)
+
+
 @pytest.mark.parametrize("kernel", [SEND_RECV, "ncclSymkDevKernel_AllToAll_LL"])
 def test_what_carries_activations_keeps_its_ranges_stage(kernel: str) -> None:
     assert _within("forward", op=kernel) == ("FP", "nvtx")

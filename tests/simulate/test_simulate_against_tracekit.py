@@ -144,10 +144,6 @@ def _far(folder: Path, unlinked: str) -> Path:
     return folder / "made.sqlite"
 
 
-@pytest.mark.xfail(
-    reason="gradients that the backward thread copies to the host, and from there to another GPU, "
-    "are taken for its backward pass"
-)
 def test_gradients_by_way_of_the_host_are_weight_update(tmp_path: Path) -> None:
     path = _far(tmp_path, "staged")
     assert _wrong_ops(_trace(path), _truth(path)).rows() == []

@@ -368,7 +368,10 @@ def _attributed(
     threads, steps = launch["thread"], launch["step"]
     structure = says.structures.stage(first, raw.height)
     where, codes, witnesses = placed.why(raw, launch)
-    evidence = Launch(codes, witnesses, structure, says.on_input_stream(raw, threads))
+    evidence = Launch(
+        codes, witnesses, structure, says.on_input_stream(raw, threads),
+        says.are_relayed(first, raw.height),
+    )  # fmt: skip
     staged = stages.of(raw.drop("stage", "stage_source"), evidence)
     columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
     known = iterations["iteration"].gather(_nullable("step", steps))

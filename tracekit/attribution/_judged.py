@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.attribution._loops import Array
 from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
@@ -117,6 +118,8 @@ class Judged:
         Processes with recorded GPU work.
     input_streams
         ``process, context, stream`` on which a data loader alone is known to work.
+    relayed
+        The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
     """
 
     evidence: Evidence
@@ -126,6 +129,14 @@ class Judged:
     counts_steps: Sequence[int]
     with_work: pl.Series
     input_streams: pl.DataFrame
+    relayed: Array
+
+    def are_relayed(self, first: int, rows: int) -> Array:
+        """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
+        found = np.zeros(rows, np.bool_)
+        begin, end = np.searchsorted(self.relayed, (first, first + rows))
+        found[self.relayed[begin:end] - first] = True
+        return found
 
     def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
         """Tell of which ops no launch is known, on a stream of a data loader."""
@@ -241,6 +252,7 @@ def judged(
         _evidence(known, verdicts, decides), verdicts, structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
+        find_relayed(ops, launches, known.autograd),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ decided once, and the ops get what theirs says.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,12 +103,15 @@ class Launch:
         The place in the list of stages of what structure says, -1 for nothing.
     on_input_stream
         Whether the launch is not known, and all else on its stream is input.
+    relayed
+        Whether a backward thread copies it between GPUs through the host, see `find_relayed`.
     """
 
     codes: Array
     threads: Array
     structure: Array
     on_input_stream: Array
+    relayed: Array
 
 
 class Stages:
@@ -153,8 +156,11 @@ class Stages:
         keys, decided = _distinct(
             launch.codes, launch.threads + 1, processes, rows, reached,
             launch.structure.astype(np.int64) + 1, launch.on_input_stream.astype(np.int64),
+            launch.relayed.astype(np.int64),
         )  # fmt: skip
-        code, thread, process, kind, size, structure, on_input_stream = map(pl.Series, decided)
+        code, thread, process, kind, size, structure, on_input_stream, relayed = map(
+            pl.Series, decided
+        )
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
         launches = pl.DataFrame(
             {"code": code, "thread": thread - 1, "process": process},
@@ -167,6 +173,7 @@ class Stages:
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
                     structure_stage=pl.Series([None, *STAGES])[structure],
                     on_input_stream=on_input_stream > 0,
+                    relayed=relayed > 0,
                 ),
                 self._evidence.of(launches),
             ],
@@ -303,7 +310,7 @@ _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).f
 _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
-    ("gradient_exchange", lambda rules: _where("trains", _by_sets(rules["exchange"]))),
+    ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
     # An update that is open around passes, as that of a closure is, hides none of them.
@@ -325,6 +332,13 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
     return pl.when(applies).then(stage)
+
+
+def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
+    """Return what exchanges are for; one that is relayed is as one that the driver staged."""
+    staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
+    relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
+    return pl.coalesce(_by_sets(entries), relayed)
 
 
 def _handed(rules: Rules) -> pl.Expr:
