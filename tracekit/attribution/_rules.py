@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import polars as pl
 from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, VERDICTS
 from tracekit.support.resources import schemas
+from tracekit.support.toml import NotToml, parse_toml
 
 _IGNORED = "-"
 """Stands for the value of a rule that says that a name means nothing."""
@@ -173,10 +173,10 @@ def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
 
 def _read(path: Path) -> tuple[dict[str, tuple[Entry, ...]], bool]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RuleError(f"rules file {path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (NotToml, UnicodeDecodeError) as error:
         raise RuleError(f"rules file {path} is not TOML ({error})") from error
     version, alone = content.pop("version", None), content.pop("replace", False)
     if version is None:

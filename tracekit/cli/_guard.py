@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tempfile
+import traceback
 from typing import Any
 
 import typer
@@ -12,6 +14,11 @@ from tracekit.errors import TracekitError
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _BAD_INPUT = 2
+# What the parser raises and prints; releases of typer have it in other places.
+_WRONG_USE: type[Exception] = next(
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+)
+_FAULT = 70  # as sysexits.h calls it: an error in the program
 
 
 class GuardedGroup(TyperGroup):
@@ -34,6 +41,11 @@ class GuardedGroup(TyperGroup):
         except OSError as error:
             complain(_described(error))
             raise typer.Exit(_BAD_INPUT) from error
+        except (_WRONG_USE, typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            complain(_fault(error))
+            raise typer.Exit(_FAULT) from error
         return result
 
 
@@ -48,6 +60,26 @@ def complain(message: str) -> None:
 def _described(error: OSError) -> str:
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
+def _fault(error: Exception) -> str:
+    """Say that tracekit is at fault, and where what it takes to mend it is written down."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="tracekit-fault-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"tracekit {_version()}, Python {sys.version}\n{text}")
+        where = f"details are in {file.name}: please report it with them"
+    except OSError:
+        where = f"please report it with this:\n{text}"
+    return f"this is a fault of tracekit ({type(error).__name__}: {error}); {where}"
+
+
+def _version() -> str:
+    from tracekit import __version__
+
+    return __version__
 
 
 def _forget_stdout() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import tomllib
 from pathlib import Path
 
 from tracekit.errors import InputError
@@ -19,6 +18,7 @@ from tracekit.machine._nvlink_status import (
 from tracekit.machine._nvprof import SQLITE_MAGIC, read_nvprof
 from tracekit.machine._toml import read_machine_toml
 from tracekit.machine._topo_matrix import machine_of_matrix, parse_matrix
+from tracekit.support.toml import NotToml, parse_toml
 
 MAX_TEXT = 16 << 20
 """Bytes beyond which a text is no topology."""
@@ -91,6 +91,6 @@ def _is_toml(text: str) -> bool:
     if len(text) > MAX_TOML:
         return False
     try:
-        return bool(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return bool(parse_toml(text))
+    except (NotToml, RecursionError):
         return False

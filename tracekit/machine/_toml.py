@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from tracekit.machine._graph import (
     number_of,
 )
 from tracekit.machine._pcie import pcie_bandwidth
+from tracekit.support.toml import NotToml, parse_toml
 
 VERSION = 1
 _KEYS = {"version", "name", "title", "source", "warnings", "nodes", "links", "attributes",
@@ -78,7 +78,7 @@ def read_machine_toml(path: Path) -> Machine:
 
 def machine_of_text(text: str) -> Machine:
     """Return the machine that a report held, of which `machine_toml` made the text."""
-    return machine_of(tomllib.loads(text), "machine", "the recorded machine", "trace")
+    return machine_of(parse_toml(text), "machine", "the recorded machine", "trace")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -86,12 +86,12 @@ def load_toml(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"{path} is too large for the description of a machine")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return parse_toml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path} cannot be read", error.strerror) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text in UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+    except (NotToml, ValueError) as error:
         raise InputError(f"{path} is not TOML", str(error)) from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from tracekit.errors import UsageError
 from tracekit.recording._names import file_name
 from tracekit.support.resources import schemas
+from tracekit.support.toml import NotToml, parse_toml
 
 _VERSION = 1
 _KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}
@@ -154,8 +154,8 @@ def load_study(reference: str) -> Study:
             f"no study {reference!r}", f"there are {', '.join(study_names())}, or name a file"
         )
     try:
-        return _study(path.name.removesuffix(".toml"), tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValueError) as error:
+        return _study(path.name.removesuffix(".toml"), parse_toml(text))
+    except (NotToml, ValueError) as error:
         raise UsageError(f"{reference} is not a study ({error})", "see docs/recording.md") from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from tracekit.errors import InputError, UsageError
 from tracekit.support.resources import schemas
+from tracekit.support.toml import NotToml, parse_toml
 
 RESOURCES = ("compute", "memory", "pcie", "ethernet", "nvlink")
 """What a step's time is spent on: FLOPs, memory of the GPU, and the links to it."""
@@ -116,10 +116,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
         if len(content) > _MOST_BYTES:
             raise InputError(f"{path} is too large for a file written by hand")
-        return tomllib.loads(content.decode())
+        return parse_toml(content.decode())
     except OSError as error:
         raise InputError(f"{path} cannot be read", error.strerror) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (NotToml, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no TOML", str(error)) from error
 
 

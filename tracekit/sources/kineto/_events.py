@@ -79,6 +79,8 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
                 f"{path} is corrupt: the event at byte {at:,} is no JSON ({error})",
                 "copy or record it again",
             ) from error
+    if not isinstance(event, dict):  # it says nothing, as an event without any field
+        event = {}
     given = event.get("args")
     arguments = given if isinstance(given, dict) else {}
     return {
