@@ -103,7 +103,7 @@ def attribute_recording(
     contexts, autograd = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
     step()
     known = Known(
-        nesting, found.training, found.windows, autograd, people.table, launches.by_thread,
+        nesting, found.teams, found.windows, autograd, people.table, launches.by_thread,
         people.processes_of, found.iterations["process"].unique(), counted,
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._handing import find_handing
 from tracekit.attribution._loops import Array
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
+from tracekit.attribution._teams import Teams
 from tracekit.attribution._verdict import judge, kernel_signs
 from tracekit.attribution._whole import cuts
 from tracekit.model import Stream
@@ -29,8 +31,8 @@ class Known:
     ----------
     nesting
         The ranges.
-    training
-        ``process, thread``: the training threads.
+    teams
+        The training threads, and who works for them.
     windows
         The backward windows, with ``process`` and ``ranged``.
     autograd
@@ -48,7 +50,7 @@ class Known:
     """
 
     nesting: Nesting
-    training: pl.DataFrame
+    teams: Teams
     windows: pl.DataFrame
     autograd: pl.Series
     threads: pl.DataFrame
@@ -56,6 +58,11 @@ class Known:
     processes: pl.DataFrame
     named: pl.Series
     counted: pl.DataFrame
+
+    @property
+    def training(self) -> pl.DataFrame:
+        """The training threads: ``process, thread``."""
+        return self.teams.trainers
 
     def passes(self) -> pl.DataFrame:
         """Return ``process, stage, count`` of ranges of passes on training threads, or in none."""
@@ -248,8 +255,9 @@ def judged(
         # Of a network that does not train, a period may be that of its layers, which ranges tell.
         and (process in trains or process not in spoken_of)
     ]
+    handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     return Judged(
-        _evidence(known, verdicts, decides), verdicts, structures, decides, counts_steps,
+        _evidence(known, verdicts, decides, handing), verdicts, structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
         find_relayed(ops, launches, known.autograd),
@@ -294,7 +302,9 @@ def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
     return dict(main.select("process", "thread").iter_rows())
 
 
-def _evidence(known: Known, verdicts: pl.DataFrame, decides: Sequence[int]) -> Evidence:
+def _evidence(
+    known: Known, verdicts: pl.DataFrame, decides: Sequence[int], handing: pl.Series
+) -> Evidence:
     process = pl.col("process")
     return Evidence(
         known.threads.select(
@@ -309,5 +319,6 @@ def _evidence(known: Known, verdicts: pl.DataFrame, decides: Sequence[int]) -> E
             ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
             loads=process.is_in(known.loaders()["process"].unique().implode()),
             structured=process.is_in(list(decides)),
+            hands_on=process.is_in(handing.implode()),
         ),
     )

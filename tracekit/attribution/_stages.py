@@ -39,8 +39,8 @@ class Evidence:
         backward passes) and ``drives`` (whether it drives the training of its process).
     processes
         ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
-        ``loads``, whether it has a data loader that works on the GPU; and ``structured``, whether
-        structure may decide.
+        ``loads``, whether it has a data loader that works on the GPU; ``structured``, whether
+        structure may decide; and ``hands_on``, whether its copies between GPUs carry activations.
     """
 
     threads: pl.DataFrame
@@ -58,7 +58,7 @@ class Evidence:
         launches: in a process without any backward range that is BP in the gaps that backward runs
         in. Metric evaluation dominates here as it does for the training thread's own launches.
         ``between``, whether a training thread launches it outside backward windows; ``autograd``,
-        ``trains``, ``loads`` and ``structured``.
+        ``trains``, ``loads``, ``structured`` and ``hands_on``.
         """
         bits = cases.select(
             "thread", "process",
@@ -79,7 +79,7 @@ class Evidence:
         )  # fmt: skip
         return known.select(
             "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
-            pl.col("autograd", "trains", "loads", "structured").fill_null(value=False),
+            pl.col("autograd", "trains", "loads", "structured", "hands_on").fill_null(value=False),
             backward_stage=pl.when("autograd").then(backward),
             between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip
@@ -335,10 +335,14 @@ def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
-    """Return what exchanges are for; one that is relayed is as one that the driver staged."""
+    """Return what exchanges are for; one that is relayed is as one that the driver staged.
+
+    Copies between GPUs are none where they carry activations.
+    """
     staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
     relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
-    return pl.coalesce(_by_sets(entries), relayed)
+    carries = pl.col("hands_on") & pl.col("kind").cast(pl.String).is_in(["p2p", "staged"])
+    return pl.when(~carries).then(pl.coalesce(_by_sets(entries), relayed))
 
 
 def _handed(rules: Rules) -> pl.Expr:
