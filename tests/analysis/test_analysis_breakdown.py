@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, share_meaning
-from tracekit.analysis._keys import KEYS, parse_keys
+from tracekit.analysis import breakdown
+from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
 from tracekit.analysis._outside import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
