@@ -75,6 +75,8 @@ def test_what_a_training_step_is_measured_against(training: Trace) -> None:
             "copy_kind": pytest.approx(10 / 98),
             "none": 0.0,
         },
+        "sum_over": "1 GPU",
+        "share": "exposed_ns / window_ns",
     }
 
 
@@ -473,7 +475,7 @@ def test_ops_without_length_count() -> None:
     for start in (0, 5, 10):
         _op(builder, "OTHER", start, start, kind="memset")
     _op(builder, "FP", 0, 10)
-    assert breakdown(builder.trace()).rows() == [
+    assert breakdown(builder.trace()).rows.rows() == [
         ("FP", 1, 10, 10, 0, 1.0), ("OTHER", 3, 0, 0, 0, 0.0),
     ]  # fmt: skip
 
@@ -481,8 +483,8 @@ def test_ops_without_length_count() -> None:
 def test_a_window_without_length_has_no_shares() -> None:
     builder = TraceBuilder()
     _op(builder, "FP", 7, 7)
-    assert breakdown(builder.trace()).rows() == [("FP", 1, 0, 0, 0, None)]
-    assert breakdown(builder.trace(), "device").rows() == [(0, 1, 0, 0, 0, 0, None)]
+    assert breakdown(builder.trace()).rows.rows() == [("FP", 1, 0, 0, 0, None)]
+    assert breakdown(builder.trace(), "device").rows.rows() == [(0, 1, 0, 0, 0, 0, None)]
     meta = breakdown(builder.trace()).meta
     assert (meta["window_ns"], meta["idle_ns"], meta["coverage"]) == (0, 0, {"nvtx": 0.0})
 
