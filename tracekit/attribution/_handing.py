@@ -38,8 +38,8 @@ def find_handing(
         The skeleton.
     """
     several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
-    if several.is_empty():
-        return several
+    if several.is_empty() or not len(ops):
+        return several.clear()
     parts = (_copies(ops, number, launches, several) for number in range(len(ops)))
     copies = pl.concat(parts)
     forward = ranges.filter((pl.col("stage") == "FP") & ~pl.col("covered")).select(

@@ -32,7 +32,7 @@ def find_relayed(
     threads
         The threads that are asked about.
     """
-    if threads.is_empty():
+    if threads.is_empty() or not len(ops):
         return np.empty(0, np.int64)
     copies = pl.concat(_copies(ops, number, launches, threads) for number in range(len(ops)))
     before = pl.col("op", "kind", "bytes", "device", "end").shift(1).over("thread")
