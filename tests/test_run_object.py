@@ -123,3 +123,11 @@ def test_a_simulated_run_is_called_so(tmp_path: Path) -> None:
     simulated = tracekit.ingest(sample, store=tmp_path / "store")[0]
     assert simulated.breakdown.answer().title == "clean (simulated) · time by stage"
     assert "clean (simulated) → clean (simulated)" in tracekit.compare(simulated, simulated).title
+    assert tracekit.stalls.answer([simulated]).title == "clean (simulated) · data stalls"
+    for question in (tracekit.study, tracekit.scaling, tracekit.memory):
+        assert question.answer([simulated]).meta["simulated"] == ["clean"]
+    assert tracekit.study.answer([simulated]).source.endswith("some of it simulated")
+    recorded = tracekit.ingest(SAMPLE, store=tmp_path / "store")[0]
+    both = tracekit.stalls.answer([simulated, recorded])
+    assert both.meta["simulated"] == ["clean"]
+    assert "simulated" not in tracekit.study.answer([recorded]).meta

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit._question import Question
-from tracekit._studies import Reference, select_runs, verdicts_of
+from tracekit._studies import Reference, facts_of, select_runs
 from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 
@@ -115,7 +115,7 @@ def _points(
     points, metas = _of_runs(chosen, None if smi is None else read_smi(Path(smi)))
     told = [f"{name}: {text}" for name, meta in metas.items()
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
-    return points, {"runs": list(metas), **verdicts_of(chosen), "warnings": told}
+    return points, {"runs": list(metas), **facts_of(chosen), "warnings": told}
 
 
 def _of_runs(

@@ -26,7 +26,12 @@ def of_run(run: Run, answer: Answer) -> Answer:
 
 def called(run: Run) -> str:
     """Return what titles call a run: no table may pass a simulated one for a recording."""
-    return f"{run.name} (simulated)" if run.labels.get("simulated") == "yes" else run.name
+    return f"{run.name} (simulated)" if is_simulated(run) else run.name
+
+
+def is_simulated(run: Run) -> bool:
+    """Tell whether a run is a simulator's, which labels it so."""
+    return run.labels.get("simulated") == "yes"
 
 
 def breakdown(
@@ -141,7 +146,7 @@ def latency(
         If an option is unknown, or two do not go together.
     """
     from tracekit import analysis
-    from tracekit._studies import verdicts_of
+    from tracekit._studies import facts_of
 
     calls: dict[str, Any] = {"library": library, "log": read_log(nccl_log), "sizes": sizes}
     asked = {
@@ -155,7 +160,7 @@ def latency(
     if against is not None and what != "latency":
         raise UsageError("--against compares latencies", "leave out --what, or --against")
     chosen = [run] if against is None else [run, against]
-    found = of_run(run, asked[what]()).saying(**verdicts_of(chosen))
+    found = of_run(run, asked[what]()).saying(**facts_of(chosen))
     if against is None:
         return found
     return replace(found, title=f"{called(run)} against {called(against)} · latency by size")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tracekit._run as runs
 from tracekit._question import Question
-from tracekit._questions import called
+from tracekit._questions import called, is_simulated
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.store import Store
 from tracekit.support.files import StrPath
@@ -276,21 +276,29 @@ def _studied(
         for run in chosen
     )
     analysis.basis_of(found)
-    return found, verdicts_of(chosen)
+    return found, facts_of(chosen)
 
 
-def verdicts_of(chosen: Sequence[runs.Run]) -> dict[str, Any]:
-    """Return as ``verdicts`` what the processes of each run do, by the run's name."""
+def facts_of(chosen: Sequence[runs.Run]) -> dict[str, Any]:
+    """Return as ``verdicts`` what the processes of each run do, and which are ``simulated``."""
     from tracekit.analysis import verdict_meta
 
-    return {"verdicts": {run.name: verdict_meta(run.trace) for run in chosen}}
+    verdicts = {run.name: verdict_meta(run.trace) for run in chosen}
+    return {"verdicts": verdicts, **simulated_of(chosen)}
+
+
+def simulated_of(chosen: Sequence[runs.Run]) -> dict[str, Any]:
+    """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
+    names = [run.name for run in chosen if is_simulated(run)]
+    return {"simulated": names} if names else {}
 
 
 def _shown(answer: Answer, study: pl.DataFrame) -> Answer:
     """Return an answer that is made of a study, to be looked at."""
     from tracekit.present import FACE
 
-    return replace(answer, source=_of_runs(study), face=FACE)
+    some = ", some of it simulated" if "simulated" in answer.meta else ""
+    return replace(answer, source=_of_runs(study) + some, face=FACE)
 
 
 def _per(study: pl.DataFrame) -> dict[str, str]:
@@ -324,7 +332,7 @@ def _api(chosen: Sequence[runs.Run]) -> Answer:
     rows = api_by_run(tables, methods)
     return Answer(
         rows=rows,
-        meta=verdicts_of(chosen),
+        meta=facts_of(chosen),
         title="CUDA API calls by run",
         command="overhead",
         face=FACE,
@@ -344,7 +352,7 @@ def _profiler(chosen: Sequence[runs.Run]) -> Answer:
     )
     return Answer(
         rows=rows,
-        meta=verdicts_of(chosen),
+        meta=facts_of(chosen),
         title="time of the profiler",
         empty="none was recorded",
         command="overhead",

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit._question import Question
-from tracekit._studies import Reference, select_runs
+from tracekit._questions import of_run
+from tracekit._studies import Reference, select_runs, simulated_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracekit._run import Run
     from tracekit.analysis import Bubbles
     from tracekit.model import Answer
 
@@ -49,12 +51,12 @@ def stalls(
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         meta = {"sum_over": f"{steps:,} steps of each GPU" if steps else "the whole run"}
-        return _answer("stalls", "data stalls", tables[0], meta, run=runs[0].name)
+        return _answer("stalls", "data stalls", tables[0], meta, runs)
     rows = [
         {"run": run.name, **stalls_of_run(table)} for run, table in zip(runs, tables, strict=True)
     ]
     found = before_and_after(rows, "window_ns")
-    return _answer("stalls", "data stalls by run", found, {"per": "step/GPU"})
+    return _answer("stalls", "data stalls by run", found, {"per": "step/GPU"}, runs)
 
 
 @Question
@@ -146,11 +148,13 @@ def bubbles(
         rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
     if len(runs) > 1:
         table = before_and_after(rows, "window_ns")
-        return _answer("bubbles", "pipeline bubbles by run", table, {"per": "step/stage"})
-    return _of_pipeline(found, rows[0], per_step=per_step)
+        return _answer("bubbles", "pipeline bubbles by run", table, {"per": "step/stage"}, runs)
+    return _of_pipeline(runs, found, rows[0], per_step=per_step)
 
 
-def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> Answer:
+def _of_pipeline(
+    runs: Sequence[Run], found: Bubbles, row: Mapping[str, Any], *, per_step: bool
+) -> Answer:
     steps = row["iterations"]
     facts = {
         key: row[key]
@@ -165,7 +169,7 @@ def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> A
     }  # fmt: skip
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
     table = found.steps if per_step else found.stages
-    return _answer("bubbles", title, table, meta, run=row["run"])
+    return _answer("bubbles", title, table, meta, runs)
 
 
 def _labelled(labels: Mapping[str, str]) -> int | None:
@@ -191,10 +195,14 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None = None) -
 
 
 def _answer(
-    command: str, title: str, rows: Any, meta: Mapping[str, Any], run: str | None = None
+    command: str, title: str, rows: Any, meta: Mapping[str, Any], runs: Sequence[Run] = ()
 ) -> Answer:
+    """Return what is said of some runs; of one alone, under its name."""
     from tracekit.model import Answer
     from tracekit.present import FACE
 
-    headed = title if run is None else f"{run} · {title}"
-    return Answer(rows=rows, meta=meta, title=headed, command=command, run=run, face=FACE)
+    if len(runs) == 1:
+        answer = Answer(rows=rows, meta=meta, title=title, command=command)
+        return of_run(runs[0], answer)
+    told = {**meta, **simulated_of(runs)}
+    return Answer(rows=rows, meta=told, title=title, command=command, face=FACE)
