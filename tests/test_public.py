@@ -64,16 +64,18 @@ PUBLIC = {
         REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
         TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathTree
         Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
-        covered_by in_any layered_lengths layers_down missing_files path_number
-        path_texts replace_table same_machine traits union_length with_one_tree
+        covered_by in_any layered_lengths layers_down missing_files normalised_name
+        path_number path_texts replace_table same_machine traits union_length
+        with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS FACE IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
         colour_of comparison_figure components_figure distribution_figure figure_layout
         figure_text hardware_figure heat_figure histogram_figure html latency_figure
         machine_figure matrix_figure memory_figure memory_fit_figure overhead_figure
-        printable records save_figure scaling_figure stage_bars_figure terminal to_csv
-        to_json to_markdown to_parquet utilisation_figure
+        printable readable_names records save_figure scaling_figure stage_bars_figure
+        terminal to_csv to_json to_markdown to_parquet utilisation_figure
+        with_readable_names
     """,
     "tracekit.recording": """
         Configuration LAUNCHERS Launch Nsys Plan Study Wanted file_name find_nsys gpu_count

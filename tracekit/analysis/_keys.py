@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tracekit.errors import UsageError
+from tracekit.support.spelling import choose_among
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     keys = tuple(key.strip() for key in (by.split(",") if isinstance(by, str) else by))
     for key in keys:
         if key not in known:
-            raise UsageError(f"no {what} by {key!r}", f"choose among {', '.join(known)}")
+            raise UsageError(f"no {what} by {key!r}", choose_among(key, known))
     if not keys or len(set(keys)) < len(keys):
         text = by if isinstance(by, str) else ",".join(by)
         raise UsageError(f"no {what} by {text!r}", f"name each of {', '.join(known)} once")

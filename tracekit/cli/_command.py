@@ -12,6 +12,7 @@ import typer
 
 from tracekit.cli._guard import GuardedGroup
 from tracekit.cli._output import Format, Target
+from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -36,6 +37,14 @@ _FormatOption = Annotated[
         rich_help_panel="Output",
     ),
 ]
+_FullNamesOption = Annotated[
+    bool,
+    typer.Option(
+        "--full-names",
+        help="Names of kernels as they were recorded; a table shortens them.",
+        rich_help_panel="Output",
+    ),
+]
 _OutputOption = Annotated[
     Path | None,
     typer.Option(
@@ -46,6 +55,7 @@ _OutputOption = Annotated[
         rich_help_panel="Output",
     ),
 ]
+_ROWS = {"where": WhereOption, "sort": SortOption, "top": TopOption}
 
 
 def examples(*lines: str) -> str:
@@ -68,12 +78,14 @@ def command(
     name: str | None = None,
     figures: Mapping[str, str] | None = None,
     group: typer.Typer = app,
+    rows: bool = True,
     **settings: Any,
 ) -> Callable[[Answering], Answering]:
     """Make a function that answers a command of the command line.
 
     Its parameters are those of the command, and its docstring the help. It gets the options
-    ``--format`` and ``--output``, one for each of its figures, and what it returns is written.
+    ``--format``, ``--output`` and those of `tracekit.cli._rows`, unless it has one of that name
+    itself, and one for each of its figures; what it returns is written.
 
     Parameters
     ----------
@@ -86,45 +98,62 @@ def command(
         figure in `Answer.figures`, and what the help says of it.
     group
         Whose command it is.
+    rows
+        Whether its rows may be chosen, by the options of `tracekit.cli._rows`.
     settings
         Further settings for typer.
     """
 
     def register(function: Answering) -> Answering:
-        written = _writing(function, figures or {})
+        written = _writing(function, figures or {}, _ROWS if rows else {})
         group.command(name, epilog=examples(*lines), **settings)(written)
         return function
 
     return register
 
 
-def _writing(function: Answering, figures: Mapping[str, str]) -> Callable[..., None]:
+def _writing(
+    function: Answering, figures: Mapping[str, str], rows: Mapping[str, Any]
+) -> Callable[..., None]:
     """Return a function that asks `function`, draws its figures, and writes its answer."""
 
     @functools.wraps(function)
     def run(
-        *, output_format: Format | None = None, output: Path | None = None, **options: Any
+        *,
+        output_format: Format | None = None,
+        output: Path | None = None,
+        full_names: bool = False,
+        **options: Any,
     ) -> None:
-        target = Target.of(output_format, output)
+        target = Target.of(output_format, output, full_names=full_names)
+        which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
         found = function(**options)
         answer, code = found if isinstance(found, Judged) else (found, 0)
         _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
-        target.write(answer)
+        target.write(which.of(answer))
         if code:
             raise typer.Exit(code)
 
+    signature = inspect.signature(function, eval_str=False)
+    chosen = {name: kind for name, kind in rows.items() if name not in signature.parameters}
     own: dict[str, Any] = {
         **{_parameter(figure): _figure_option(figure, what) for figure, what in figures.items()},
         "output_format": _FormatOption,
         "output": _OutputOption,
+        **chosen,
     }
-    signature = inspect.signature(function, eval_str=False)
     parameters = [
         *signature.parameters.values(),
         *(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in own.items()
+        ),
+        inspect.Parameter(
+            "full_names",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=_FullNamesOption,
         ),
     ]
     # typer reads the options of a command from its signature and its annotations.

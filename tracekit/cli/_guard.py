@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -21,8 +22,32 @@ _WRONG_USE: type[Exception] = next(
 _FAULT = 70  # as sysexits.h calls it: an error in the program
 
 
-class GuardedGroup(TyperGroup):
+class ForgivingGroup(TyperGroup):
+    """A group that knows what other programs call its commands, and says what is meant."""
+
+    meant: Mapping[str, str] = {}
+    """Of words that are no command here, the command that does it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that was asked for."""
+        try:
+            return super().resolve_command(ctx, args)
+        except _WRONG_USE as error:
+            if args and args[0] in self.meant:
+                wanted = self.meant[args[0]]
+                error.message = f"No such command {args[0]!r}. Did you mean {wanted!r}?"  # type: ignore[attr-defined]
+            raise
+
+
+class GuardedGroup(ForgivingGroup):
     """A group of commands that turns what goes wrong in them into a message and an exit code."""
+
+    meant: Mapping[str, str] = {
+        "add": "ingest", "import": "ingest", "load": "ingest",
+        "diff": "compare", "stats": "breakdown", "summary": "breakdown", "query": "sql",
+        "list": "runs list", "ls": "runs list", "rm": "runs remove", "remove": "runs remove",
+        "profile": "record", "run": "record",
+    }  # fmt: skip
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

@@ -41,6 +41,7 @@ class OnError(StrEnum):
     "tracekit ingest before.sqlite after.sqlite --label model=unet --label gpus=4",
     "tracekit ingest rank*.sqlite --run unet --processes 4",
     "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
+    rows=False,
 )
 def ingest(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Trace files.")],

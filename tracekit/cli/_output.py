@@ -12,6 +12,8 @@ from tracekit.errors import UsageError
 from tracekit.support.files import write_whole
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.model import Answer
 
 
@@ -30,19 +32,24 @@ _ENDINGS = {
     ".csv": Format.CSV,
     ".parquet": Format.PARQUET,
     ".md": Format.MARKDOWN,
+    ".txt": Format.TABLE,
 }
 _SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A format, and a file or standard output (`path` is None)."""
+    """A format, and a file or standard output (`path` is None).
+
+    Names of kernels are shortened for people unless `full_names` are wanted.
+    """
 
     format: Format
     path: Path | None
+    full_names: bool = False
 
     @classmethod
-    def of(cls, wanted: Format | None, path: Path | None) -> "Target":
+    def of(cls, wanted: Format | None, path: Path | None, *, full_names: bool = False) -> "Target":
         """Return the target that a user asked for.
 
         Raises
@@ -51,10 +58,15 @@ class Target:
             If nothing can be written there.
         """
         ending = "" if path is None else path.suffix.lower()
-        target = cls(wanted or _ENDINGS.get(ending, Format.TABLE), path)
+        target = cls(wanted or _ENDINGS.get(ending, Format.TABLE), path, full_names)
         if path is not None:
             with _writing(path):
                 _check_file(path)
+            if wanted is None and ending and ending not in _ENDINGS:
+                known = ", ".join(_ENDINGS)
+                raise UsageError(
+                    f"no format has the ending of {path}", f"end it on {known}, or give --format"
+                )
         elif target.format is Format.PARQUET and sys.stdout.isatty():
             raise UsageError(
                 "parquet is binary and standard output is a terminal",
@@ -70,6 +82,8 @@ class Target:
                 write_whole(self.path, content.encode() if isinstance(content, str) else content)
             return
         if isinstance(content, str):
+            if self.format is Format.CSV and sys.stdout.isatty():
+                content = _without_controls(content)
             content = content.encode(sys.stdout.encoding, errors="replace")
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -91,9 +105,17 @@ class Target:
             case Format.PARQUET:
                 return present.to_parquet(answer.rows)
             case Format.MARKDOWN:
-                return present.to_markdown(answer.for_people, answer.meta, answer.title)
+                return present.to_markdown(
+                    self._for_people(answer), answer.meta, answer.title, is_whole=answer.is_whole
+                )
             case Format.TABLE:
                 return self._table(answer)
+
+    def _for_people(self, answer: "Answer") -> "pl.DataFrame":
+        from tracekit import present
+
+        rows = answer.for_people
+        return rows if self.full_names else present.with_readable_names(rows)
 
     def _table(self, answer: "Answer") -> str:
         from tracekit import present
@@ -101,16 +123,28 @@ class Target:
         width, colours = _terminal() if self.path is None else (None, None)
         if answer.as_records:
             return present.records(
-                answer.for_people, answer.meta, width=width, colours=colours, empty=answer.empty
+                self._for_people(answer),
+                answer.meta,
+                width=width,
+                colours=colours,
+                empty=answer.empty,
             )
         return present.terminal(
-            answer.for_people,
+            self._for_people(answer),
             answer.meta,
             answer.title,
             width=width,
             colours=colours,
             empty=answer.empty,
+            is_whole=answer.is_whole,
         )
+
+
+def _without_controls(text: str) -> str:
+    """Return lines of which none can tell a terminal what to do."""
+    from tracekit.present import printable
+
+    return "".join(f"{printable(line)}\n" for line in text.splitlines())
 
 
 def _terminal() -> tuple[int | None, str | None]:

@@ -40,6 +40,7 @@ _FAILED = 1
     "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
     "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
     "tracekit record --study dgx1 --where network=lenet",
+    rows=False,
     context_settings={"allow_interspersed_args": False},
 )
 def record(

@@ -1,12 +1,13 @@
 """`tracekit runs`: the runs in the store."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from tracekit.cli._command import app, command, examples
+from tracekit.cli._guard import ForgivingGroup
 from tracekit.cli._options import (
     LabelOption,
     RunArgument,
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 _HELP = ("-h", "--help")
 
 
-class _ListByDefault(TyperGroup):
+class _ListByDefault(ForgivingGroup):
     """A group that means its command `list` where no command is named."""
+
+    meant: Mapping[str, str] = {"ls": "list", "rm": "remove", "delete": "remove", "mv": "rename"}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in _HELP):
@@ -58,7 +61,7 @@ def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     )
 
 
-@command("tracekit runs show @latest", name="show", group=runs)
+@command("tracekit runs show @latest", name="show", group=runs, rows=False)
 def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer":
     """Show all that the store knows about a run."""
     from tracekit.model import Answer

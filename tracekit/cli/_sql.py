@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-@command('tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"')
+@command(
+    'tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"',
+    rows=False,
+)
 def sql(
     run: RunArgument,
     query: Annotated[

@@ -44,6 +44,8 @@ class Answer:
         The rows as people read them, where these are not all that is known of them.
     empty
         What to tell people when there are no rows.
+    is_whole
+        Whether all rows are there, and not some that were chosen from them.
     as_records
         Whether people read each row as a block of lines, and not as a line of a table.
     command
@@ -64,6 +66,7 @@ class Answer:
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     people: pl.DataFrame | None = None
     empty: str = "no rows"
+    is_whole: bool = True
     as_records: bool = False
     command: str = ""
     run: str | None = None

@@ -29,6 +29,8 @@ class Traits:
         Whether it holds sentences, which are wrapped and not cut.
     names
         Whether its numbers name things: they are shown as they are, without separators.
+    kernel_beside
+        Its texts are names of kernels where this column stands beside it, or is it itself.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
     """
@@ -39,6 +41,7 @@ class Traits:
     essential: bool = False
     prose: bool = False
     names: bool = False
+    kernel_beside: str | None = None
     exact: bool = False
 
 
@@ -72,6 +75,10 @@ TRAITS: Mapping[str, Traits] = {
         )
         for place, name in enumerate(_SPARE)
     },
+    "name": Traits(kernel_beside="kind"),
+    "kernel": Traits(kernel_beside="kernel"),
+    "before": Traits(kernel_beside="after"),
+    "after": Traits(kernel_beside="before"),
     "found": Traits(prose=True),
     "record_with": Traits(prose=True),
     "warnings": Traits(prose=True),

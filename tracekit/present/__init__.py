@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracekit.present._figures import figure_layout, figure_text, save_figure
     from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
     from tracekit.present._heat_figure import heat_figure
+    from tracekit.present._kernel_names import readable_names, with_readable_names
     from tracekit.present._latency_figures import histogram_figure, latency_figure
     from tracekit.present._link_figures import matrix_figure, utilisation_figure
     from tracekit.present._machine_figure import machine_figure
@@ -63,6 +64,7 @@ _HOMES = {
     "memory_fit_figure": "tracekit.present._memory_figures",
     "overhead_figure": "tracekit.present._overhead_figure",
     "printable": "tracekit.present._text",
+    "readable_names": "tracekit.present._kernel_names",
     "records": "tracekit.present._terminal",
     "save_figure": "tracekit.present._figures",
     "scaling_figure": "tracekit.present._scaling_figure",
@@ -73,6 +75,7 @@ _HOMES = {
     "to_markdown": "tracekit.present._formats",
     "to_parquet": "tracekit.present._formats",
     "utilisation_figure": "tracekit.present._link_figures",
+    "with_readable_names": "tracekit.present._kernel_names",
 }
 
 __all__ = [
@@ -100,6 +103,7 @@ __all__ = [
     "memory_fit_figure",
     "overhead_figure",
     "printable",
+    "readable_names",
     "records",
     "save_figure",
     "scaling_figure",
@@ -110,6 +114,7 @@ __all__ = [
     "to_markdown",
     "to_parquet",
     "utilisation_figure",
+    "with_readable_names",
 ]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

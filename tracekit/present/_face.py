@@ -15,9 +15,10 @@ class _Face:
 
     def html(self, answer: Answer) -> str:
         """Return the answer as a table with its notes."""
+        from tracekit.present._kernel_names import with_readable_names
         from tracekit.present._notebook import html
 
-        return html(answer.for_people, answer.meta, answer.title)
+        return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
         """Return one of the drawings of the answer."""

@@ -56,9 +56,14 @@ def to_parquet(rows: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def to_markdown(rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
-    """Return a Markdown table as people read it, with a title above and notes below."""
-    columns = shown_with_totals(rows, meta)
+def to_markdown(
+    rows: pl.DataFrame, meta: Mapping[str, Any], title: str = "", *, is_whole: bool = True
+) -> str:
+    """Return a Markdown table as people read it, with a title above and notes below.
+
+    It is closed by what its rows add up to where they are all there, the table `is_whole`.
+    """
+    columns = shown_with_totals(rows, meta, is_whole=is_whole)
     above = headed(printable(title), meta, time_unit(rows))
     lines = [part for line in above for part in (f"**{_escaped(line)}**", "")]
     if columns:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracekit.model import traits
 from tracekit.present._columns import NULL, ShownColumn
-from tracekit.present._text import cells, pad, shorten, wrap
+from tracekit.present._text import cells, pad, shorten_apart, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -46,10 +47,13 @@ class Placed:
 
     def lines(self, row: int) -> list[str]:
         """Return the lines of the cell in `row`, each as wide as the column."""
-        text = self.column.texts[row]
-        is_prose = traits(self.column.name).prose
-        parts = wrap(text, self.width) if is_prose else [shorten(text, self.width)]
-        return [self.pad(part) for part in parts]
+        if traits(self.column.name).prose:
+            return [self.pad(part) for part in wrap(self.column.texts[row], self.width)]
+        return [self.pad(self._cut[row])]
+
+    @cached_property
+    def _cut(self) -> list[str]:
+        return shorten_apart(self.column.texts, self.width)
 
     def pad(self, text: str) -> str:
         """Fill `text` to the width of the column."""

@@ -56,6 +56,15 @@ ACCENT = "#56B4E9"
 IDLE_COLOUR = "#CCCCCC"
 """Colour of time in which a device does nothing."""
 
+SIXTEEN = {
+    "#0072B2": "blue", "#D55E00": "red", "#009E73": "green", "#E69F00": "yellow",
+    "#CC79A7": "magenta", "#999999": "white", "#56B4E9": "cyan", "#CCCCCC": "bright_black",
+    "#F0E442": "bright_yellow", "#882255": "bright_magenta", "#DDCC77": "bright_white",
+    "#332288": "bright_blue", "#44AA99": "bright_cyan", "#117733": "bright_green",
+}  # fmt: skip
+"""Each colour's place among the sixteen of a terminal without more, where the nearest ones of some
+would be the same."""
+
 _BY_COLUMN = {
     "stage": {**STAGE_COLOURS, "idle": IDLE_COLOUR},
     "kind": KIND_COLOURS,

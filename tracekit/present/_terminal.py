@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.present._columns import NULL, ShownColumn, shown, time_unit
 from tracekit.present._layout import GAP, Placed, place, total_width
 from tracekit.present._notes import headed, notes
-from tracekit.present._palette import ACCENT, colour_of
+from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
 from tracekit.present._totals import shown_with_totals, with_totals
 
@@ -24,6 +24,8 @@ Span = tuple[str, str | None]
 _MARGIN = " "
 _MARK = "■ "
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_PIPED = 200
+"""Columns of a table that goes to no terminal, at most."""
 _LONGEST_BAR = 24
 _SHORTEST_BAR = 6
 
@@ -36,6 +38,7 @@ def terminal(
     width: int | None = None,
     colours: str | None = None,
     empty: str = "no rows",
+    is_whole: bool = True,
 ) -> str:
     """Return `frame` as a table with its notes.
 
@@ -48,13 +51,15 @@ def terminal(
     title
         Line above the table.
     width
-        Width of the terminal. None is no terminal: nothing is shortened or left out, and the table
-        has no bars.
+        Width of the terminal. None is no terminal: only what is wider than 200 columns is made to
+        fit, and the table has no bars.
     colours
         Colour system of the terminal as rich names it (`standard`, `256`, `truecolor`), or None.
         Values that have a colour are marked on a terminal and where there are colours.
     empty
         What to say when there are no rows.
+    is_whole
+        Whether all rows are there, so that they may be closed by what they add up to.
     """
     above = headed(printable(title), meta, time_unit(frame))
     lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]
@@ -63,11 +68,13 @@ def terminal(
     if frame.is_empty():
         lines.append([(empty, None)])
     else:
-        body, hidden = _table(frame, meta, width, has_marks=bool(width or colours))
+        body, hidden = _table(
+            frame, meta, width, has_marks=bool(width or colours), is_whole=is_whole
+        )
         lines += body
-    below = notes(meta)
+    below = [*notes(meta), *_explained(frame)]
     if hidden:
-        below.append(f"left out to fit {width} columns: {printable(', '.join(hidden))}")
+        below.append(f"left out to fit {width or _PIPED} columns: {printable(', '.join(hidden))}")
     return _paint([*lines, *_noted(below, width)], colours)
 
 
@@ -113,17 +120,23 @@ def _field_lines(values: pl.Series, field: ShownColumn, width: int | None) -> li
 
 
 def _table(
-    frame: pl.DataFrame, meta: Mapping[str, Any], width: int | None, *, has_marks: bool
+    frame: pl.DataFrame,
+    meta: Mapping[str, Any],
+    width: int | None,
+    *,
+    has_marks: bool,
+    is_whole: bool,
 ) -> tuple[list[list[Span]], list[str]]:
-    columns = shown_with_totals(frame, meta)
+    columns = shown_with_totals(frame, meta, is_whole=is_whole)
     if has_marks:
         columns = [_marked(column) for column in columns]
-    room = None if width is None else width - 2 * len(_MARGIN)
+    room = (width or _PIPED) - 2 * len(_MARGIN)
     placed, hidden = place(columns, room)
     used = total_width(placed)
     # Of the closing rows only the first, idle time, has a bar: the other is the whole.
     bars = _bars(
-        with_totals(frame, meta).head(frame.height + 1), 0 if room is None else room - used - GAP
+        (with_totals(frame, meta) if is_whole else frame).head(frame.height + 1),
+        0 if width is None else room - used - GAP,
     )
     lines = [*_header(placed), _rule(used)]
     for row in range(len(columns[0].texts)):
@@ -199,6 +212,13 @@ def _noted(lines: Sequence[str], width: int | None) -> list[list[Span]]:
     return noted + [[(part, "dim")] for line in lines for part in _wrapped(line, width)]
 
 
+def _explained(frame: pl.DataFrame) -> list[str]:
+    """Say what the one stage is that has its name from these studies alone."""
+    if "stage" not in frame.columns or "ME" not in frame["stage"].cast(str).to_list():
+        return []
+    return ["ME: metric evaluation, such as validation"]
+
+
 def _wrapped(text: str, width: int | None) -> list[str]:
     return [text] if width is None else wrap(text, width - 2 * len(_MARGIN))
 
@@ -228,4 +248,6 @@ def _styled(text: str, style: str | None, colours: str) -> str:
 
     if not style or not text:
         return text
+    if colours == "standard":
+        style = SIXTEEN.get(style, style)
     return Style.parse(style).render(text, color_system=COLOR_SYSTEMS[colours])

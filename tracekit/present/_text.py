@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 # Terminal controls (C0, DEL, C1), characters that reorder or hide their neighbours, line breaks
 # outside ASCII, and lone surrogates, which no encoding can write.
@@ -47,6 +48,50 @@ def shorten(text: str, width: int) -> str:
         return text + _CUT_PARAMETERS
     tail = _ending(text, (width - 1) // 3)
     return f"{_beginning(text, width - 1 - cells(tail))}…{tail}"
+
+
+def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Cut texts to `width` cells so that those that differ still do, where there is room for it.
+
+    Of those that `shorten` leaves alike, what they all begin with is cut and what follows is shown;
+    if that does not help either, they are numbered.
+    """
+    short = {text: shorten(text, width) for text in dict.fromkeys(texts)}
+    for alike in _alike(short):
+        shared = _shared(min(alike), max(alike))
+        short |= {text: _from(text, shared, width) for text in alike}
+    for alike in _alike(short):
+        short |= {text: _ended(short[text], f"~{n}", width) for n, text in enumerate(alike, 1)}
+    return [short[text] for text in texts]
+
+
+def _alike(short: Mapping[str, str]) -> list[list[str]]:
+    """Return the texts of which the short forms are equal, in groups."""
+    groups: dict[str, list[str]] = {}
+    for text, form in short.items():
+        groups.setdefault(form, []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _shared(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _from(text: str, place: int, width: int) -> str:
+    """Return the first third of a cut text, and then what begins at a place of it."""
+    head = _beginning(text, width // 3)
+    start = max(len(head), place)
+    rest = text[start:]
+    room = width - cells(head) - 1
+    if cells(rest) <= room:
+        return f"{head}…{_ending(text, room)}"
+    return f"{head}…{_beginning(rest, room - 1)}…" if room > 1 else shorten(text, width)
+
+
+def _ended(text: str, mark: str, width: int) -> str:
+    return _beginning(text, max(0, width - cells(mark))) + mark
 
 
 def _without_parameters(text: str) -> str:

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def shown_with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> list[ShownColumn]:
+def shown_with_totals(
+    frame: pl.DataFrame, meta: Mapping[str, Any], *, is_whole: bool = True
+) -> list[ShownColumn]:
     """Return the columns of `frame` as they are shown; a breakdown by stage gets closing rows.
 
     They are `idle`, or of ranges on the host `no stage`, and `window`. Of all breakdowns only that
-    by stage adds up to its window.
+    by stage adds up to its window, and only where all rows of it are there, the frame `is_whole`.
     """
-    totalled = with_totals(frame, meta)
+    totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
         columns = shown(rounded(totalled, ("a_ns", "b_ns"), "delta_ns"))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.support.labels import is_forbidden, label_fault
+from tracekit.support.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -174,8 +174,5 @@ def _with_prefix(entries: Sequence[Entry], prefix: str) -> list[Entry]:
 
 
 def _near(entries: Sequence[Entry], reference: str) -> str:
-    near = difflib.get_close_matches(reference, [entry.record.name for entry in entries])
-    listing = "`tracekit runs list` shows all"
-    if not near:
-        return listing
-    return f"did you mean {' or '.join(repr(name) for name in near)}? {listing}"
+    names = [entry.record.name for entry in entries]
+    return f"{did_you_mean(reference, names)}`tracekit runs list` shows all"

@@ -13,6 +13,7 @@ from tracekit.analysis.communication._collective_calls import find_collectives
 from tracekit.analysis.communication._mpi_calls import mpi_calls
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace
+from tracekit.support.spelling import choose_among
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -300,7 +301,7 @@ def message_histogram(
 
 def _check(what: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise UsageError(f"{what} {value!r} is unknown", f"choose among {', '.join(known)}")
+        raise UsageError(f"{what} {value!r} is unknown", choose_among(value, known))
 
 
 # -- the calls ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Names of kernels without what an upgrade of a library or another GPU changes in them."""
+"""Kernels of two runs under names that match."""
 
 from __future__ import annotations
 
@@ -7,114 +7,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tracekit.model import KERNEL_KINDS, Trace
+from tracekit.model import KERNEL_KINDS, Trace, normalised_name
 
-_LONGEST = 4096
-"""Characters of a name that are looked at; longer ones differ in their arguments at most."""
-_COLLECTIVES = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "send_recv", "alltoall": "all_to_all",
-}  # fmt: skip
-_NCCL = re.compile(rf"nccl(?:dev)?kernel_?({'|'.join(_COLLECTIVES)})", re.IGNORECASE)
-_UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(anonymous\)|<anonymous>)::")
-_BRACKETS = re.compile(r"([<>(){}\[\]])")
-_OPENING, _CLOSING = frozenset("<({["), frozenset(">)}]")
-_OPERATOR = re.compile(r"operator\s*(?:<<=?|>>=?|<=>|<=|>=|->|<|>|\(\)|\[\])")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_VERSION = re.compile(r"v\d+(?:_\d+)*|(?:CUB|THRUST)_\w+_NS|_GLOBAL__N_\w*|__\d+")
-_LAYERS = frozenset({"detail", "ops", "impl", "internal", "binary_internal", "infer", "train"})
-_FAMILIES = "maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell"
-_ARCHITECTURE = re.compile(
-    rf"(?:^|(?<=_))(?:{_FAMILIES})_|(?:^|(?<=_))sm_?\d\d\d?[a-z]?(?:_|$)"
-    r"|(?<=cutlass_)\d\d\d?_|(?<=cutlass3x_)sm\d\d\d?[a-z]?_",
-    re.IGNORECASE,
-)
-_LIBRARY = re.compile(
-    r"_{1,2}(?:\d+x_)?(?:cudnn|cublas|trt)(?:_infer|_train)?$|_v\d{1,2}$", re.IGNORECASE
-)
-_HASH = re.compile(r"_(?=[0-9a-f]*\d)[0-9a-f]{8,64}$")
-_SPECIALISED = re.compile(r"_(?:\d{1,3}(?:d|c|de|dc|dec|e)){2,100}(?:\d{1,3})?$")
-_GENERIC = re.compile(
-    r"kernel2?|device_kernel|split_k_kernel|\w*(?:elementwise|reduce|multi_tensor)\w*",
-    re.IGNORECASE,
-)
-"""Names that say nothing: what they run stands in their template arguments."""
-_WRAPPERS = re.compile(r"gpu_(?:index_)?kernel\w*|\w*func_wrapper\w*")
-_OPERATION = re.compile(
-    r"\w*functor\w*|\w+ops|\w+_kernel\w*|\w*(?:fprop|dgrad|wgrad)\w*|cutlass\w*_\w+", re.IGNORECASE
-)
-_NOISE = re.compile(r"cuda|functor|kernel|impl")
 _BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
-_GAP = re.compile(r"__+")
-
-
-def normalised_name(name: str) -> str:
-    """Return a kernel's name without what changes from one version or GPU to the next.
-
-    Dropped are parameters, template arguments (but for the operation that a generic kernel runs,
-    such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and versioned namespaces,
-    the GPU's architecture (``sm80_``, ``ampere_``), what a library appends (``_execute_kernel__5x_
-    cudnn``) and hashes. NCCL's kernels are known by their collective alone. Two kernels of one
-    normalised name do the same in another way: such as with another data type or vector width.
-    """
-    name = name[:_LONGEST]
-    collective = _NCCL.search(name)
-    if collective:
-        return f"nccl {_COLLECTIVES[collective[1].lower()]}"
-    outside, inside = _split(_OPERATOR.sub("operator", _UNNAMED.sub("", name)))
-    base = _base(outside)
-    operations = _operations(inside)
-    if operations and _GENERIC.fullmatch(base.rpartition("::")[2]):
-        return f"{base}[{' '.join(operations)}]"
-    return base or name
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Return what stands outside of all brackets, and in the first template arguments."""
-    outside: list[str] = []
-    inside: list[str] = []
-    depth, in_arguments = 0, False
-    for part in _BRACKETS.split(name):
-        if part in _OPENING:
-            if depth == 0 and part == "(" and "".join(outside).strip():
-                break  # its parameters
-            in_arguments |= depth == 0 and part == "<"
-            depth += 1
-        elif part in _CLOSING:
-            depth = max(0, depth - 1)
-        else:
-            (outside if depth == 0 else inside).append(part)
-    return "".join(outside), " ".join(inside) if in_arguments else ""
-
-
-def _base(outside: str) -> str:
-    """Return the path of a function without its return type."""
-    path = outside.rsplit(maxsplit=1)[-1] if outside.strip() else outside
-    segments = path.split("::")
-    kept = [
-        segment
-        for segment in segments[:-1]
-        if segment and segment not in _LAYERS and not _VERSION.fullmatch(segment)
-    ]
-    return "::".join([*kept, _plain(segments[-1])])
-
-
-def _plain(word: str) -> str:
-    """Return a word without architecture, and what libraries append."""
-    word = _SPECIALISED.sub("", _ARCHITECTURE.sub("", word))
-    shorter = _HASH.sub("", _LIBRARY.sub("", word))
-    return shorter or word
-
-
-def _operations(arguments: str) -> list[str]:
-    """Return what template arguments say is computed, each once, in order."""
-    words = (
-        _plain(word)
-        for word in _WORD.findall(arguments)
-        if _OPERATION.fullmatch(word) and not _WRAPPERS.fullmatch(word)
-    )
-    found = (_GAP.sub("_", _NOISE.sub("", word.lower())).strip("_") for word in words)
-    return list(dict.fromkeys(word for word in found if word))
 
 
 def with_names_alike(a: Trace, b: Trace) -> tuple[Trace, Trace]:

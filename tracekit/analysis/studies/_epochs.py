@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from tracekit.errors import UsageError
+from tracekit.support.spelling import choose_among
 
 BatchScope = Literal["gpu", "global"]
 BATCH_SCOPES = ("gpu", "global")
@@ -86,9 +87,7 @@ def check_images(images: int) -> None:
 def check_scope(batch_scope: str) -> None:
     """Raise `UsageError` where `batch_scope` is none."""
     if batch_scope not in BATCH_SCOPES:
-        raise UsageError(
-            f"no batch scope {batch_scope!r}", f"choose among {', '.join(BATCH_SCOPES)}"
-        )
+        raise UsageError(f"no batch scope {batch_scope!r}", choose_among(batch_scope, BATCH_SCOPES))
 
 
 def step_images(batch_scope: BatchScope) -> pl.Expr:

@@ -24,6 +24,7 @@ from tracekit.analysis.studies._study import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer
+from tracekit.support.spelling import choose_among
 
 ScalingMode = Literal["strong", "weak"]
 ScalingTime = Literal["step", "epoch"]
@@ -187,9 +188,9 @@ def _meta(
 
 def _check(mode: str, images: int | None, batch_scope: str, time: str | None) -> None:
     if mode not in SCALING_MODES:
-        raise UsageError(f"no scaling {mode!r}", f"choose among {', '.join(SCALING_MODES)}")
+        raise UsageError(f"no scaling {mode!r}", choose_among(mode, SCALING_MODES))
     if time not in (None, *SCALING_TIMES):
-        raise UsageError(f"no time {time!r}", f"choose among {', '.join(SCALING_TIMES)}")
+        raise UsageError(f"no time {time!r}", choose_among(time or "", SCALING_TIMES))
     check_scope(batch_scope)
     if images is not None:
         check_images(images)

@@ -1,0 +1,162 @@
+"""Names of kernels as people read them: short, and no two of them alike."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tracekit.model import normalised_name, traits
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_LONGEST = 4096
+"""Characters of a name that are looked at."""
+_LARGEST_FAMILY = 256
+"""Names alike of which it is looked for what tells them apart; more of them are numbered."""
+_WORD = re.compile(r"[A-Za-z_]\w*|\d+")
+_SIGNATURE = re.compile(r"[<(]|::|^void ")
+_SAYS_LITTLE = re.compile(r"\d+|at|c10|native|detail|cuda|unnamed|anonymous|lambda|instance|T\d*")
+_ARITY = frozenset({"binary", "bunary", "aunary", "unary"})
+_PARAMETERS = re.compile(r"\(.*", re.DOTALL)
+_DIRECTION = re.compile(r"(fprop|dgrad|wgrad)")
+_TILE = re.compile(r"Cta_tile<[^,<>]+" + r",\s*(?:\(int\))?(\d+)" * 3 + r"|tilesize(\d+x\d+x\d+)")
+_FORMAT = re.compile(r"hmma_(?:(\w+?)_)?traits|_(bf16|tf32|f16|f32|i8|e4m3)[a-z]+\d+_")
+_HELPER = re.compile(r"kernel_helper_(stage_\d+)|(split_k)")
+
+
+def readable_names(names: Iterable[str]) -> dict[str, str]:
+    """Return short forms of kernels' names, of which no two are equal.
+
+    A signature of C++ loses its return type, namespaces and parameters; a generic kernel is called
+    by the operation that it runs, with the kernel behind it: ``add (vectorized_elementwise)``; a
+    convolution as ``gemm fprop f16 128x128x32``. What tells apart those that would read alike
+    follows in ``<>``: the words that one has and another has not. A name without any signature,
+    such as ``ampere_sgemm_128x64_tn``, stays as it is.
+
+    Parameters
+    ----------
+    names
+        Names as they were recorded.
+
+    Returns
+    -------
+    dict
+        The short form of each.
+    """
+    families: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        families.setdefault(_short(name), []).append(name)
+    told = {name: text for short, family in families.items() for name, text in _told(short, family)}
+    return _numbered(told)
+
+
+def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a table in which kernels have their short forms."""
+    import polars as pl
+
+    columns = [c for c in frame.columns if traits(c).kernel_beside in frame.columns]
+    if not columns:
+        return frame
+    texts = [frame[column].cast(pl.String) for column in columns]
+    short = readable_names(name for text in texts for name in text.unique().drop_nulls().sort())
+    return frame.with_columns(text.replace(short) for text in texts)
+
+
+def _short(name: str) -> str:
+    looked_at = name[:_LONGEST]
+    if (direction := _DIRECTION.search(looked_at)) and (tile := _TILE.search(looked_at)):
+        return " ".join(["gemm", direction[1], *_of_product(looked_at, tile)])
+    if not _SIGNATURE.search(looked_at):
+        return name
+    if "nccl" in looked_at.lower():
+        return _PARAMETERS.sub("", looked_at.removeprefix("void ")) or name
+    path, _, operations = normalised_name(looked_at).rstrip("]").partition("[")
+    kernel = path.rpartition("::")[2]
+    if not operations:
+        return kernel or name
+    if operations.startswith("cutlass"):
+        return operations
+    return f"{_operation(operations)} ({kernel.removesuffix('_kernel')})"
+
+
+def _operation(words: str) -> str:
+    """Return what a generic kernel runs, without how many operands it takes."""
+    known = words.split()
+    telling = [word for word in known if word not in _ARITY] or known
+    return " ".join(word.removesuffix("ops") or word for word in telling)
+
+
+def _of_product(name: str, tile: re.Match[str]) -> list[str]:
+    """Return number format, tile and part of a matrix product that a name tells."""
+    number, part = _FORMAT.search(name), _HELPER.search(name)
+    return [
+        *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
+        tile[4] or "x".join(tile.groups()[:3]),
+        *([part[1] or part[2]] if part else []),
+    ]
+
+
+def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Return each name of a family with its text: what they share, and what it alone has."""
+    if len(family) == 1 or len(family) > _LARGEST_FAMILY:
+        return ((name, short) for name in family)
+    words = {name: _words(name) for name in family}
+    frequency = Counter(word for counted in words.values() for word in counted)
+    return ((name, short + _difference(name, words, frequency)) for name in family)
+
+
+def _words(name: str) -> dict[tuple[str, int], None]:
+    """Return the words of a name in their order, each with how often it was there before."""
+    seen: Counter[str] = Counter()
+    found: dict[tuple[str, int], None] = {}
+    for word in _WORD.findall(name[:_LONGEST]):
+        found[word, seen[word]] = None
+        seen[word] += 1
+    return found
+
+
+def _difference(
+    name: str,
+    words: Mapping[str, Mapping[tuple[str, int], None]],
+    frequency: Mapping[tuple[str, int], int],
+) -> str:
+    """Return the fewest words that tell a name from each other of its family.
+
+    Of words that tell it from as many others, types go before numbers and namespaces, and the first
+    before the last.
+    """
+    own = [word for word in words[name] if frequency[word] < len(words)]
+    alike = [other for other in words if other != name]
+    chosen = []
+    while alike and own:
+        best = min(
+            own,
+            key=lambda word: (
+                sum(word in words[other] for other in alike),
+                bool(_SAYS_LITTLE.fullmatch(word[0])),
+            ),
+        )
+        left = [other for other in alike if best in words[other]]
+        if len(left) == len(alike):
+            break
+        chosen.append(best)
+        alike = left
+    texts = dict.fromkeys(word for word, _ in sorted(chosen, key=own.index))
+    return f" <{', '.join(texts)}>" if texts else ""
+
+
+def _numbered(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts by name, with a number behind those that occur again."""
+    taken: set[str] = set()
+    result = {}
+    for name, text in texts.items():
+        unique, number = text, 1
+        while unique in taken:
+            number += 1
+            unique = f"{text} #{number}"
+        taken.add(unique)
+        result[name] = unique
+    return result
