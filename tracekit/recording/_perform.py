@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from tracekit.errors import RecordingError, UsageError
 from tracekit.recording._plan import Plan, reports_in
@@ -66,12 +67,10 @@ def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
 def _held(folder: Path) -> Iterator[None]:
     """Hold a folder against other recordings of the same name; the system lets go if we end."""
     with (folder / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(
                 f"{folder} is being recorded into at this moment", "give another --name"
-            ) from None
+            )
         try:
             yield
         finally:

@@ -21,7 +21,9 @@ from typing import Any
 
 from tracekit.errors import RecordingError
 
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _LAST_WORDS_S = 5.0
 """How long what outlives an interrupted program has to end by itself."""
 

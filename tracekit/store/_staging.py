@@ -9,7 +9,6 @@ process that dies, however it dies. Names are random and never used twice.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -17,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import polars as pl
+from filelock import lock_descriptor
 
 from tracekit.errors import StoreError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+_ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
 _HINTS = {
     errno.ENOSPC: "free some space",
@@ -150,12 +151,9 @@ class _Lock:
         path = folder / f"{name}{_LOCK_SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its last holder may have removed the file after it was opened here: that lock is void.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
+            if lock_descriptor(descriptor, blocking=False) and _is(path, descriptor):
                 return cls(path, descriptor)
-        except (BlockingIOError, FileNotFoundError):
-            pass
         except BaseException:
             os.close(descriptor)
             raise
@@ -172,9 +170,23 @@ class _Lock:
                 return lock
 
     def release(self) -> None:
-        """Remove the file, then let go: whoever waits for it finds it void."""
-        self._path.unlink(missing_ok=True)
+        """Remove the file, then let go: whoever waits for it finds it void.
+
+        Windows removes no file that is open, and none that another has opened meanwhile.
+        """
+        if not _ON_WINDOWS:
+            self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
+        if _ON_WINDOWS:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether a file is still the one that was opened."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
 
 
 def _drop(folder: Path) -> None:
@@ -191,6 +203,8 @@ def _stem(path: Path) -> str:
 
 def sync(path: Path) -> None:
     """Have the operating system put a file, or the entries of a folder, on disk."""
+    if _ON_WINDOWS and path.is_dir():  # which cannot be opened there, nor need be
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -39,4 +39,9 @@ def ahead(
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    # Python 3.13 asks for what this process may use; before, Linux alone tells it.
+    if count := getattr(os, "process_cpu_count", None):
+        return count() or 1
+    if affinity := getattr(os, "sched_getaffinity", None):
+        return len(affinity(0))
+    return os.cpu_count() or 1
