@@ -45,5 +45,11 @@ def pages(session: nox.Session) -> None:
     session.run(sys.executable, "docs/generate.py")
 
 
+@nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation as a site, in ``build/site``."""
+    _run(session, "mkdocs", "build", "-q")
+
+
 def _run(session: nox.Session, module: str, *arguments: str) -> None:
     session.run(sys.executable, "-m", module, *arguments)

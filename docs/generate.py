@@ -1,4 +1,4 @@
-"""Write what only repeats the code: canonical tables, what commands need, who imports whom.
+"""Write what only repeats the code: tables, commands and what they print, who imports whom.
 
     python docs/generate.py
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import architecture
+from commands_page import commands_page
+from told import told
 
 from tracekit.analysis import capabilities
 from tracekit.model import DERIVED, TABLES, Column, Table
@@ -51,6 +53,8 @@ def pages() -> dict[str, str]:
     """Return the pages by their names."""
     return {
         "tables.md": _tables_page(),
+        "commands.md": commands_page(),
+        "tutorial.md": told(FOLDER / "tutorial.md"),
         "info.md": _info_page(),
         "architecture.svg": architecture.picture(),
     }

@@ -24,7 +24,9 @@ def pages() -> dict[str, str]:
     return dict(runpy.run_path(str(DOCS / "generate.py"))["pages"]())
 
 
-@pytest.mark.parametrize("name", ["tables.md", "info.md", "architecture.svg"])
+@pytest.mark.parametrize(
+    "name", ["tables.md", "commands.md", "tutorial.md", "info.md", "architecture.svg"]
+)
 def test_pages_are_as_generated(pages: dict[str, str], name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages[name]
 
@@ -80,6 +82,12 @@ def _links(page: Path) -> list[str]:
 def test_links_lead_somewhere(page: Path) -> None:
     for link in _links(page):
         assert (page.parent / link).exists(), link
+
+
+def test_every_page_is_on_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.glob("*.md"):
+        assert f"- {page.name}\n" in site, page.name
 
 
 def test_every_page_is_in_the_readme() -> None:
