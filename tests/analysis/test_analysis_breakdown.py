@@ -513,6 +513,24 @@ def test_ops_that_no_launch_is_known_of() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("ranges", [(0, 2, 110), (1, 1, 10)]), ("structure", [(0, 1, 90), (1, 2, 30)])],
+)
+def test_a_step_begins_with_the_first_op_of_its_own_threads_step(
+    source: str, expected: list[tuple[int, int, int]]
+) -> None:
+    """The process is in step 1 from 100 on, but the thread of GPU 1 still launches for step 0."""
+    builder = TraceBuilder()
+    for number in (0, 1):
+        builder.iteration(number, 100 * number, 100 * number + 100, source=source)
+    for device, at, own in ((0, 10, 0), (0, 100, 1), (1, 20, 0), (1, 110, 0), (1, 130, 1)):
+        builder.op("op", at, device=device, start=at, end=at + 10, stage="FP", iteration=own)
+    rows = breakdown(builder.trace(), "device,iteration").rows
+    second = rows.filter(pl.col("device") == 1)
+    assert second.select("iteration", "ops", "window_ns").rows() == expected
+
+
 def test_a_device_of_which_no_launch_is_known() -> None:
     builder = TraceBuilder()
     builder.iteration(0, 0, 100)

@@ -27,6 +27,8 @@ class Op:
     at: int | None
     stage: str
     kind: str
+    own: int | None = None
+    """The iteration that its own thread was in, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ def _parts(steps: list[tuple[int, int]]) -> list[tuple[int, int | None]]:
     return parts
 
 
+def _part_of(op: Op, parts: list[tuple[int, int | None]]) -> int:
+    """The place of the part that a launched op is of: its own thread's, else its process's."""
+    own = [number for number, (_, iteration) in enumerate(parts) if iteration == op.own]
+    begun = [number for number, (time, _) in enumerate(parts) if time <= (op.at or 0)]
+    return own[0] if own and op.own is not None else begun[-1]
+
+
 def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int, int | None]]]:
     """When on each device what was launched in an iteration, or after one (None), begins."""
     found = {}
@@ -86,8 +95,7 @@ def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int
         parts = _parts(steps.get(process, []))
         for op in own:
             if op.at is not None:
-                begun = [number for number, (time, _) in enumerate(parts) if time <= op.at]
-                launched[begun[-1]].append(op)
+                launched[_part_of(op, parts)].append(op)
         begin = -10_000
         begins: list[tuple[int, int | None]] = []
         for part in sorted(launched):
@@ -104,7 +112,8 @@ def _iteration_of(op: Op, steps: Steps) -> int | None:
     """The iteration that an op was launched in."""
     if op.at is None:
         return None
-    return [n for time, n in _parts(steps.get(op.process, [])) if time <= op.at][-1]
+    parts = _parts(steps.get(op.process, []))
+    return parts[_part_of(op, parts)][1]
 
 
 def _last(begins: list[tuple[int, int | None]]) -> int | None:
@@ -242,8 +251,15 @@ def _found(trace: Trace, skip: int = 0) -> dict[str, tuple[int, int, int]]:
 
 OPS = st.lists(
     st.builds(
-        lambda process, device, at, delay, length, stage, kind, launched: Op(
-            process, device, at + delay, at + delay + length, at if launched else None, stage, kind
+        lambda process, device, at, delay, length, stage, kind, launched, own: Op(
+            process,
+            device,
+            at + delay,
+            at + delay + length,
+            at if launched else None,
+            stage,
+            kind,
+            own,
         ),
         st.integers(0, 1),
         st.integers(0, 1),
@@ -253,6 +269,7 @@ OPS = st.lists(
         st.sampled_from(STAGES),
         st.sampled_from(("compute", "collective", "memset")),
         st.sampled_from((True, True, True, False)),
+        st.sampled_from((None, None, 0, 1)),
     ),
     min_size=1,
     max_size=14,
@@ -275,10 +292,11 @@ def _trace(ops: list[Op], steps: Steps) -> Trace:
         builder.op(
             f"op {number}", op.at, thread=10 * op.process, process=op.process, device=op.device,
             start=op.start, end=op.end, stage=op.stage, kind=op.kind,
+            iteration=op.own,
         )  # fmt: skip
     for process, spans in steps.items():
         for number, (start, end) in enumerate(spans):
-            builder.iteration(number, start, end, thread=10 * process)
+            builder.iteration(number, start, end, thread=10 * process, source="ranges")
     return builder.trace()
 
 

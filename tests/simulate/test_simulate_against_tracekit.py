@@ -28,7 +28,6 @@ from tracekit.model import Trace
 from tracekit.sources import read
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces" / "simulated"
-PIPELINE = pytest.mark.xfail(reason="copies of activations are taken for gradients")
 
 
 @cache
@@ -115,10 +114,7 @@ def _agree(trace: Trace, known: dict[str, Any]) -> None:
     assert _idle(trace) == _idle_truth(known)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=PIPELINE if name == "pipeline_1f1b" else ()) for name in BUNDLED],
-)
+@pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_traces_are_read_as_they_are(name: str) -> None:
     _agree(_bundled(name), _truth(FOLDER / f"{name}.sqlite"))
 

@@ -25,8 +25,8 @@ def on_host(trace: Trace) -> Trace:
     Returns
     -------
     The trace; its ``ops`` have ``process, device`` (the process too), ``start, end, stage,
-    stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start`` and
-    ``is_first``: true for one stretch of each range.
+    stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start, iteration``
+    (not known) and ``is_first``: true for one stretch of each range.
     """
     ranges = trace["ranges"].select(
         "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
@@ -40,7 +40,11 @@ def on_host(trace: Trace) -> Trace:
         ]
     ).sort("start", "process", "thread")
     ops = pieces.with_columns(
-        op=pl.int_range(pl.len()), device="process", launch_thread="thread", launch_start="start"
+        op=pl.int_range(pl.len()),
+        device="process",
+        launch_thread="thread",
+        launch_start="start",
+        iteration=pl.lit(None, pl.Int64),
     )
     return replace(trace, tables={**trace.tables, "ops": ops.lazy()})
 

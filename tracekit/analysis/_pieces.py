@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tracekit.analysis._tallies import Tally
     from tracekit.model import Trace
 
+_OF_WINDOWS = {"launch_start", "stage", "iteration"}
+"""Columns of ops that windows take beside their owners and times."""
 _BATCH = 1_000_000
 """Ops that are read at once: enough that a batch takes long beside handing it over."""
 _AT_ONCE = 2
@@ -78,7 +80,7 @@ def _cut_at_windows(
 ) -> pl.DataFrame:
     """Hand out what windows cut ops into."""
     needed = dict.fromkeys(["start", "end", "process", "device", *columns])
-    ops = trace["ops"].select(*needed, *({"launch_start", "stage"} - set(needed))).collect()
+    ops = trace["ops"].select(*needed, *(_OF_WINDOWS - set(needed))).collect()
     _require_ops(ops.height)
     windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration, cutter=cutter)
     owners = ["process", "device"]

@@ -25,17 +25,19 @@ Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     """Cut each device's time into its iterations, and what lies between them.
 
-    An iteration begins on a device when the first op starts that its process launched during the
-    iteration, input copies aside (these run ahead for a later step); it ends when the next
-    iteration, or work launched between the two, begins. The last one ends with the step's last op
-    on any device (`with_step_ends`). The first of these windows begins with its process's first op
-    on that device and the last one ends no earlier than its last, so that none is lost; a process
-    of which no launch is known has one window there, outside of all iterations.
+    An iteration begins on a device when the first op of it starts there, input copies aside (these
+    run ahead for a later step); it ends when the next iteration, or work launched between the two,
+    begins. An op is of the iteration that its process was in when it launched it; where several
+    threads train in a process, of that which its own thread was in, since one may be in the next
+    before another is. The last iteration ends with the step's last op on any device
+    (`with_step_ends`). The first of these windows begins with its process's first op on that device
+    and the last one ends no earlier than its last, so that none is lost; a process of which no
+    launch is known has one window there, outside of all iterations.
 
     Parameters
     ----------
     ops
-        ``process, device, start, end, launch_start, stage``.
+        ``process, device, start, end, launch_start, stage, iteration``.
     iterations
         The canonical table, and of each row ``clock``: that of its times.
 
@@ -44,15 +46,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
     between iterations, and before the first and after the last one.
     """
-    marks = host_marks(iterations)
-    launched = (
-        ops.drop_nulls("launch_start")
-        .sort("launch_start")
-        .join_asof(
-            marks, left_on="launch_start", right_on="time", by="process", check_sortedness=False
-        )
-        .with_columns(pl.col("part").fill_null(-1))
-    )
+    launched = _placed(ops.drop_nulls("launch_start"), iterations)
     begins = pl.coalesce(
         pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
     )
@@ -68,11 +62,32 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
         .with_columns(start=pl.when("is_first").then("first").otherwise("start"))
     )
     clocks = iterations.group_by("process").agg(pl.col("clock").first())
-    unlaunched = ops.filter(pl.col("launch_start").is_null())
+    unlaunched = ops.filter(pl.col("launch_start").is_null()).drop("iteration")
     unknown = edges.join(windows, on=_OWNER, how="anti").select(
         *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last", is_open=False
     )
     return pl.concat([with_step_ends(windows, launched, unlaunched, clocks), unknown])
+
+
+def _placed(launched: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return launched ops with ``iteration`` and ``part`` of what they are of, -1 before all.
+
+    That is the iteration which ranges tell of the thread that launched the op, where it is in one;
+    else what the process was in then.
+    """
+    marks = host_marks(iterations)
+    told = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
+    own = marks.join(told, on=["process", "iteration"], how="semi").select(
+        "process", own="iteration", own_part="part"
+    )
+    then = launched.rename({"iteration": "own"}).sort("launch_start").join_asof(
+        marks, left_on="launch_start", right_on="time", by="process", check_sortedness=False
+    )  # fmt: skip
+    has_own = pl.col("own_part").is_not_null()
+    return then.join(own, on=["process", "own"], how="left", maintain_order="left").with_columns(
+        pl.coalesce("own_part", "part").fill_null(-1).alias("part"),
+        iteration=pl.when(has_own).then("own").otherwise("iteration"),
+    )
 
 
 def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:

@@ -28,7 +28,7 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _NO_RANGE = "(outside push/pop ranges)"
-_OPS = ["process", "device", "start", "end", "launch_start", "stage"]
+_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 
 
 def idle(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OWNER = ["process", "device"]
 _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
-_OPS = ["process", "device", "start", "end", "launch_start", "stage"]
+_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 
 
 def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:

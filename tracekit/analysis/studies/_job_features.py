@@ -143,7 +143,7 @@ def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
         .when((kind == "compute") & name.str.contains(BOUND_BY_COMPUTE)).then(pl.lit("compute"))
         .when(kind.is_in(["compute", "d2d", "memset"])).then(pl.lit("memory"))
     )  # fmt: skip
-    columns = [*_OWNER, "start", "end", "launch_start", "stage"]
+    columns = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
     ops = trace["ops"].select(*columns, component=component).collect()
     windows = step_windows(trace, ops, skip)
     steps = windows.filter("counts").select(pl.struct([*_OWNER, "iteration"]).n_unique()).item()

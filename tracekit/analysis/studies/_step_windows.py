@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_LAUNCHED = [*_OWNER, "start", "end", "launch_start", "stage"]
 
 
 def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame:
@@ -24,7 +23,7 @@ def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame
     trace
         The run, its iterations numbered alike.
     ops
-        Its ops: ``process, device, start, end, launch_start, stage``.
+        Its ops: ``process, device, start, end, launch_start, stage, iteration``.
     skip
         How many iterations to leave out at the beginning.
 
@@ -40,8 +39,7 @@ def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame
         return whole.with_columns(
             iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
         ).select(columns)
-    # Windows are of iterations by launch: an op's own number, if there, would take their place.
-    windows = chosen_windows(trace, ops.select(_LAUNCHED), skip=0, per_iteration=True)
+    windows = chosen_windows(trace, ops, skip=0, per_iteration=True)
     steps = counted_steps(with_steps(windows), iterations, skip).windows
     return steps.with_columns(counts=pl.col("iteration").is_not_null()).select(columns)
 
