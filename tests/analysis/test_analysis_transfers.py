@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -294,6 +295,41 @@ class TestStagedByTheProgram:
         from_host(b, 2 * MS + 20, 2 * MS + 30, 2)
         assert [row[:3] for row in moved(b)] == [("d2h", 0, None), ("staged", 1, 2)]
 
+    def test_one_thread_launches_both_before_the_first_ends(self) -> None:
+        """However long the second waits, and whatever else there is of that size meanwhile."""
+        b = TraceBuilder()
+        for gpu, thread in ((1, 1), (2, 2)):
+            to_host(b, 10, 90 + gpu, gpu, at=gpu, thread=thread)
+        for gpu, thread in ((2, 2), (1, 1)):
+            from_host(b, 20 * MS + gpu, 30 * MS + gpu, 7, at=10 + gpu, thread=thread)
+        assert copy_transfers(b.trace()).select("op", "second_op", "source").rows() == [
+            (0, 2, "same_thread"), (1, 3, "same_thread"),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            pytest.param({"at": 100}, id="launched once the first is done"),
+            pytest.param({"thread": 1}, id="by another thread"),
+            pytest.param({"start": 99}, id="not waiting for the first"),
+            pytest.param({"bytes": SIZE - 1}, id="other bytes"),
+            pytest.param({"gpu": 0}, id="back to where it came from"),
+            pytest.param({"copy_kind": "Unified HtoD"}, id="migration of unified memory"),
+        ],
+    )
+    def test_what_one_thread_launches_that_is_no_pair(self, second: dict[str, Any]) -> None:
+        b = TraceBuilder()
+        to_host(b, 0, 100, at=0)
+        from_host(b, **({"start": 2 * MS, "end": 3 * MS, "at": 10} | second))
+        assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d"]
+
+    def test_a_copy_in_between_parts_them(self) -> None:
+        b = TraceBuilder()
+        to_host(b, 0, 100, at=0)
+        peer(b, 200, 300, 3, 4, at=5)
+        from_host(b, 2 * MS, 3 * MS, at=10)
+        assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d", "p2p"]
+
     def test_the_smallest_size_is_the_users(self) -> None:
         b = TraceBuilder()
         to_host(b, 0, 10, bytes=4095)
@@ -311,6 +347,17 @@ class TestTwoHop:
             (0, 1, 0, 7, 4, SIZE, 0, 20, 10, 11, "two_hop", "modelled", "same_bytes", "WU", 3)
         ]
         assert [row[0] for row in moved(b)] == ["p2p", "p2p"]  # of no machine is it known
+
+    def test_one_thread_launches_both_before_the_first_ends(self) -> None:
+        b = TraceBuilder()
+        peer(b, 0, 100, 0, 4, at=0)
+        b.op("other", start=200, end=300, device=4)
+        peer(b, 20 * MS, 30 * MS, 4, 7, at=10)
+        found = copy_transfers(b.trace(), QUAD)
+        assert found.select("op", "second_op", "via_device", "source").rows() == [
+            (0, 2, 4, "same_thread")
+        ]
+        assert [row[0] for row in moved(b, machine_of((0, 4), (4, 7), (0, 7)))] == ["p2p"] * 2
 
     def test_a_star_is_none(self) -> None:
         """All gradients to GPU 0, a sum there, and weights back."""
@@ -602,7 +649,9 @@ class Naive:
         for number, op in [*self.left.items()]:
             if self.in_mpi(op):
                 self.alone(number, "mpi", "mpi_call")
+        self.same_thread("d2h", "h2d", None)
         self.same_bytes()
+        self.same_thread("p2p", "p2p", machine)
         self.two_hop(machine)
         for number, op in [*self.left.items()]:
             self.alone(number, op.direction, "recorded")
@@ -621,12 +670,48 @@ class Naive:
         place = (number, None, src, dst, None, op.size, op.start, op.end, None, None)
         self.rows.append((*place, method, "measured", source))
 
-    def pair(self, one: int, other: int, method: str, via: int | None) -> None:
+    def pair(
+        self, one: int, other: int, method: str, via: int | None, source: str = "same_bytes"
+    ) -> None:
         first, second = self.left.pop(one), self.left.pop(other)
         dst = second.other if method == "two_hop" else second.device
         ends = (first.device, dst, via, first.size, first.start, max(first.end, second.end))
         ends += (first.end, second.start)
-        self.rows.append((one, other, *ends, method, "modelled", "same_bytes"))
+        self.rows.append((one, other, *ends, method, "modelled", source))
+
+    def same_thread(self, kind: str, then: str, machine: Machine | None) -> None:
+        made = [(op.process, op.at, number) for number, op in self.copies() if op.at is not None]
+        pairs = []
+        for (process, _, one), (same, at, other) in itertools.pairwise(sorted(made)):
+            first, second = self.ops[one], self.ops[other]
+            if (
+                {one, other} <= {*self.left} and process == same
+                and (first.kind, second.kind) == (kind, then)
+                and first.size is not None and first.size == second.size
+                and at < first.end <= second.start
+            ):  # fmt: skip
+                pairs.append((second.start, other, one))
+        for _, other, one in sorted(pairs):
+            first, second = self.ops[one], self.ops[other]
+            if machine is None:
+                if (first.size or 0) >= 4096 and first.device != second.device:
+                    self.pair(one, other, "staged", None, "same_thread")
+                continue
+            src, relay, dst = first.device, first.other, second.other
+            is_relay = (
+                relay == second.device and src != dst and not machine.bricks(src, dst)
+                and machine.bricks(src, relay) and machine.bricks(relay, dst)
+            )  # fmt: skip
+            if is_relay and {one, other} <= {*self.left}:
+                self.pair(one, other, "two_hop", relay, "same_thread")
+
+    def copies(self) -> list[tuple[int, Op]]:
+        """Every copy that is no half but the first of a call's, by number."""
+        gone = {*range(len(self.ops))} - {*self.left} - {row[0] for row in self.rows}
+        return [
+            (number, op) for number, op in enumerate(self.ops)
+            if op.direction in ("p2p", "d2h", "h2d") and number not in gone
+        ]  # fmt: skip
 
     def same_call(self) -> None:
         for key in {(op.process, op.correlation, op.node) for op in self.ops}:
@@ -746,13 +831,15 @@ def _hops() -> st.SearchStrategy[list[Op]]:
     """Pairs of copies half around the ring, among others."""
     tenth = MS // 10
 
-    def pair(start: int, src: int, way: int, lengths: tuple[int, int], gap: int) -> list[Op]:
+    def pair(
+        start: int, src: int, way: int, lengths: tuple[int, int], gap: int, at: int | None
+    ) -> list[Op]:
         stops = [(src + way * step) % 4 for step in range(3)]
         starts = start, start + lengths[0] + gap
         return [
             Op(
                 "p2p", starts[hop] * tenth, lengths[hop] * tenth, 0, stops[hop], stops[hop + 1],
-                4096, None, None, None,
+                4096, None, None, None if at is None else at + hop,
             )
             for hop in range(2)
         ]  # fmt: skip
@@ -760,7 +847,7 @@ def _hops() -> st.SearchStrategy[list[Op]]:
     lengths = st.tuples(st.integers(0, 2), st.integers(0, 2))
     pairs = st.builds(
         pair, st.integers(0, 12), st.integers(0, 3), st.sampled_from((1, 3)), lengths,
-        st.sampled_from((0, 0, 0, 1, 1, 2)),
+        st.sampled_from((0, 0, 0, 1, 1, 2)), st.sampled_from((None, None, 3, 7, 20)),
     )  # fmt: skip
     some = st.tuples(st.lists(pairs, max_size=6), _ops(("p2p", "kernel"), (None,)))
     return some.map(

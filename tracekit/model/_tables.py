@@ -532,7 +532,8 @@ TRANSFERS = Table(
             "source",
             pl.String,
             "how its ends are known: `recorded` (with the copy), `same_call` (two copies that one "
-            "call launched), `same_bytes` (two copies of as many bytes, in order), "
+            "call launched), `same_thread` (two copies of as many bytes, which one thread launched "
+            "before the first ended), `same_bytes` (two copies of as many bytes, in order), "
             "`mpi_call` (the ranks of the MPI call around it), `payload` (peer and size of the "
             "NCCL call), `log` (rings or trees of an NCCL log) or `topology` (rings found in the "
             "topology)",

@@ -37,6 +37,7 @@ _AS_RECORDED = (
 )  # fmt: skip
 _CALL = ("process", "correlation", "graph_node")
 _RELAYED = ("src_device", "via_device", "dst_device")
+_PAIR = ("op", "second_op", "via_device")
 _SINGLE_ROOT = 0.9
 _FEWEST_WITH_A_ROOT = 3
 _COUNTS = {"gpus": pl.Int32, "bytes": pl.Int64}
@@ -61,6 +62,10 @@ def copy_transfers(
     ``mpi``, source ``mpi_call``
         A copy, or a staged one, that was launched within an MPI call of the same thread: a row of
         `host`, or a range of the domain ``MPI`` or named ``MPI_...``. A missing end is host memory.
+    ``staged``, source ``same_thread``
+        A copy to the host, and the next copy that the same thread launched, of as many bytes from
+        the host to another GPU, launched before the first one's end and started after it: the
+        thread cannot have looked at the data, and the second waited for them. Modelled.
     ``staged``, source ``same_bytes``
         A copy to the host, and a copy of as many bytes by the same process from the host to another
         GPU that starts after the first one's end, at most the longer of 1 ms and ten times the
@@ -70,12 +75,15 @@ def copy_transfers(
         takes the oldest to the host that is left; if that came from the same GPU, both are spent on
         a return to it and are no movement between GPUs. Migrations of unified memory are left
         out. Which copies belong together is inferred: modelled.
+    ``two_hop``, source ``same_thread``
+        Likewise a copy a->b and the next one that the same thread launched, b->c, c another than a,
+        launched before the first one's end and started after it. Only where the machine has
+        NVLinks a-b and b-c and none a-c, so that there is a reason to go through b. Modelled.
     ``two_hop``, source ``same_bytes``
         The last copy of as many bytes a->b before a copy b->c of the same process, c another than
         a, if it ended at most `max_hop_gap_ns` before (0.1 ms: time for the program to learn of the
         end and to launch the next copy), and no kernel, copy or other op started on b in between:
-        what is summed or used there was not passing through. Only where the machine has NVLinks
-        a-b and b-c and none a-c, so that there is a reason to go through b. Modelled.
+        what is summed or used there was not passing through. Only with such NVLinks. Modelled.
     ``p2p``, ``d2h``, ``h2d``, source ``recorded``
         All other copies between GPUs (an end that is unknown is null), to the host and from it.
         Measured.
@@ -274,6 +282,12 @@ def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
 
 def _program_staged(copies: pl.DataFrame, min_bytes: int) -> pl.DataFrame:
     """Make one of copies to the host and on from it that the program seems to have staged."""
+    ends = pl.col("src_device") != pl.col("dst_device")
+    halves = copies.filter("explicit", pl.col("bytes") >= min_bytes)
+    handed_on = _handed_on(copies, "d2h", "h2d").filter(
+        ends, *(pl.col(op).is_in(halves["op"].implode()) for op in ("op", "second_op"))
+    )
+    copies = _joined(copies, handed_on.select("op", "second_op"), "staged", "same_thread")
     halves = copies.filter("explicit", pl.col("bytes") >= min_bytes)
     arrived = halves.filter(method="d2h").sort("process", "bytes", "end", "op")
     leaving = halves.filter(method="h2d").sort("process", "bytes", "start", "op")
@@ -288,7 +302,49 @@ def _program_staged(copies: pl.DataFrame, min_bytes: int) -> pl.DataFrame:
             "second_op": leaving["op"].gather(found["leaving"]),
         }
     )
-    return _joined(copies, pairs, "staged")
+    return _joined(copies, pairs, "staged", "same_bytes")
+
+
+def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
+    """Return copies with the next one of their thread, where that one was waiting for them.
+
+    It takes as many bytes, was launched before the first one's end, and started after it.
+
+    Parameters
+    ----------
+    copies
+        By op.
+    first, second
+        Methods of the two.
+
+    Returns
+    -------
+    ``op, second_op, start, src_device, via_device, second_src, dst_device``: where the first one
+    comes from and goes to, and likewise the second one.
+    """
+    known = ("op", "method", "bytes", "end", "src_device", "dst_device")
+    before = pl.col(known).shift(1).over("launch_thread").name.prefix("first_of_")
+    return (
+        copies.drop_nulls("launch_start")
+        .sort("launch_thread", "launch_start", "op")
+        .with_columns(before)
+        .filter(
+            pl.col("first_of_method") == first,
+            pl.col("method") == second,
+            pl.col("first_of_bytes") == pl.col("bytes"),
+            pl.col("launch_start") < pl.col("first_of_end"),
+            pl.col("start") >= pl.col("first_of_end"),
+        )
+        .select(
+            "start",
+            "dst_device",
+            op="first_of_op",
+            second_op="op",
+            src_device="first_of_src_device",
+            via_device="first_of_dst_device",
+            second_src="src_device",
+        )
+    )
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
@@ -375,6 +431,10 @@ def _two_hop(
     relayed = _relayed(peer.select("src_device", "dst_device").unique(), machine, place)
     if relayed.is_empty():
         return copies
+    linked = _handed_on(copies, "p2p", "p2p").filter(pl.col("via_device") == pl.col("second_src"))
+    in_turn = _each_once(linked.join(relayed, on=_RELAYED, how="semi").sort("start", "second_op"))
+    copies = _joined(copies, in_turn.select(_PAIR), "two_hop", "same_thread")
+    peer = peer.join(copies.filter(method="p2p"), on="op", how="semi")
     arrived = peer.sort("end", "op").select(
         "process", "bytes", "src_device", "op", "end", via_device="dst_device"
     )
@@ -393,7 +453,7 @@ def _two_hop(
     if found.is_empty():
         return copies
     pairs = _each_once(_undisturbed(trace, found).sort("start", "second_op"))
-    return _joined(copies, pairs.select("op", "second_op", "via_device"), "two_hop")
+    return _joined(copies, pairs.select(_PAIR), "two_hop", "same_bytes")
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
@@ -468,7 +528,7 @@ def take_once(
             used[first[row]] = used[second[row]] = kept[row] = True
 
 
-def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str) -> pl.DataFrame:
+def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str, source: str) -> pl.DataFrame:
     """Make one row each of pairs of copies: ``op, second_op`` and perhaps ``via_device``."""
     second = copies.select(
         second_op="op", second_start="start", second_end="end", second_dst="dst_device"
@@ -484,7 +544,7 @@ def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str) -> pl.DataFr
             end=pl.max_horizontal("end", "second_end"),
             method=pl.lit(method),
             evidence=pl.lit("modelled"),
-            source=pl.lit("same_bytes"),
+            source=pl.lit(source),
         )
     )
     used = pl.concat([pairs["op"], pairs["second_op"]]).to_frame("op")
