@@ -74,8 +74,8 @@ def test_two_calls_for_each_copy_would_be_found_too(real_run: RunOf) -> None:
     )
     found = _between_gpus(copy_transfers(trace.with_tables({"ops": apart})))
     assert found == [
-        ("staged", "same_bytes", "modelled", 0, 7, 65_536, 2_002),
-        ("staged", "same_bytes", "modelled", 7, 0, 65_536, 2_002),
+        ("staged", "same_thread", "modelled", 0, 7, 65_536, 2_002),
+        ("staged", "same_thread", "modelled", 7, 0, 65_536, 2_002),
     ]
 
 
