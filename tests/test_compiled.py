@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.support import compiled as _compiled
-from tracekit.support.compiled import compiled, locate
+from tracekit.support.compiled import compiled, locate, remembered
 from tracekit.support.compiled import given as given_column
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_traces"
@@ -49,7 +49,11 @@ def test_few_rows_run_the_loop_itself() -> None:
     assert compiled(locate, _compiled.FEW_ROWS) is compiled(locate, 1 << 30)
 
 
-IDS = st.one_of(st.integers(-3, 9), st.integers(-(1 << 63), (1 << 63) - 1))
+IDS = st.one_of(
+    st.integers(-3, 9),
+    st.integers(0, 5).map(lambda number: number << 6),  # which `locate` remembers in one place
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
 
 
 @pytest.mark.parametrize("rows", [0, 1 << 30], ids=["as it stands", "compiled"])
@@ -59,8 +63,8 @@ def test_locate(rows: int, known: set[int], others: list[int], data: st.DataObje
     values = data.draw(st.lists(st.sampled_from([*known, *others, 0]), max_size=20))
     order = sorted(known)
     found = np.empty(len(values), np.int32)
-    loop = compiled(locate, rows)
-    loop(*(given_column(pl.Series(some, dtype=pl.Int64)) for some in (values, order)), found)
+    wanted, among = (given_column(pl.Series(some, dtype=pl.Int64)) for some in (values, order))
+    compiled(locate, rows)(wanted, among, *remembered(among), found)
     assert found.tolist() == [order.index(one) if one in known else -1 for one in values]
 
 
@@ -88,6 +92,6 @@ def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(
     monkeypatch.setattr(numba, "njit", njit)
     values, known = np.array([5, 7, 6]), np.array([5, 6])
     found = np.empty(3, np.int32)
-    _compiled.kept(_compiled.locate)(values, known, found)
+    _compiled.kept(_compiled.locate)(values, known, *remembered(known), found)
     assert found.tolist() == [0, -1, 1]
     assert [bool(options.get("cache")) for options in asked[:2]] == [True, False]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli._command import app
-from tracekit.support.allocator import keep_free_memory
+from tracekit.support.process import own_process
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "idle", "compare", "links", "collectives", "latency",
@@ -41,5 +41,5 @@ def _tracekit(
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    keep_free_memory()
+    own_process()
     app(prog_name="tracekit")

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from tracekit.errors import RecordingError
+from tracekit.support.process import users_environment
 
 _INTERRUPTS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -67,7 +68,7 @@ def _start(
         return subprocess.Popen(  # noqa: S603 - the program that the user asked for
             command,
             stdout=sys.stderr.fileno(),
-            env=os.environ | environment,
+            env={**users_environment(), **environment},
             process_group=0 if apart else None,
         )
     except OSError as error:

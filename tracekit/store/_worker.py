@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from tracekit.store._jobs import Job, Outcome, attempt
-from tracekit.support.allocator import keep_free_memory
+from tracekit.support.process import own_process
 from tracekit.support.progress import Progress
 
 _SECONDS = 0.1
@@ -26,7 +26,7 @@ def main(descriptor: int) -> None:
     descriptor
         File descriptor of the connection to that process.
     """
-    keep_free_memory()
+    own_process()
     connection = Connection(descriptor)
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()

@@ -89,16 +89,35 @@ def given(column: pl.Series, dtype: Any = None) -> NDArray[Any]:
     return array
 
 
-def locate(values: NDArray[Any], known: NDArray[Any], found: NDArray[Any]) -> None:
+_SLOTS = 64
+"""How many values `locate` remembers; there are seldom more threads that take turns."""
+
+
+def remembered(known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return room for values that were looked for, and for where they were found: nothing else."""
+    import numpy as np  # noqa: PLC0415 - not needed by every command
+
+    value, place = (known[0], 0) if known.size else (0, -1)
+    return np.full(_SLOTS, value, np.int64), np.full(_SLOTS, place, np.int32)
+
+
+def locate(
+    values: NDArray[Any],
+    known: NDArray[Any],
+    recent: NDArray[Any],
+    places: NDArray[Any],
+    found: NDArray[Any],
+) -> None:
     """Find where each value is in `known`, which is sorted; -1 where it is not.
 
-    A binary search, but for values that repeat the one before them, as ids of threads and
-    processes often do.
+    A binary search, but for values that came not long ago, as ids of threads and processes do: each
+    value has a slot in `recent`, and `places` holds where the slot's last value was found. The bits
+    that tell ids apart may be low, or those of a process above its 24 or 32 bits of others.
     """
-    last, place = 0, -1
     for row in range(values.size):
         value = values[row]
-        if row == 0 or value != last:
+        slot = (value ^ (value >> 24) ^ (value >> 32)) & (_SLOTS - 1)
+        if recent[slot] != value:
             low, high = 0, known.size
             while low < high:
                 middle = (low + high) // 2
@@ -106,6 +125,6 @@ def locate(values: NDArray[Any], known: NDArray[Any], found: NDArray[Any]) -> No
                     low = middle + 1
                 else:
                     high = middle
-            last = value
-            place = low if low < known.size and known[low] == value else -1
-        found[row] = place
+            recent[slot] = value
+            places[slot] = low if low < known.size and known[low] == value else -1
+        found[row] = places[slot]

@@ -13,7 +13,7 @@ from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
 from tracekit.sources._seen import OPEN
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
-from tracekit.support.compiled import compiled, given, locate
+from tracekit.support.compiled import compiled, given, locate, remembered
 
 _ORDINAL_BITS = 32
 
@@ -138,7 +138,7 @@ def _constant(value: int | str, dtype: PolarsType) -> Maker:
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
     """Return where each value is in `known`, which is sorted; null where it is not."""
     found = np.empty(len(values), np.int32)
-    compiled(locate, len(values))(given(values), known, found)
+    compiled(locate, len(values))(given(values), known, *remembered(known), found)
     places = pl.Series(found)
     return places.set(places < 0, None) if len(found) and found.min() < 0 else places
 

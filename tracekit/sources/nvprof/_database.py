@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
-from tracekit.machine import machine_toml, read_topology
 from tracekit.model import MACHINE, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
@@ -220,6 +219,9 @@ def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Return the machine that NVLINK and PCIE describe, and what is wrong with them."""
     if not any(table in file.tables and file.count(table) for table in _TOPOLOGY):
         return MACHINE.empty(), ()
+    # A machine is a graph, which takes time to load.
+    from tracekit.machine import machine_toml, read_topology  # noqa: PLC0415
+
     try:
         description = machine_toml(read_topology(file.path))
     except MissingDataError:

@@ -1,0 +1,29 @@
+"""How processes of our own behave, and that they keep it to themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_OWN = """
+import gc, os
+from tracekit.support.process import own_process, users_environment
+theirs = dict(os.environ)
+own_process()
+print(os.environ["OPENBLAS_NUM_THREADS"], users_environment() == theirs, gc.get_threshold()[0])
+"""
+
+
+def _said(**environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _OWN], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.split()
+
+
+def test_what_a_process_sets_for_itself_is_not_handed_on() -> None:
+    assert _said() == ["1", "True", "50000"]
+
+
+def test_what_the_user_has_set_stands_and_is_handed_on() -> None:
+    assert _said(OPENBLAS_NUM_THREADS="7") == ["7", "True", "50000"]

@@ -1,0 +1,38 @@
+"""How a process behaves that is all ours: one of a command, or one that makes reports for it.
+
+Where tracekit is a library, its user decides about these things.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+from collections.abc import Mapping
+
+from tracekit.support.allocator import keep_free_memory
+
+_OBJECTS = 50_000
+"""How many more objects make Python look for garbage. Modules and tables refer to each other in few
+circles, and looking at all of them again and again took a tenth of a small ingest."""
+_THREADS = "OPENBLAS_NUM_THREADS"
+"""OpenBLAS, which comes with NumPy and SciPy, has a thread per core wait for work by spinning. Here
+it solves nothing that is worth a second thread."""
+_OWN: set[str] = set()
+"""The variables of the environment that are there for this process alone."""
+
+
+def own_process() -> None:
+    """Spend little on memory, garbage and threads; to be called before polars is imported."""
+    before = set(os.environ)
+    keep_free_memory()
+    os.environ.setdefault(_THREADS, "1")
+    _OWN.update(set(os.environ) - before)
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
+    # At the end Python looks at all objects once more, although the memory goes back as a whole.
+    atexit.register(gc.freeze)
+
+
+def users_environment() -> Mapping[str, str]:
+    """Return the environment as it was found, for the programs of others."""
+    return {name: value for name, value in os.environ.items() if name not in _OWN}
