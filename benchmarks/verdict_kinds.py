@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], Floats]
-_STALLED, _HALF = 0.05, 0.5
-_SPREAD = 2.0
+_STALLED, _HALF, _FAR = 0.05, 0.5, 0.1
+SPREAD = 2.0
 """Standard deviation of most kinds, in percent of a step."""
 
 
@@ -55,25 +55,27 @@ class Kind:
 
 
 def _normal(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    return 100 + _SPREAD * random.normal(size=(pairs, steps))
+    return 100 + SPREAD * random.normal(size=(pairs, steps))
 
 
 def _wide(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    return 100 + 3 * _SPREAD * random.normal(size=(pairs, steps))
+    return 100 + 3 * SPREAD * random.normal(size=(pairs, steps))
 
 
 def _lognormal(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     return 95 + 5 * random.lognormal(-0.125, 0.5, size=(pairs, steps))
 
 
-def _autoregressive(correlation: float) -> Draw:
+def autoregressive(correlation: float) -> Draw:
+    """Return what draws steps each of which goes with the one before."""
+
     def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
         new = random.normal(size=(steps, pairs))
         found = np.empty_like(new)
         found[0] = new[0]
         for step in range(1, steps):
             found[step] = correlation * found[step - 1] + np.sqrt(1 - correlation**2) * new[step]
-        return 100 + _SPREAD * found.T
+        return 100 + SPREAD * found.T
 
     return draw
 
@@ -89,7 +91,7 @@ def _drift(random: np.random.Generator, pairs: int, steps: int) -> Floats:
 
 def _stalls(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     stalled = random.random((pairs, steps)) < _STALLED
-    return 95 + _SPREAD * random.normal(size=(pairs, steps)) + 100 * stalled
+    return 95 + SPREAD * random.normal(size=(pairs, steps)) + 100 * stalled
 
 
 def _bimodal(random: np.random.Generator, pairs: int, steps: int) -> Floats:
@@ -114,18 +116,42 @@ def _cold(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     return found
 
 
+def _recorded(random: np.random.Generator, pairs: int, recordings: int, offset: Floats) -> Floats:
+    """Means of recordings of 30 steps each, which spread by 2 %."""
+    return 100 + offset + SPREAD / np.sqrt(30) * random.normal(size=(pairs, recordings))
+
+
+def _offsets(random: np.random.Generator, pairs: int, recordings: int) -> Floats:
+    return _recorded(random, pairs, recordings, random.normal(size=(pairs, recordings)))
+
+
+def _long_tail(random: np.random.Generator, pairs: int, recordings: int) -> Floats:
+    tail = random.lognormal(0, 0.7, (pairs, recordings)) - np.exp(0.245)
+    return _recorded(random, pairs, recordings, tail)
+
+
+def _some_far(random: np.random.Generator, pairs: int, recordings: int) -> Floats:
+    is_far = random.random((pairs, recordings)) < _FAR
+    offset = random.normal(size=(pairs, recordings)) + 6 * (is_far - _FAR)
+    return _recorded(random, pairs, recordings, offset)
+
+
+def _wide_offsets(random: np.random.Generator, pairs: int, recordings: int) -> Floats:
+    return _recorded(random, pairs, recordings, 3 * random.normal(size=(pairs, recordings)))
+
+
 def _of_correlation(value: float) -> Kind:
     return Kind(
         f"AR(1), {value:+.1f}",
         f"equal means; sd 2 %, lag-1 correlation {value:+.1f}",
-        _autoregressive(value),
-        sd=_SPREAD * float(np.sqrt((1 + value) / (1 - value))),
+        autoregressive(value),
+        sd=SPREAD * float(np.sqrt((1 + value) / (1 - value))),
         correlation=value,
     )
 
 
 KINDS = (
-    Kind("normal", "equal means; independent, sd 2 %", _normal, sd=_SPREAD),
+    Kind("normal", "equal means; independent, sd 2 %", _normal, sd=SPREAD),
     Kind("lognormal", "equal means; independent, sd 2.7 %, a long tail", _lognormal, sd=2.7),
     *map(_of_correlation, (-0.9, -0.5, -0.3, 0.3, 0.5, 0.7, 0.9)),
     Kind("alternating", "equal means; 80 and 120 by turns, sd 1 %", _alternating, sd=1.0),
@@ -136,10 +162,20 @@ KINDS = (
     Kind("random walk", "no mean at all: only unknown is right", _walk, has_mean=False),
     Kind("cold start", "equal means; the first step takes three times as long", _cold, sd=31.0),
     Kind("few", "equal means; 6 independent steps in B, sd 2 %", _normal, other_steps=6),
-    Kind("unlike numbers", "equal means; 20 steps in B, sd 2 %", _normal, sd=_SPREAD,
+    Kind("unlike numbers", "equal means; 20 steps in B, sd 2 %", _normal, sd=SPREAD,
          other_steps=20),
     Kind("unlike scatters", "equal means; sd 2 % in A, 6 % in B", _normal, sd=6.0, other=_wide),
     Kind("unlike numbers and scatters", "equal means; 20 steps of sd 6 % in B, of 2 % in A",
          _normal, sd=6.0, other=_wide, other_steps=20),
 )  # fmt: skip
 """What verdicts are tried on."""
+
+RECORDED = (
+    Kind("offsets", "equal programs; recordings differ by 1 % (sd)", _offsets),
+    Kind("long tail", "equal programs; recordings differ by 1 %, a long tail", _long_tail),
+    Kind("some far off", "equal programs; one recording of ten is 6 % slower", _some_far),
+    Kind("unlike offsets", "equal programs; recordings differ by 1 % in A, 3 % in B", _offsets,
+         other=_wide_offsets),
+    Kind("one in B", "equal programs; recordings differ by 1 %, B is one", _offsets, other_steps=1),
+)  # fmt: skip
+"""What verdicts on several recordings a side are tried on: each draws their means."""

@@ -10,23 +10,29 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from verdict_kinds import KINDS, Draw, Kind
+import polars as pl
+from verdict_kinds import KINDS, RECORDED, SPREAD, Draw, Kind, autoregressive
 
+from tracekit.analysis.comparison._history import change_points
+from tracekit.analysis.comparison._recordings import differing
 from tracekit.analysis.comparison._step_change import show
 
 PAIRS = 400
 STEPS = (20, 30, 40, 60)
+RECORDINGS = (2, 3, 5, 8, 12)
+POINTS = (10, 20, 40, 80)
+SERIES = {"independent": 0.0, "correlated, +0.3": 0.3, "correlated, +0.5": 0.5}
 GAIN = 1.05
 MOST_FALSE, LEAST_RIGHT, MOST_UNKNOWN, LEAST_SEEN = 0.08, 0.9, 0.05, 0.9
 _WEAK, _MANY = 0.3, 30
 """Correlations up to which, and steps from which on, few pairs may be unknown."""
 _MOST = 0.5
 """Where more are unknown, the others are chosen by their looks, and their intervals not judged."""
-_BEGIN, _END = "<!-- trials -->", "<!-- end of trials -->"
 _NS = 10_000
 _REACH = 5.0
 _WORTH = 15
@@ -79,19 +85,29 @@ class Trial:
         return bool(_REACH * error <= 100 * (GAIN - 1) and worth >= _WORTH)
 
 
-def tried(kind: Kind, steps: int) -> Trial:
-    """Try verdicts on pairs of a kind."""
+Show = Callable[[np.ndarray, np.ndarray], pl.DataFrame]
+
+
+def _by_steps(a: np.ndarray, b: np.ndarray) -> pl.DataFrame:
+    one = np.ones(len(a), dtype=np.int64)
+    whole = [np.rint(each).astype(np.int64) for each in (a, b)]
+    return show(whole[0], whole[1], (one, one), has_verdict=True, related=False)
+
+
+def _by_recordings(a: np.ndarray, b: np.ndarray) -> pl.DataFrame:
+    return differing(a, b, related=False)
+
+
+def tried(kind: Kind, steps: int, told_by: Show = _by_steps) -> Trial:
+    """Try verdicts on pairs of a kind, of so many steps; or of so many recordings."""
     random = np.random.default_rng(zlib.crc32(f"{kind.name} {steps}".encode()))
 
-    def draw(how: Draw, number: int, factor: float = 1.0) -> np.ndarray:
-        return np.rint(_NS * factor * how(random, PAIRS, number)).astype(np.int64)
+    def draw(how: Draw, number: int) -> np.ndarray:
+        return np.rint(_NS * how(random, PAIRS, number))
 
     a = draw(kind.draw, steps)
     b = draw(kind.other or kind.draw, kind.other_steps or steps)
-    one = np.ones(PAIRS, dtype=np.int64)
-    equal = show(a, b, (one, one), has_verdict=True, related=False)
-    slower = np.rint(b * GAIN).astype(np.int64)
-    unequal = show(a, slower, (one, one), has_verdict=True, related=False)
+    equal, unequal = told_by(a, b), told_by(a, b * GAIN)
     given = equal.drop_nulls("low_ns")
     right = given.filter((given["low_ns"] <= 0) & (given["high_ns"] >= 0)).height
     return Trial(
@@ -104,39 +120,91 @@ def tried(kind: Kind, steps: int) -> Trial:
     )
 
 
-def page_table(trials: list[Trial]) -> str:
-    """Return trials as a table in Markdown: a row per kind, a column per number of steps."""
-    head = f"| steps | truth | {' | '.join(f'{steps} steps' for steps in STEPS)} |"
+def tried_recordings() -> list[Trial]:
+    """Try verdicts on several recordings a side."""
+    return [tried(kind, number, _by_recordings) for kind in RECORDED for number in RECORDINGS]
+
+
+def alarms(correlation: float, points: int) -> tuple[float, float]:
+    """Return how often a series of points is told to change: one that does not, and one that does.
+
+    The latter is 3 standard deviations longer from the middle on, and told so there or beside it.
+    """
+    random = np.random.default_rng(zlib.crc32(f"series {correlation} {points}".encode()))
+    series = autoregressive(correlation)(random, PAIRS, points)
+    longer = series + 3 * SPREAD * (np.arange(points) >= points // 2)
+    found = [change_points(each) for each in longer]
+    near = [any(abs(change.place - points // 2) <= 1 for change in each) for each in found]
+    return sum(bool(change_points(each)) for each in series) / PAIRS, sum(near) / PAIRS
+
+
+def page_tables(steps: list[Trial], recordings: list[Trial]) -> dict[str, str]:
+    """Return what the page holds, in Markdown: by the name of its place in the page."""
+    return {
+        "trials": _table(steps, "steps", STEPS, shares=("unknown", "false", "right", "seen")),
+        "trials of recordings": _table(
+            recordings, "recordings a side", RECORDINGS, shares=("false", "right", "seen")
+        ),
+        "trials of histories": _of_histories(),
+    }
+
+
+def _table(
+    trials: list[Trial], what: str, numbers: tuple[int, ...], shares: tuple[str, ...]
+) -> str:
+    """Return trials as a table: a row per kind, a column per number of steps or recordings."""
+    noun = what.partition(" ")[0]
+    kinds = list(dict.fromkeys(trial.kind for trial in trials))
+    head = f"| {what} | truth | {' | '.join(f'{number} {noun}' for number in numbers)} |"
     rows = [
-        f"| {kind.name} | {kind.truth} | {' | '.join(map(_cell, _of(trials, kind)))} |"
-        for kind in KINDS
+        f"| {kind.name} | {kind.truth} | "
+        + " | ".join(_cell(trial, shares) for trial in trials if trial.kind == kind)
+        + " |"
+        for kind in kinds
     ]
-    return "\n".join([head, "| --- " * (2 + len(STEPS)) + "|", *rows])
+    return "\n".join([head, "| --- " * (2 + len(numbers)) + "|", *rows])
 
 
-def _of(trials: list[Trial], kind: Kind) -> list[Trial]:
-    return [trial for trial in trials if trial.kind == kind]
+def _cell(trial: Trial, shares: tuple[str, ...]) -> str:
+    return " / ".join(map(_percent, (getattr(trial, share) for share in shares)))
 
 
-def _cell(trial: Trial) -> str:
-    shares = (trial.unknown, trial.false, trial.right, trial.seen)
-    return " / ".join("-" if share is None else f"{100 * share:.0f}" for share in shares)
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}"
 
 
-def with_table(page: str, table: str) -> str:
-    """Return a page with its table of trials replaced."""
+def _of_histories() -> str:
+    head = f"| points | {' | '.join(map(str, POINTS))} |"
+    rows = [
+        f"| {name} | "
+        + " | ".join(" / ".join(map(_percent, alarms(correlation, points))) for points in POINTS)
+        + " |"
+        for name, correlation in SERIES.items()
+    ]
+    return "\n".join([head, "| --- " * (1 + len(POINTS)) + "|", *rows])
+
+
+def with_table(page: str, name: str, table: str) -> str:
+    """Return a page with one of its tables replaced."""
     return re.sub(
-        f"(?<={_BEGIN}\n).*?(?=\n{_END})", lambda _: f"\n{table}\n", page, flags=re.DOTALL
+        f"(?<=<!-- {name} -->\n).*?(?=\n<!-- end of {name} -->)",
+        lambda _: f"\n{table}\n",
+        page,
+        flags=re.DOTALL,
     )
 
 
 def main(page: Path) -> None:
-    """Try all kinds, and write the table into a page."""
-    trials = [tried(kind, steps) for kind in KINDS for steps in STEPS]
-    for trial in trials:
+    """Try all kinds, and write the tables into a page."""
+    steps = [tried(kind, number) for kind in KINDS for number in STEPS]
+    recordings = tried_recordings()
+    for trial in (*steps, *recordings):
         if not trial.is_well:
-            print(f"not well: {trial.kind.name}, {trial.steps} steps: {_cell(trial)}")
-    page.write_text(with_table(page.read_text(encoding="utf-8"), page_table(trials)), "utf-8")
+            print(f"not well: {trial}")
+    text = page.read_text(encoding="utf-8")
+    for name, table in page_tables(steps, recordings).items():
+        text = with_table(text, name, table)
+    page.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

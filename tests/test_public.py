@@ -22,7 +22,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ bubble_model bubbles compare
-        ingest input_cost memory memory_points open overhead project scaling select_runs
+        history ingest input_cost memory memory_points open overhead project scaling select_runs
         stalls study
     """,
     "tracekit.analysis": """
@@ -42,7 +42,9 @@ PUBLIC = {
     """,
     "tracekit.analysis.clocks": "",
     "tracekit.analysis.communication": "",
-    "tracekit.analysis.comparison": "",
+    "tracekit.analysis.comparison": """
+        Recorded change_points comparability compare_recordings history typical_step
+    """,
     "tracekit.analysis.idle_time": "",
     "tracekit.analysis.studies": "",
     "tracekit.support": "",

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit._comparisons import compare, history
     from tracekit._memories import memory, memory_points
     from tracekit._projections import project
     from tracekit._run import Run, ingest, open
-    from tracekit._studies import compare, overhead, scaling, select_runs, study
+    from tracekit._studies import overhead, scaling, select_runs, study
     from tracekit._version import __version__
     from tracekit._waits import bubble_model, bubbles, input_cost, stalls
     from tracekit.errors import TracekitError
@@ -34,7 +35,8 @@ _HOMES = {
     "TracekitError": "tracekit.errors",
     "bubble_model": "tracekit._waits",
     "bubbles": "tracekit._waits",
-    "compare": "tracekit._studies",
+    "compare": "tracekit._comparisons",
+    "history": "tracekit._comparisons",
     "ingest": "tracekit._run",
     "input_cost": "tracekit._waits",
     "memory": "tracekit._memories",
@@ -58,6 +60,7 @@ __all__ = [
     "bubble_model",
     "bubbles",
     "compare",
+    "history",
     "ingest",
     "input_cost",
     "memory",

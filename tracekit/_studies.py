@@ -1,4 +1,4 @@
-"""Several runs at once: comparing two, and the tables of studies over many."""
+"""Several runs at once: the tables of studies over many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tracekit._run as runs
 from tracekit._question import Question
-from tracekit._questions import called, is_simulated
+from tracekit._questions import is_simulated
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.store import Store
 from tracekit.support.files import StrPath
@@ -17,73 +17,13 @@ from tracekit.support.files import StrPath
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import BatchScope, Comparison, Metric, ScalingMode, ScalingTime
+    from tracekit.analysis import BatchScope, ScalingMode, ScalingTime
     from tracekit.model import Answer
 
 Reference = StrPath | runs.Run
 """How a run may be named."""
 _FEW = 4
 """So many runs are called by their names."""
-
-
-def compare(
-    a: runs.Run,
-    b: runs.Run,
-    by: str | Sequence[str] = "stage",
-    *,
-    skip: int = 0,
-    match_names: bool = False,
-    topology: StrPath | None = None,
-    anyway: bool = False,
-    metric: Metric = "mean",
-    least: float | None = None,
-) -> Comparison:
-    """Compare two runs, step by step; see `tracekit.analysis.compare`.
-
-    Parameters
-    ----------
-    a, b
-        The runs.
-    by
-        Keys such as ``stage`` or ``kernel``, as a sequence or separated by commas.
-    skip
-        How many iterations to leave out at the beginning of each.
-    match_names
-        Whether kernels that a library's upgrade renamed are taken for the same.
-    topology
-        By link: the machine, as for `Run.traffic`.
-    anyway
-        Whether runs that are not comparable get verdicts too.
-    metric
-        Whether the step is judged by its ``mean`` or its ``median``.
-    least
-        The least change of the step that matters, in percent.
-    """
-    from tracekit.analysis import compare as compare_traces
-    from tracekit.present import FACE
-
-    moved = (a.traffic(topology=topology), b.traffic(topology=topology)) if "link" in by else None
-    names = (a.name, b.name) if a.name != b.name else ("A", "B")
-    found = compare_traces(
-        a.trace,
-        b.trace,
-        by,
-        skip=skip,
-        names=names,
-        match_names=match_names,
-        traffic=moved,
-        labels=(a.labels, b.labels),
-        anyway=anyway,
-        metric=metric,
-        least=least,
-    )
-    warned = [f"{run.name}: {text}" for run in (a, b) for text in run.warnings]
-    return replace(
-        found.saying(warnings=warned),
-        title=f"{called(a)} → {called(b)} · {found.title}",
-        source=(a.name, b.name),
-        face=FACE,
-    )
 
 
 def select_runs(

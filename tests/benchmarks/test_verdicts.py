@@ -19,13 +19,14 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_all_kinds_are_on_the_page(trials: Any) -> None:
     page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-    for kind in trials.KINDS:
+    for kind in (*trials.KINDS, *trials.RECORDED):
         assert f"| {kind.name} | {kind.truth} |" in page
 
 
 def test_a_table_is_put_into_a_page(trials: Any) -> None:
     page = "before\n<!-- trials -->\nold\n<!-- end of trials -->\nafter"
-    assert trials.with_table(page, "| new |") == page.replace("old", "\n| new |\n")
+    assert trials.with_table(page, "trials", "| new |") == page.replace("old", "\n| new |\n")
+    assert trials.with_table(page, "trials of recordings", "| new |") == page
 
 
 def test_what_is_well(trials: Any) -> None:
@@ -41,6 +42,8 @@ def test_what_is_well(trials: Any) -> None:
 @pytest.mark.nightly
 def test_verdicts_are_seldom_wrong(trials: Any) -> None:
     found = [trials.tried(kind, steps) for kind in trials.KINDS for steps in trials.STEPS]
-    assert [each for each in found if not each.is_well] == []
+    recorded = trials.tried_recordings()
+    assert [each for each in (*found, *recorded) if not each.is_well] == []
     page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-    assert trials.page_table(found) in page
+    for name, table in trials.page_tables(found, recorded).items():
+        assert table in page, name

@@ -17,6 +17,7 @@ from cli_helpers import (
     PIPELINE,
     ROOT,
     SAMPLE,
+    SAMPLES,
     TIMES,
     TOPOLOGY,
     in_process,
@@ -86,7 +87,9 @@ LISTINGS = {
         *(["compare", "ddp", "ddp", "--by", key] for key in COMPARED),
         ["compare", "ddp", str(OTHER), "--skip", "1"],
         ["compare", "ddp", str(OTHER), "--by", "kernel"],
+        ["compare", "ddp", "--against", str(OTHER), str(SAMPLES / "p2p_4gpu_star.sqlite")],
     ],
+    "history": [["compare", "--history", "gpus"]],
     "study": [["study"], ["study", "--where", "gpus=4"], ["study", "--table", str(TIMES)]],
     "scaling": [["scaling"], ["scaling", "--table", str(TIMES), "--images", "256K"]],
     "project": [

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
+from step_recordings import write_recording
 
 import tracekit as tk
 from tracekit._memories import _rows
@@ -88,6 +89,57 @@ def test_what_the_step_is_judged_by(stored: Path) -> None:
     wrong = tracekit("compare", "ddp", "ddp", "--metric", "median", "--fail-above", "1%")
     assert wrong.exit_code == 2
     assert "--fail-above judges means" in wrong.stderr
+
+
+NIGHTS = (500, 505, 498, 502, 501, 550, 548, 553, 551, 549)
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of ten recordings: from the sixth night on steps take a tenth longer."""
+    folder = tmp_path_factory.mktemp("nights")
+    for night, length in enumerate(NIGHTS):
+        file = write_recording(folder / f"n{night}.sqlite", [length + n % 3 for n in range(6)])
+        labels = {"night": str(night), "version": "old" if length < 540 else "new"}
+        tk.ingest(file, name=f"n{night}", labels=labels, store=folder / "store")
+    return folder / "store"
+
+
+def test_several_recordings_a_side(nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_STORE", str(nights))
+    named = document("compare", "n0", "n1", "n2", "--against", "n5", "n6", "n7", "--by", "kernel")
+    assert named["meta"]["recordings"] == {"a": ["n0", "n1", "n2"], "b": ["n5", "n6", "n7"]}
+    assert {row["name"]: row["verdict"] for row in named["rows"]} == {
+        "gemm": "slower", "sgd": "no difference shown"
+    }  # fmt: skip
+    a, b = ([tk.open(f"n{n}", store=nights) for n in side] for side in ((0, 1, 2), (5, 6, 7)))
+    asked = tk.compare(a, b, "kernel")
+    assert asked.rows.to_dicts() == named["rows"]
+    assert asked.meta["step"] == named["meta"]["step"]
+    labelled = document("compare", "--where", "version=old", "--against-where", "version=new")
+    assert len(labelled["meta"]["recordings"]["b"]) == 5
+    assert labelled["meta"]["judged"]["verdict"] == "slower"
+    above = tracekit("compare", "n0", "n1", "n2", "--fail-above", "5%", "--against", "n5", "n6")
+    assert (above.exit_code, above.stderr[:24]) == (1, "tracekit: above 5 %: ste")
+    text = " ".join(tracekit("compare", "n0", "n1", "--against", "n5").stdout.split())
+    assert "A n0, n1, 12 iterations on 1 GPU · B n5, 6 iterations on 1 GPU" in text
+    assert "B is one recording" in text
+    alone = tracekit("compare", "n0", "n5").stdout
+    assert "; shown of these two recordings, 95 % interval" in alone
+
+
+def test_the_history_of_a_nightly_job(
+    nights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRACEKIT_STORE", str(nights))
+    figure = tmp_path / "nights.html"
+    found = document("compare", "--history", "night", "--figure", figure)
+    assert found["meta"]["headline"].startswith("10 points: +9.")
+    assert [row["value"] for row in found["rows"]] == [str(night) for night in range(10)]
+    assert [row["level"] for row in found["rows"]] == [1] * 5 + [2] * 5
+    assert tk.history("night", store=nights).to_dicts() == found["rows"]
+    assert "line: median of a level" in figure.read_text()
+    assert "10 points, mean steps" in tracekit("compare", "--history", "night").stdout
 
 
 @pytest.mark.slow
@@ -283,7 +335,11 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "ddp"], "Missing argument 'B'"),
+        (["compare", "ddp"], "a comparison is of two runs, and there are 1"),
+        (["compare", "--where", "gpus=4"], "there is no side B"),
+        (["compare", "--against", "ddp"], "there is no side A"),
+        (["compare", "ddp", "--history", "night"], "no run has the label 'night'"),
+        (["compare", "--history", "gpus", "--against", "ddp"], "a history has no side B"),
         (["compare", "ddp", "nothing"], "nothing"),
         (["compare", "ddp", "ddp", "--by", "wire"], "no comparison by 'wire'"),
         (["compare", "ddp", "ddp", "--by", "memory"], "memory"),

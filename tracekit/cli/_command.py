@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from tracekit.cli._guard import GuardedGroup
 from tracekit.cli._output import Format, Target
@@ -23,6 +24,24 @@ class Judged(NamedTuple):
 
     answer: Answer
     exit_code: int
+
+
+class TakesSeveral(TyperCommand):
+    """A command whose option ``--against`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, each of those words as if the option stood before it."""
+        return super().parse_args(ctx, list(_repeated(args, "--against")))
+
+
+def _repeated(args: Sequence[str], option: str) -> Iterator[str]:
+    takes = False
+    for place, word in enumerate(args):
+        if word.startswith("-"):
+            takes = word == option
+        elif takes and args[place - 1] != option:
+            yield option
+        yield word
 
 
 Answering = Callable[..., "Answer | Judged"]

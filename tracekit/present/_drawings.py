@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
+from tracekit.present._history_figure import history_figure
 from tracekit.present._idle_figure import idle_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
 from tracekit.present._link_figures import matrix_figure, utilisation_figure
@@ -64,6 +65,14 @@ def _of_pair(answer: Answer) -> str:
 def _groups(columns: list[str]) -> list[str]:
     """Return the columns that a table's rows are groups of: those before its measures."""
     return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))
+
+
+def _history(answer: Answer) -> go.Figure:
+    metric, label = answer.meta["metric"], answer.meta["label"]
+    return history_figure(
+        answer.rows, label=label, title="Step from recording to recording",
+        subtitle=f"{metric} step of each, {answer.source}; {answer.meta['headline']}",
+    )  # fmt: skip
 
 
 def _matrix(answer: Answer) -> go.Figure:
@@ -225,6 +234,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "distributions": _distributions,
     "efficiency": _efficiency,
     "hardware speedups": _hardware,
+    "history": _history,
     "idle": _idle,
     "latency": _latency,
     "machine": _machine,

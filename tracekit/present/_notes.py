@@ -16,6 +16,7 @@ _COMPARISON_KEYS = {
     "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
     "method", "a_devices", "b_devices",
 }  # fmt: skip
+_HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
     "kernel_name": "names of kernels alone",
@@ -37,6 +38,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         `wu_residual_ns`, `devices`, `iterations`, `skip`, `coverage`, `launched`), those of traffic
         on links, and `warnings` are worded; any other is shown as it is.
     """
+    if meta.keys() >= _HISTORY_KEYS:
+        return _history(meta)
     lines = [_window(meta)] if meta.get("window_ns") is not None else []
     worded = set(_WINDOW_KEYS) if lines else set()
     for keys, word in (
@@ -46,7 +49,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
             lines += word(meta)
             worded |= keys
     if "not_comparable" in meta:  # its notes and its first line say that
-        worded |= {"verdicts", "judged"}
+        worded |= {"verdicts", "judged", "recordings"}
     for key, value in meta.items():
         if key not in worded:
             lines += _WORDED[key](value) if key in _WORDED else [_plain(key, value)]
@@ -157,6 +160,19 @@ def _comparison(meta: Mapping[str, Any]) -> list[str]:
     ]
     line = " · ".join(runs) + _skipped(meta["skip"])
     return [line, *map(text_of, meta["notes"]), text_of(meta["method"])]
+
+
+def _history(meta: Mapping[str, Any]) -> list[str]:
+    """Say what the points of a history are, and what is missing of it."""
+    of = f"{text_of(meta['metric'])} steps" + _skipped(meta.get("skip"))
+    untimed = ", ".join(map(text_of, meta["untimed"]))
+    return [
+        f"{count(meta['points'], 'point')}, {of}",
+        *([f"left out, without steps: {untimed}"] if untimed else []),
+        *_verdicts(meta.get("verdicts", {})),
+        text_of(meta["method"]),
+        *(f"warning: {text_of(warning)}" for warning in meta.get("warnings", ())),
+    ]
 
 
 def _pipeline(found: Mapping[str, Any]) -> str:

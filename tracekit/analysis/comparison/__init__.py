@@ -1,6 +1,34 @@
-"""Two runs side by side: their steps, what differs, and what the data can show.
+"""Runs side by side: their steps, what differs, and what the data can show.
 
-What is public of it is public in `tracekit.analysis`.
+What two runs are asked is public in `tracekit.analysis`; what several recordings are, here.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison._comparability import comparability
+    from tracekit.analysis.comparison._history import change_points, history, typical_step
+    from tracekit.analysis.comparison._recordings import Recorded, compare_recordings
+
+_HOMES = {
+    "Recorded": "tracekit.analysis.comparison._recordings",
+    "change_points": "tracekit.analysis.comparison._history",
+    "comparability": "tracekit.analysis.comparison._comparability",
+    "compare_recordings": "tracekit.analysis.comparison._recordings",
+    "history": "tracekit.analysis.comparison._history",
+    "typical_step": "tracekit.analysis.comparison._history",
+}
+
+__all__ = [
+    "Recorded",
+    "change_points",
+    "comparability",
+    "compare_recordings",
+    "history",
+    "typical_step",
+]
+
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

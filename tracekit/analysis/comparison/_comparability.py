@@ -134,7 +134,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
     return dict(main.sort("stage").select("stage", "stage_source").iter_rows())
 
 
-def empty_steps(measured: Sequence[Measured], names: tuple[str, str]) -> list[str]:
+def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
     """Say of which runs many annotated steps hold no work, as where the recording was cut."""
     found = []
     for name, run in zip(names, measured, strict=True):

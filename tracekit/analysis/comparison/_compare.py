@@ -183,21 +183,21 @@ def compare(
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
     elif "kernel" in keys:
-        a, b = with_names_alike(a, b)
+        a, b = with_names_alike((a, b))
     if "range" in keys:
         a, b = with_one_tree([a, b])
-    if least is not None and not (math.isfinite(least) and least > 0):
-        raise UsageError(f"{least} % is no least change", "give more than 0")
-    measured, empty = _measured((a, b), keys, skip, names, traffic or (None, None))
+    check_least(least)
+    measured, empty = measure_runs((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
-    parts, step, steps = contributions(*measured, has_verdict=has_verdict)
+    of_a, of_b = measured
+    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
-        table = _table(a, *measured, has_verdict=has_verdict)
+        table = _table(a, of_a, of_b, has_verdict=has_verdict)
     if keys == ("stage",):
-        table = _with_idle(table, parts, *measured)
+        table = _with_idle(table, parts, of_a, of_b)
     if keys == ("step",):
         table = parts
     meta = {
@@ -209,12 +209,12 @@ def compare(
         "b_iterations": len(measured[1].iterations),
         "a_devices": measured[0].devices,
         "b_devices": measured[1].devices,
-        "per": _per(keys, is_host=not has_ops(a)),
+        "per": times_per(keys, is_host=not has_ops(a)),
         "step": step,
         "judged": judged(step, metric, least),
         "not_comparable": reasons,
         "notes": [
-            *_verdicts((a, b), names),
+            *verdict_notes((a, b), names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys, skip),
             *step_notes(
@@ -243,6 +243,12 @@ def compare(
     )
 
 
+def check_least(least: float | None) -> None:
+    """Raise `UsageError` where `least` cannot be the least change that matters."""
+    if least is not None and not (math.isfinite(least) and least > 0):
+        raise UsageError(f"{least} % is no least change", "give more than 0")
+
+
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
     """Return a comparison as people read it.
 
@@ -259,21 +265,21 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
     return table.select(pl.exclude(unread & {*table.columns}), *means)
 
 
-def _per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
+def times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
     """Say what times are means over."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
-def _measured(
-    runs: tuple[Trace, Trace],
+def measure_runs(
+    runs: Sequence[Trace],
     keys: tuple[str, ...],
     skip: int,
-    names: tuple[str, str],
-    traffic: tuple[Traffic | None, Traffic | None],
-) -> tuple[tuple[Measured, Measured], list[str]]:
-    """Measure the steps of both runs; each as a whole where either has none.
+    names: Sequence[str],
+    traffic: Sequence[Traffic | None],
+) -> tuple[list[Measured], list[str]]:
+    """Measure the steps of runs that are compared; each as a whole where any has none.
 
     Returns
     -------
@@ -287,12 +293,11 @@ def _measured(
         )
     of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
 
-    def measure(*, as_one: bool) -> tuple[Measured, Measured]:
-        a, b = (
+    def measure(*, as_one: bool) -> list[Measured]:
+        return [
             per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
             for run, own in zip(runs, traffic, strict=True)
-        )
-        return a, b
+        ]
 
     found = measure(as_one=whole)
     reasons = [] if whole else empty_steps(found, names)
@@ -342,7 +347,7 @@ def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, s
     return notes
 
 
-def _verdicts(runs: tuple[Trace, Trace], names: Sequence[str]) -> list[str]:
+def verdict_notes(runs: Sequence[Trace], names: Sequence[str]) -> list[str]:
     """Say what the processes of either run do, where they do not all train or a run is cut."""
     told = [verdict_meta(run) for run in runs]
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
@@ -365,11 +370,11 @@ def _recorded(trace: Trace) -> set[str]:
 
 def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
     columns = list(a.columns)
-    rows = _all_rows(trace, a.values, b.values, columns)
+    rows = all_rows(trace, (a.values, b.values), columns)
     samples = (matrix(a, a.values, rows, columns), matrix(b, b.values, rows, columns))
     table = rows
     for side, run in (("a", a), ("b", b)):
-        table = table.join(_numbers(run, side), on=columns, how="left", nulls_equal=True)
+        table = table.join(numbers_of(run, side), on=columns, how="left", nulls_equal=True)
     table = table.sort("row").with_columns(
         pl.col("a_devices").fill_null(max(1, a.devices)),
         pl.col("b_devices").fill_null(max(1, b.devices)),
@@ -429,14 +434,14 @@ def _steps(run: Measured) -> int:
     return max(1, len(run.iterations))
 
 
-def _all_rows(trace: Trace, a: pl.DataFrame, b: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """Return the groups of either run, numbered, with the texts of paths in `trace` beside them."""
-    both = pl.concat([a.select(columns), b.select(columns)]).unique()
-    texts = with_path_texts(trace, both)
+def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
+    """Return the groups of any run, numbered, with the texts of paths in `trace` beside them."""
+    groups = pl.concat([run.select(columns) for run in runs]).unique()
+    texts = with_path_texts(trace, groups)
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
-def _numbers(run: Measured, side: str) -> pl.DataFrame:
+def numbers_of(run: Measured, side: str) -> pl.DataFrame:
     """Return each group's numbers per step, and those of what lies outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()

@@ -53,12 +53,18 @@ def headline(
 def _change(step: Mapping[str, Any]) -> str:
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
     divisor, unit = _unit(max(a, b))
-    times = f"{a / divisor:,.2f} {unit} in A, {b / divisor:,.2f} {unit} in B"
+    of_a, of_b = (_recordings(step, side) for side in "ab")
+    times = f"{a / divisor:,.2f} {unit} in A{of_a}, {b / divisor:,.2f} {unit} in B{of_b}"
     if not delta:
         return f"step: {times}: no change"
     how = "faster" if delta < 0 else "slower"
     share = f" ({100 * delta / a:+.1f} %)" if a else ""
     return f"step: {times}: {how} by {length_text(abs(delta))}{share}"
+
+
+def _recordings(step: Mapping[str, Any], side: str) -> str:
+    number = step.get(f"{side}_runs")
+    return "" if number is None else f" ({number} recording{'' if number == 1 else 's'})"
 
 
 def _standing(step: Mapping[str, Any]) -> str:
@@ -67,6 +73,8 @@ def _standing(step: Mapping[str, Any]) -> str:
     if step.get("reason"):
         return f"unknown: {step['reason']}"
     told = _SHOWN.get(step["verdict"], "not shown")
+    if told == "shown" and "a_runs" not in step:
+        told += " of these two recordings"
     if step["low_ns"] is None:
         return told
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -12,16 +12,16 @@ from tracekit.model import KERNEL_KINDS, Trace, normalised_name
 _BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
 
 
-def with_names_alike(a: Trace, b: Trace) -> tuple[Trace, Trace]:
-    """Return two runs in which kernels are spelled alike that differ in nothing but blanks.
+def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
+    """Return runs in which kernels are spelled alike that differ in nothing but blanks.
 
     One compiler writes ``double *``, another one ``double*``; the first spelling stands.
     """
-    known = sorted({name for run in (a, b) for name in _kernels(run)})
+    known = sorted({name for run in runs for name in _kernels(run)})
     spelled: dict[str, str] = {}
     alike = {name: spelled.setdefault(_BLANKS.sub(r"\1", name), name) for name in known}
     changed = {name: first for name, first in alike.items() if name != first}
-    return (_renamed(a, changed), _renamed(b, changed)) if changed else (a, b)
+    return [_renamed(run, changed) for run in runs] if changed else list(runs)
 
 
 def _kernels(trace: Trace) -> list[str]:

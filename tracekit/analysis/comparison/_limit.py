@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
+from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._dependence import ENOUGH, mean_error
 from tracekit.analysis.comparison._statistics import welch_error
 from tracekit.errors import UsageError
@@ -41,7 +43,8 @@ def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False)
 
     With means a and b, ``b - (1 + percent / 100) a`` is held against 0 by Welch's t test with
     effective numbers of steps, one-sided at 95 %: below it is shown to be within the limit, above
-    it to be above. It is unknown where the steps depend on each other too much for a verdict.
+    it to be above. Of several recordings a side it is Welch's t test on their means. It is unknown
+    where the steps depend on each other too much for a verdict.
 
     Parameters
     ----------
@@ -65,22 +68,40 @@ def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False)
     if meta["not_comparable"] and not anyway:
         reasons = "; ".join(meta["not_comparable"])
         return Limit("unknown", f"cannot tell whether it is within {limit}: {reasons}")
+    if "a_runs" in step and step["a_ns"]:
+        return _judged(step, _Recordings.of(step, 1 + percent / 100), percent)
     if min(steps) < ENOUGH or not step["a_ns"]:
         need = f"record {ENOUGH} or more in each run"
         few = f"{steps[0]} and {steps[1]} steps are too few"
         return Limit("unknown", f"cannot tell whether it is within {limit}: {few}, {need}")
     if step["reason"]:
         return Limit("unknown", f"cannot tell whether it is within {limit}: {step['reason']}")
-    return _judged(step, steps, percent)
+    factor = 1 + percent / 100
+    spreads = (factor * step["a_sd_ns"], step["b_sd_ns"])
+    return _judged(
+        step, _Steps(spreads, steps, (step["a_effective"], step["b_effective"])), percent
+    )
+
+
+class _Sides(Protocol):
+    """What is known of the scatter of both sides."""
+
+    @property
+    def noun(self) -> str:
+        """What more of would tell."""
+
+    def reach(self, more: int = 0) -> float:
+        """Return how far from the difference of means its one-sided bound is, with so many more."""
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _Steps:
     """Standard deviations and numbers of steps of both runs, and what these are worth."""
 
     spreads: tuple[float, float]
     steps: tuple[int, int]
     effective: tuple[float, float]
+    noun: str = "steps of each"
 
     def reach(self, more: int = 0) -> float:
         """Return how far from the difference of means its one-sided bound is, with more steps."""
@@ -95,11 +116,30 @@ class _Sides:
         return float(special.stdtrit(freedom[0], _LEVEL) * math.sqrt(variance[0]))
 
 
-def _judged(step: dict[str, Any], steps: tuple[int, int], percent: float) -> Limit:
+@dataclass(frozen=True)
+class _Recordings:
+    """Standard deviations of recordings, and how many there are of either side."""
+
+    spreads: tuple[float, float]
+    numbers: tuple[int, int]
+    noun: str = "recordings a side"
+
+    @classmethod
+    def of(cls, step: Mapping[str, Any], factor: float) -> Self:
+        """Take them from a step; of one recording the scatter is taken for that of the others."""
+        a, b = step["a_sd_ns"], step["b_sd_ns"]
+        of_a, of_b = b if a is None else a, a if b is None else b
+        return cls((factor * of_a, of_b), (step["a_runs"], step["b_runs"]))
+
+    def reach(self, more: int = 0) -> float:
+        """Return how far from the difference of means its one-sided bound is, with so many more."""
+        a, b = self.numbers
+        return reach_of(self.spreads, (a + more, b + more), 2 * _LEVEL - 1)
+
+
+def _judged(step: dict[str, Any], sides: _Sides, percent: float) -> Limit:
     factor = 1 + percent / 100
     excess = step["b_ns"] - factor * step["a_ns"]
-    spreads = (factor * step["a_sd_ns"], step["b_sd_ns"])
-    sides = _Sides(spreads, steps, (step["a_effective"], step["b_effective"]))
     reach = sides.reach()
     change = f"steps change by {100 * (step['b_ns'] / step['a_ns'] - 1):+.1f} %"
     ends = [100 * ((step["b_ns"] + side * reach) / step["a_ns"] - 1) for side in (-1, 1)]
@@ -119,9 +159,9 @@ def _needed(excess: float, sides: _Sides) -> str:
     more = 1
     while more <= _MOST_STEPS:
         if sides.reach(more) < abs(excess):
-            return f"about {_least(excess, sides, more):,} more steps of each would tell"
+            return f"about {_least(excess, sides, more):,} more {sides.noun} would tell"
         more *= 2
-    return "no number of steps that can be recorded would tell, this close to the limit"
+    return f"no number of {sides.noun.split()[0]} would tell, this close to the limit"
 
 
 def _least(excess: float, sides: _Sides, enough: int) -> int:

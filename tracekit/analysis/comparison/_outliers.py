@@ -50,10 +50,17 @@ def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]], skip: int) -
     return [*notes, *_mode_by_mode([(steps, devices) for steps, _, devices in sides])]
 
 
+def early_outliers(steps: Numbers) -> int:
+    """Return how many steps at the very beginning are outliers, and longer than the others."""
+    found = outliers(steps)
+    median = float(np.median(steps)) if found else 1.0
+    return sum(bool(place == at and steps[at] > median) for at, place in enumerate(found))
+
+
 def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int) -> list[str]:
     found = outliers(steps)
     median = float(np.median(steps)) if found else 1.0
-    early = sum(place == at and steps[at] > median for at, place in enumerate(found))
+    early = early_outliers(steps)
     told = [
         f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
         for place in found

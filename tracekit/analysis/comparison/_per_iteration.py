@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.analysis._breakdown import StepTimes, step_times
 from tracekit.analysis._keys import chosen_keys
@@ -276,3 +278,11 @@ def step_parts(times: StepTimes, *, whole: bool) -> pl.DataFrame:
     )
     columns = ["part", "iteration", "length_ns", "busy_ns"]
     return pl.concat([stages.select(columns), rest.select(columns)])
+
+
+def steps_of(run: Measured) -> NDArray[np.int64]:
+    """Return the steps of a run, added over devices, in their order."""
+    each = run.parts.drop_nulls("iteration") if run.iterations else run.parts
+    steps = each.group_by("iteration").agg(pl.col("length_ns").sum()).sort("iteration")
+    found: NDArray[np.int64] = steps["length_ns"].to_numpy()
+    return found

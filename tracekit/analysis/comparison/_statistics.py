@@ -28,6 +28,8 @@ METHOD = (
 )
 
 _RESAMPLES = 9_999
+_PARTS_OF_NS = 1_000
+"""Means are rounded to thousandths of a ns, for whole numbers add up alike in any order."""
 _AT_ONCE = 1 << 22
 """Numbers that are drawn at once, and rows times resamples that are held at once."""
 
@@ -67,13 +69,7 @@ def differences(a: Numbers, b: Numbers, *, related: bool = True) -> Differences:
         back = differences(b, a, related=related)
         # Nothing is without sign: 0.0 - 0.0 is 0.0, and -0.0 would be printed as such.
         return Differences(0.0 - back.high, 0.0 - back.low, back.p_value, back.is_unknown)
-    tail = _tail(min(a.shape[1], b.shape[1]))
-    rows = max(1, _AT_ONCE // _RESAMPLES)
-    parts = [
-        _interval(a[at : at + rows], b[at : at + rows], (first, second), tail)
-        for at in range(0, len(a), rows)
-    ]
-    low, high = (np.concatenate([np.zeros(0), *(part[side] for part in parts)]) for side in (0, 1))
+    low, high = _intervals(a, b, (first, second))
     is_unknown, effective = _effective(a, b)
     low, high = _stretched(low, high, b.mean(axis=1) - a.mean(axis=1), _stretch(a, b, effective))
     p_value = welch(a, b, effective)
@@ -82,6 +78,14 @@ def differences(a: Numbers, b: Numbers, *, related: bool = True) -> Differences:
     for each in (low, high, p_value):
         each[is_unknown] = np.nan
     return Differences(low, high, p_value, is_unknown)
+
+
+def interval_of_means(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return the bootstrap's interval of the difference of means of independent columns."""
+    whole = [np.rint(each * _PARTS_OF_NS).astype(np.int64) for each in (a, b)]
+    seeds = [_digest(each) for each in whole]
+    low, high = _intervals(whole[0], whole[1], (seeds[0], seeds[1]))
+    return low / _PARTS_OF_NS, high / _PARTS_OF_NS
 
 
 def _digest(sample: Numbers) -> int:
@@ -96,6 +100,17 @@ def _tail(iterations: int) -> float:
 
     reach = special.stdtrit(iterations - 1, (1 + LEVEL) / 2)
     return float(special.ndtr(-reach * np.sqrt(iterations / (iterations - 1))))
+
+
+def _intervals(a: Numbers, b: Numbers, seeds: tuple[int, int]) -> tuple[Floats, Floats]:
+    tail = _tail(min(a.shape[1], b.shape[1]))
+    rows = max(1, _AT_ONCE // _RESAMPLES)
+    parts = [
+        _interval(a[at : at + rows], b[at : at + rows], seeds, tail)
+        for at in range(0, len(a), rows)
+    ]
+    low, high = (np.concatenate([np.zeros(0), *(part[side] for part in parts)]) for side in (0, 1))
+    return low, high
 
 
 def _interval(a: Numbers, b: Numbers, seeds: tuple[int, int], tail: float) -> tuple[Floats, Floats]:
@@ -212,11 +227,16 @@ def welch(a: Numbers, b: Numbers, effective: Effective | None = None) -> Floats:
     effective
         How many independent steps those of each row are worth; without, as many as there are.
     """
+    variance, freedom = _difference_error(a, b, effective)
+    return p_values(b.mean(axis=1) - a.mean(axis=1), variance, freedom)
+
+
+def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
+    """Return the p values of differences by Student's t; what never varies differs or does not."""
     # The t distribution alone: all of scipy.stats takes twice as long to load.
     from scipy import special  # noqa: PLC0415
 
-    variance, freedom = _difference_error(a, b, effective)
-    apart = np.abs(a.mean(axis=1) - b.mean(axis=1))
+    apart = np.abs(difference)
     reach = np.where(apart > 0, np.inf, 0.0)
     np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)
     found: Floats = 2 * special.stdtr(freedom, -reach)

@@ -81,16 +81,25 @@ def show(
                 "p_value": found.p_value,
             }
         ).fill_nan(None)
-        is_known = pl.col("p_value") <= 1 - LEVEL + 1e-12
         verdict = (
-            pl.when(pl.lit(pl.Series(found.is_unknown))).then(pl.lit(UNKNOWN))
-            .when(is_known & (pl.col("low_ns") > 0)).then(pl.lit(SLOWER))
-            .when(is_known & (pl.col("high_ns") < 0)).then(pl.lit(FASTER))
-            .otherwise(pl.lit(NOT_SHOWN))
-        )  # fmt: skip
+            pl.when(pl.lit(pl.Series(found.is_unknown)))
+            .then(pl.lit(UNKNOWN))
+            .otherwise(verdict_of())
+        )
     return table.with_columns(
         verdict=pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
     )
+
+
+def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
+    """Return what an interval and a p value show, where a verdict is given."""
+    is_known = pl.col("p_value") <= 1 - LEVEL + 1e-12
+    verdict = (
+        pl.when(is_known & (pl.col("low_ns") > 0)).then(pl.lit(SLOWER))
+        .when(is_known & (pl.col("high_ns") < 0)).then(pl.lit(FASTER))
+        .otherwise(pl.lit(NOT_SHOWN))
+    )  # fmt: skip
+    return pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
 
 
 # -- what the change of the step time is made of -----------------------------------------------

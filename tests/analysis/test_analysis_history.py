@@ -1,0 +1,102 @@
+"""Histories: their order, their levels, and what changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.comparison import change_points, history, typical_step
+from tracekit.errors import UsageError
+
+BEGIN = datetime(2026, 10, 1, tzinfo=UTC)
+NOISE = (0, 3, -2, 1, -3, 2, 4, -1, 0, -4)
+
+
+def _recordings(values: list[str], steps: list[float | None]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "value": values,
+            "run": [f"run{number}" for number in range(len(values))],
+            "created": [BEGIN + timedelta(hours=number) for number in range(len(values))],
+            "step_ns": steps,
+        },
+        schema_overrides={"step_ns": pl.Float64},
+    )
+
+
+def test_a_program_that_gets_slower_once() -> None:
+    """Ten nights around 1000, ten around 1050: medians 1000 and 1050, 5 % more."""
+    steps: list[float | None] = [1000 + NOISE[n % 10] + 50 * (n >= 10) for n in range(20)]
+    found = history(_recordings([str(n) for n in range(20)], steps), label="night")
+    assert found.rows["level"].to_list() == [1] * 10 + [2] * 10
+    changed = found.rows.drop_nulls("change_percent").row(0, named=True)
+    assert (changed["value"], changed["change_percent"]) == ("10", pytest.approx(5))
+    assert changed["p_value"] == 1 / 2000
+    assert found.rows["level_ns"].unique(maintain_order=True).to_list() == [1000, 1050]
+    assert found.meta["headline"] == "20 points: +5.0 % from night 10 on"
+    assert found.rows["p_value"].null_count() == 19
+
+
+def test_one_night_off_is_no_change() -> None:
+    steps: list[float | None] = [1000.0 + NOISE[n % 10] for n in range(20)]
+    steps[7] = 5000
+    found = history(_recordings([str(n) for n in range(20)], steps), label="night")
+    assert found.meta["changes"] == 0
+    assert found.meta["headline"] == "20 points: no change found"
+
+
+def test_the_order_of_points() -> None:
+    def order(values: list[str]) -> list[str]:
+        points = _recordings(values, [1.0] * len(values))
+        return history(points, label="x").rows["value"].to_list()
+
+    assert order(["10", "9", "1e1.5"]) == ["10", "9", "1e1.5"]
+    assert order(["10", "9", "8.5"]) == ["8.5", "9", "10"]
+    assert order(["2026-10-02", "2025-12-31"]) == ["2025-12-31", "2026-10-02"]
+    assert order(["fed", "abc"]) == ["fed", "abc"]
+
+
+def test_runs_with_one_value_are_a_point_and_those_without_steps_none() -> None:
+    found = history(_recordings(["a", "a", "b", "c"], [10, 14, 11, None]), label="commit")
+    columns = ("value", "run", "runs", "step_ns", "low_ns", "high_ns")
+    assert found.rows.select(columns).rows() == [
+        ("a", None, 2, 12, 10, 14), ("b", "run2", 1, 11, None, None)
+    ]  # fmt: skip
+    assert found.meta["untimed"] == ["run3"]
+    with pytest.raises(UsageError, match="no run with the label 'commit' has steps"):
+        history(_recordings(["a"], [None]), label="commit")
+
+
+def test_two_changes() -> None:
+    values = np.array([*NOISE, *(n + 50 for n in NOISE), *(n - 30 for n in NOISE)], np.float64)
+    assert [change.place for change in change_points(values)] == [10, 20]
+    assert change_points(np.full(40, 7.0)) == []
+    assert change_points(np.arange(5.0)) == []
+
+
+@given(st.lists(st.integers(0, 1000), min_size=6, max_size=40), st.integers(1, 50))
+@settings(max_examples=examples(10))
+def test_changes_do_not_hang_on_the_unit(values: list[int], factor: int) -> None:
+    plain = np.array(values, np.float64)
+    assert change_points(plain) == change_points(factor * plain + 3)
+
+
+def test_steps_of_a_recording() -> None:
+    b = TraceBuilder()
+    for number, length in enumerate((300, 100, 100)):
+        b.iteration(number, 1000 * number, 1000 * number + 900)
+        b.op("fw", at=1000 * number, start=1000 * number, end=1000 * number + length, stage="FP")
+    # Two steps last until the next one begins, the last one as long as its op.
+    assert typical_step(b.trace()) == pytest.approx(2100 / 3)
+    assert typical_step(b.trace(), metric="median") == 1000
+    assert typical_step(b.trace(), skip=2) == 100
+    without = TraceBuilder()
+    without.op("fw", at=0, start=0, end=5, stage="FP")
+    assert typical_step(without.trace()) is None

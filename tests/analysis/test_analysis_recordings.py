@@ -1,0 +1,175 @@
+"""Comparisons of several recordings a side: by hand, against a second way, and what is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import Comparison, Metric, check_limit
+from tracekit.analysis.comparison import Recorded, compare_recordings
+from tracekit.analysis.comparison._between import between, enough_recordings, reach_of
+from tracekit.errors import UsageError
+from tracekit.model import Trace
+
+
+def _trace(step: int, *, steps: int = 6, first: int | None = None, extra: bool = False) -> Trace:
+    """Steps of one length, which one forward op fills; the first one may take another time."""
+    b = TraceBuilder()
+    at = 0
+    for number in range(steps):
+        length = first if number == 0 and first is not None else step
+        b.iteration(number, at, at + length)
+        end = at + length - (40 if extra else 0)
+        b.op("fw", at=at, start=at, end=end, stage="FP")
+        if extra:
+            b.op("sgd", at=at + 1, start=end, end=at + length, stage="WU")
+        at += length
+    return b.trace()
+
+
+def _side(name: str, *steps: int, extra: bool = False) -> list[Recorded]:
+    return [
+        Recorded(_trace(step, extra=extra), f"{name}{number}")
+        for number, step in enumerate(steps, 1)
+    ]
+
+
+def _found(a: list[int], b: list[int], metric: Metric = "mean") -> Comparison:
+    return compare_recordings(_side("a", *a), _side("b", *b), metric=metric)
+
+
+def test_three_against_three_by_hand() -> None:
+    """Means 1020 and 1090, variances 400: 70 ± 2.776 sqrt(400 / 3 + 400 / 3), with 4 degrees."""
+    found = _found([1000, 1020, 1040], [1070, 1090, 1110])
+    step = found.meta["step"]
+    assert (step["a_ns"], step["b_ns"], step["delta_ns"]) == (1020, 1090, 70)
+    assert (step["a_sd_ns"], step["b_sd_ns"]) == pytest.approx((20, 20))
+    assert step["low_ns"] == pytest.approx(70 - 45.339, abs=1e-3)
+    assert step["high_ns"] == pytest.approx(70 + 45.339, abs=1e-3)
+    assert step["p_value"] == pytest.approx(0.0128, abs=5e-5)
+    assert step["verdict"] == "slower"
+    assert found.table.row(0, named=True)["verdict"] == "slower"
+    assert found.table.select("stage", "a_ns", "b_ns").rows() == [
+        ("FP", 1020, 1090), ("idle", 0, 0), ("between", 0, 0)
+    ]  # fmt: skip
+    assert found.meta["headline"].startswith(
+        "step: 1.02 us in A (3 recordings), 1.09 us in B (3 recordings): slower by 70 ns "
+        "(+6.9 %); shown, 95 % interval +25 ns to +115 ns"
+    )
+    assert found.meta["notes"] == [
+        "recordings scatter by 2 % in A, 2 % in B; with 3 and 3 changes of 4.4 % or more are shown",
+        f"about {enough_recordings((100 / 51, 100 / 51), 1)} recordings a side would show 1 %",
+    ]
+
+
+def test_one_recording_has_the_scatter_of_the_other_side() -> None:
+    """70 ± 4.303 sqrt(400 (1 / 3 + 1)), with 2 degrees of freedom: not shown."""
+    found = _found([1000, 1020, 1040], [1090])
+    step = found.meta["step"]
+    assert (step["low_ns"], step["high_ns"]) == pytest.approx((70 - 99.366, 70 + 99.366), abs=1e-3)
+    assert step["verdict"] == "no difference shown"
+    assert step["b_sd_ns"] is None
+    assert "B is one recording" in found.meta["notes"][0]
+    assert "recordings a side would show 6.9 %" in found.meta["notes"][-1]
+    back = _found([1090], [1000, 1020, 1040]).meta["step"]
+    assert (back["low_ns"], back["high_ns"]) == pytest.approx((-step["high_ns"], -step["low_ns"]))
+
+
+def test_many_recordings_are_drawn() -> None:
+    """Of 9 a side the interval is about Student's, 2.12 x 20 sqrt(2 / 9), and no mirror of it."""
+    a = [980, 1020, 1000, 1010, 990, 1030, 970, 1000, 1000]
+    found = _found(a, [step + 30 for step in a]).meta["step"]
+    width = 2.12 * np.std(a, ddof=1) * np.sqrt(2 / 9)
+    assert found["high_ns"] - found["low_ns"] == pytest.approx(2 * width, rel=0.1)
+    assert found["verdict"] == "slower"
+    same = _found(a, a).meta["step"]
+    assert (same["low_ns"], same["high_ns"], same["p_value"]) == (0, 0, 1)
+
+
+def test_the_typical_step_is_the_mean_of_medians() -> None:
+    """Each first step of B takes ten times as long; the others are 1 % quicker."""
+    a = [Recorded(_trace(step), f"a{step}") for step in (1000, 1001, 1002)]
+    b = [Recorded(_trace(step, first=10_000), f"b{step}") for step in (990, 991, 992)]
+    found = compare_recordings(a, b, metric="median", least=0.5)
+    step = found.meta["step"]
+    assert step["delta_ns"] > 0 > step["shift_ns"] == -10
+    assert found.meta["judged"]["sentence"] == "by median: faster (least 0.5 %)"
+    assert "the first steps of 3 of 6 recordings are far longer" in found.meta["notes"][0]
+    assert found.meta["notes"][0].endswith("--skip 1")
+
+
+def test_a_limit_is_held_against_recordings() -> None:
+    """Over 1.05 x 1020 are 19; one-sided 2.13 (4 degrees) x 16.7: not known of 3 a side."""
+    found = _found([1000, 1020, 1040], [1070, 1090, 1110])
+    unknown = check_limit(found, 5)
+    assert unknown.outcome == "unknown"
+    assert "more recordings a side would tell" in unknown.sentence
+    assert check_limit(found, 15).outcome == "within"
+    assert check_limit(found, 2).outcome == "above"
+    assert check_limit(_found([1000, 1020, 1040], [1090]), 50).outcome == "within"
+
+
+def test_groups_of_one_side_alone() -> None:
+    found = compare_recordings(
+        _side("a", 1000, 1010), _side("b", 1000, 1010, extra=True), "kernel"
+    ).table
+    row = found.filter(name="sgd").row(0, named=True)
+    assert (row["a_ns"], row["b_ns"], row["only_in"], row["verdict"]) == (0, 40, "B", "slower")
+    assert (row["a_count"], row["b_count"]) == (0, 1)
+
+
+def test_parts_of_the_step_add_up() -> None:
+    found = compare_recordings(_side("a", 900, 1000), _side("b", 950, 1111, extra=True), "step")
+    for column in ("a_ns", "b_ns", "delta_ns"):
+        assert found.table[column].sum() == pytest.approx(found.meta["step"][column])
+    assert found.table["share"].sum() == pytest.approx(1)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UsageError, match="do not show how recordings scatter"):
+        compare_recordings(_side("a", 1000), _side("b", 1000))
+    with pytest.raises(UsageError, match="'a1' is there twice"):
+        compare_recordings(_side("a", 1000), _side("a", 1000, 1001))
+    with pytest.raises(UsageError, match="peaks of memory are compared of two runs"):
+        compare_recordings(_side("a", 1000), _side("b", 1000, 1001), "memory")
+
+
+def test_recordings_of_other_batches_are_not_comparable() -> None:
+    a = [Recorded(_trace(1000 + n), f"a{n}", {"batch": "16"}) for n in range(2)]
+    b = [Recorded(_trace(1100 + n), f"b{n}", {"batch": "32"}) for n in range(2)]
+    found = compare_recordings(a, b)
+    assert found.meta["not_comparable"] == ["batch 16 in a0, batch 32 in b0",
+                                            "batch 16 in a0, batch 32 in b1"]  # fmt: skip
+    assert set(found.table["verdict"]) == {None}
+    assert compare_recordings(a, b, anyway=True).meta["step"]["verdict"] == "slower"
+
+
+_MEANS = st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True)
+
+
+@given(_MEANS, _MEANS)
+@settings(max_examples=examples(30))
+def test_p_values_and_intervals_are_those_of_scipy(a: list[int], b: list[int]) -> None:
+    from scipy import stats
+
+    expected = stats.ttest_ind(b, a, equal_var=False)
+    found = between(np.array([a], np.float64), np.array([b], np.float64))
+    assert found.p_value[0] == pytest.approx(expected.pvalue, rel=1e-6)
+    ends = expected.confidence_interval(0.95)
+    assert (found.low[0], found.high[0]) == pytest.approx(tuple(ends), rel=1e-6, abs=1e-6)
+
+
+@given(st.floats(0.1, 5), st.floats(0.1, 5), st.floats(0.5, 10))
+@settings(max_examples=examples(30))
+def test_the_number_of_recordings_is_the_least(a: float, b: float, change: float) -> None:
+    found = enough_recordings((a, b), change)
+    naive = next((n for n in range(2, 1100) if reach_of((a, b), (n, n), 0.95) < change), None)
+    assert found == naive
+
+
+def test_no_number_of_recordings_shows_next_to_nothing() -> None:
+    assert enough_recordings((5, 5), 0.001) is None

@@ -1,0 +1,121 @@
+"""Whether recordings of two programs differ in their means by more than those of one program do.
+
+Steps of one recording know nothing of how recordings differ as a whole: clocks, neighbours, where
+memory came to lie. Only several recordings of a side do, each of which counts as one number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.comparison._dependence import Floats
+from tracekit.analysis.comparison._statistics import (
+    LEVEL,
+    adjusted,
+    interval_of_means,
+    p_values,
+    welch_error,
+)
+
+MANY = 8
+"""Recordings a side from which on intervals are found by drawing recordings."""
+_MOST = 1_000
+"""More recordings than this are none that anyone makes."""
+METHOD = (
+    "each recording counts as one number, its mean (or median) step; interval: Student's t on "
+    f"these, degrees of freedom by Welch, 95 %; with {MANY} recordings a side or more bootstrap, "
+    "9,999 resamples of whole recordings, expanded percentiles; p_value: Welch's t test on them, "
+    "adjusted for the number of rows by Benjamini-Hochberg; a verdict where the interval excludes "
+    "0 and p_value is at most 0.05"
+)
+
+
+@dataclass(frozen=True)
+class Between:
+    """What is known of the difference of means of recordings, row by row."""
+
+    low: Floats
+    high: Floats
+    p_value: Floats
+
+
+def between(a: Floats, b: Floats, *, related: bool = True) -> Between:
+    """Compare the means of recordings, row by row.
+
+    Parameters
+    ----------
+    a, b
+        A row per group, a column per recording; two columns or more on either side or both.
+    related
+        Whether the rows are one table, for the number of which p values are adjusted.
+    """
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    variance, freedom = difference_error(a, b)
+    apart = b.mean(axis=1) - a.mean(axis=1)
+    reach = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
+    low, high = apart - reach, apart + reach
+    if min(a.shape[1], b.shape[1]) >= MANY:
+        low, high = interval_of_means(a, b)
+    p_value = p_values(apart, variance, freedom)
+    return Between(low, high, adjusted(p_value) if related and len(p_value) else p_value)
+
+
+def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return the variance of the difference of means of recordings, and its degrees of freedom.
+
+    The scatter of one recording is not known, and is taken for that of the other side's.
+    """
+    numbers = (a.shape[1], b.shape[1])
+    if min(numbers) > 1:
+        of_a, of_b = (each.var(axis=1, ddof=1) / each.shape[1] for each in (a, b))
+        freedoms = [np.full(len(a), number - 1.0) for number in numbers]
+        return welch_error((of_a, of_b), (freedoms[0], freedoms[1]))
+    several = a if numbers[0] > 1 else b
+    variance: Floats = several.var(axis=1, ddof=1) * (1 / numbers[0] + 1 / numbers[1])
+    return variance, np.full(len(a), several.shape[1] - 1.0)
+
+
+def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: float) -> float:
+    """Return how far from a difference of means its two-sided interval reaches.
+
+    Parameters
+    ----------
+    spreads
+        Standard deviations of the recordings of either side.
+    numbers
+        How many recordings either side has. Of one alone the scatter is taken for known as well as
+        that of the other side is.
+    level
+        How often the interval is to hold the truth.
+    """
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    most = max(numbers)
+    variances = [np.array([s**2 / n]) for s, n in zip(spreads, numbers, strict=True)]
+    freedoms = [np.array([n - 1.0 if n > 1 else most - 1.0]) for n in numbers]
+    variance, freedom = welch_error((variances[0], variances[1]), (freedoms[0], freedoms[1]))
+    if min(numbers) == 1:
+        freedom = np.array([most - 1.0])
+    return float(special.stdtrit(freedom[0], (1 + level) / 2) * np.sqrt(variance[0]))
+
+
+def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
+    """Return how many recordings a side show a change, if they scatter as those that were seen.
+
+    Returns
+    -------
+    None, where no number that anyone records does.
+    """
+    low, high = 1, 2
+    while reach_of(spreads, (high, high), LEVEL) >= change:
+        low, high = high, 2 * high
+        if high > _MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_enough = reach_of(spreads, (middle, middle), LEVEL) < change
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high

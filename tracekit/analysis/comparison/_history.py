@@ -1,0 +1,223 @@
+"""How the step of a program went from recording to recording, and where it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.comparison._dependence import Floats
+from tracekit.analysis.comparison._per_iteration import per_iteration, steps_of
+from tracekit.errors import UsageError
+from tracekit.model import Answer
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison._headline import Metric
+    from tracekit.model import Trace
+
+_LEAST = 3
+"""So many points of a level have to be there: fewer are outliers."""
+_SURE = 0.01
+_ORDERS = 1_999
+METHOD = (
+    f"levels: binary segmentation by ranks (Pettitt 1979), {_LEAST} points of a level or more; "
+    f"p_value by {_ORDERS:,} random orders, a change where it is at most {_SURE}"
+)
+
+HISTORY = pl.Schema(
+    {
+        "value": pl.String,
+        "run": pl.String,
+        "runs": pl.Int64,
+        "step_ns": pl.Float64,
+        "low_ns": pl.Float64,
+        "high_ns": pl.Float64,
+        "level": pl.Int64,
+        "level_ns": pl.Float64,
+        "change_percent": pl.Float64,
+        "p_value": pl.Float64,
+    }
+)
+"""Columns of a history; `history` says what they mean."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A place where a series changes its level: of its first point after that, and how surely."""
+
+    place: int
+    p_value: float
+
+
+def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") -> Answer:
+    """List the step of recordings in the order of a label, and where it changed.
+
+    Recordings with one value of the label are a point: the mean of their steps. Points are in the
+    order of their values where all of these are numbers or dates (as 2026-11-30), else in the order
+    in which they were first ingested.
+
+    Parameters
+    ----------
+    recordings
+        ``value`` (of the label, text), ``run`` (name), ``created`` (time) and ``step_ns`` (null
+        where no step is known), a row per recording.
+    label
+        The label.
+    metric
+        What ``step_ns`` is of the steps.
+
+    Returns
+    -------
+    ==================  ==========================================================================
+    ``value``           of the label
+    ``run, runs``       name of the recording (null of several), and their number
+    ``step_ns``         mean of their steps
+    ``low_ns``          least of them, and ``high_ns``, the greatest; null of one
+    ``level``           number of the level, from 1 on
+    ``level_ns``        median of its points
+    ``change_percent``  where a level begins: how much longer than the one before; else null
+    ``p_value``         of that change (`change_points`)
+    ==================  ==========================================================================
+
+    ``meta`` holds ``label``, ``metric``, ``points``, ``changes`` (their number), ``untimed`` (names
+    of recordings without steps), ``headline`` and ``method``.
+
+    Raises
+    ------
+    UsageError
+        If no recording has steps.
+    """
+    timed = recordings.drop_nulls("step_ns")
+    if timed.is_empty():
+        raise UsageError(f"no run with the label {label!r} has steps", "choose others with --where")
+    points = _points(timed)
+    changes = change_points(points["step_ns"].to_numpy())
+    rows = _with_levels(points, changes).select(HISTORY.names()).cast(HISTORY)
+    return Answer(
+        rows=rows,
+        meta={
+            "headline": _headline(rows, label),
+            "label": label,
+            "metric": metric,
+            "points": rows.height,
+            "changes": len(changes),
+            "untimed": recordings.filter(pl.col("step_ns").is_null())["run"].to_list(),
+            "method": METHOD,
+        },
+        title=f"history by {label}",
+        people=_for_people(rows),
+        command="history",
+        figures={"figure": "history"},
+    )
+
+
+def typical_step(trace: Trace, *, skip: int = 0, metric: Metric = "mean") -> float | None:
+    """Return the mean (or median) step of a recording, ns on a device; None where it has none."""
+    if trace["iterations"].head(1).collect().is_empty():
+        return None
+    found = per_iteration(trace, ("stage",), skip=skip)
+    if not found.iterations:
+        return None
+    steps = steps_of(found)
+    value = steps.mean() if metric == "mean" else np.median(steps)
+    return float(value) / max(1, found.devices)
+
+
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    empty = [name for name in ("run", "low_ns", "high_ns") if rows[name].null_count() == len(rows)]
+    return rows.drop(empty)
+
+
+def _points(timed: pl.DataFrame) -> pl.DataFrame:
+    """Return a row per value of the label, in order."""
+    several = pl.len() > 1
+    points = timed.group_by("value").agg(
+        run=pl.when(~several).then(pl.col("run").first()),
+        runs=pl.len().cast(pl.Int64),
+        low_ns=pl.when(several).then(pl.col("step_ns").min()),
+        high_ns=pl.when(several).then(pl.col("step_ns").max()),
+        step_ns=pl.col("step_ns").mean(),
+        created=pl.col("created").min(),
+    )
+    number = pl.col("value").cast(pl.Float64, strict=False)
+    date = pl.col("value").str.to_datetime(strict=False, format="%Y-%m-%d").cast(pl.Int64)
+    for order in (number, date):
+        if not points.select(order.is_null().any()).item():
+            return points.sort(order, "created")
+    return points.sort("created", "value")
+
+
+def change_points(values: Floats) -> list[Change]:
+    """Return where a series changes its level.
+
+    It is cut in two where the ranks of the points before and after a place differ most, beside what
+    they would by chance: if of 1,999 random orders of the points at most one in a hundred has a
+    place at which they differ as much. Either part is looked at likewise (binary segmentation).
+    Ranks are not moved by how far off single points are.
+
+    Parameters
+    ----------
+    values
+        The points, in order.
+    """
+    found: list[Change] = []
+    parts = [(0, len(values))]
+    while parts:
+        begin, end = parts.pop()
+        cut = _cut(values[begin:end])
+        if cut is not None and cut.p_value <= _SURE:
+            found.append(Change(begin + cut.place, cut.p_value))
+            parts += [(begin, begin + cut.place), (begin + cut.place, end)]
+    return sorted(found, key=lambda change: change.place)
+
+
+def _cut(values: Floats) -> Change | None:
+    """Return where a series is cut best, and how often chance does it as well."""
+    number = len(values)
+    if number < 2 * _LEAST or values.min() == values.max():
+        return None
+    ordered = np.sort(values)
+    ranks = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    centred = ranks - ranks.mean()
+    at, own = _farthest(centred[np.newaxis, :])
+    random = np.random.default_rng(number)
+    orders = random.permuted(np.tile(centred, (_ORDERS, 1)), axis=1)
+    as_far = int((_farthest(orders)[1] >= own[0] * (1 - 1e-12)).sum())
+    return Change(int(at[0]), (1 + as_far) / (1 + _ORDERS))
+
+
+def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
+    """Return where sums of ranks are farthest from what they are on average, and how far."""
+    number = centred.shape[1]
+    places = np.arange(_LEAST, number - _LEAST + 1)
+    sums = centred.cumsum(axis=1)[:, places - 1]
+    far = np.abs(sums) / np.sqrt(places * (number - places) / number)
+    return places[far.argmax(axis=1)], far.max(axis=1)
+
+
+def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFrame:
+    """Add the level of each point, and by how much it differs from the one before."""
+    begins = {change.place: change.p_value for change in changes}
+    place = pl.int_range(pl.len())
+    levelled = points.with_columns(
+        level=1 + place.is_in(list(begins)).cum_sum().cast(pl.Int64),
+        p_value=place.replace_strict(begins, default=None, return_dtype=pl.Float64),
+    ).with_columns(level_ns=pl.col("step_ns").median().over("level"))
+    change = 100 * (pl.col("level_ns") / pl.col("level_ns").shift(1) - 1)
+    return levelled.with_columns(
+        change_percent=pl.when(pl.col("p_value").is_not_null()).then(change)
+    )
+
+
+def _headline(rows: pl.DataFrame, label: str) -> str:
+    changes = rows.drop_nulls("change_percent")
+    if changes.is_empty():
+        return f"{rows.height} points: no change found"
+    told = [
+        f"{change:+.1f} % from {label} {value} on"
+        for value, change in changes.select("value", "change_percent").iter_rows()
+    ]
+    return f"{rows.height} points: {'; '.join(told)}"

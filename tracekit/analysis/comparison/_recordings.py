@@ -1,0 +1,435 @@
+"""How two programs differ, each of which was recorded several times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis._range_paths import shown, sorting
+from tracekit.analysis._verdicts import verdict_meta
+from tracekit.analysis._work import HOST, has_ops
+from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
+from tracekit.analysis.comparison._comparability import comparability
+from tracekit.analysis.comparison._compare import (
+    Comparison,
+    all_rows,
+    check_least,
+    measure_runs,
+    numbers_of,
+    times_per,
+    verdict_notes,
+)
+from tracekit.analysis.comparison._dependence import Flags, Floats
+from tracekit.analysis.comparison._headline import Metric, headline, judged
+from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._outliers import early_outliers
+from tracekit.analysis.comparison._per_iteration import (
+    PARTS,
+    Measured,
+    parse_compare_keys,
+    steps_of,
+)
+from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
+from tracekit.errors import UsageError
+from tracekit.model import Trace, with_one_tree
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+
+_SEVERAL = 2
+_LEVEL = 0.95
+_ONE_PERCENT = 1.0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recording of a program.
+
+    Parameters
+    ----------
+    trace, name, labels
+        The run, what messages call it, and its labels.
+    traffic
+        What it moved, for a comparison by link.
+    """
+
+    trace: Trace
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The numbers of one side: a row per group, a column per recording."""
+
+    means: Floats
+    counts: Floats
+    sizes: Floats | None
+    is_there: Flags
+
+
+def compare_recordings(
+    a: Sequence[Recorded],
+    b: Sequence[Recorded],
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    names: tuple[str, str] = ("A", "B"),
+    match_names: bool = False,
+    anyway: bool = False,
+    metric: Metric = "mean",
+    least: float | None = None,
+) -> Comparison:
+    """Compare two programs by several recordings of either.
+
+    Of each recording the mean step counts, and of each group its mean over steps and devices, as
+    for `compare`; verdicts are of Welch's t test on these numbers, and hold for further recordings
+    of the same programs. Where a side has one recording alone, its scatter is taken for that of the
+    other side. With 8 on either side or more, intervals are found by drawing recordings.
+
+    Parameters
+    ----------
+    a, b
+        The recordings of either side, three or more in all.
+    names
+        What either side is called.
+    by, skip, match_names, anyway, metric, least
+        As for `compare`; a recording's typical step is its median. Not by ``memory``.
+
+    Returns
+    -------
+    The rows of `compare` without sums and what lies outside of steps, and with ``a_sd_ns, b_sd_ns``
+    (standard deviation of the means of recordings; null of one) and ``a_runs, b_runs``, the
+    numbers of recordings. Groups that are in no step are not listed. `meta` is likewise, with the
+    names of the ``recordings`` of either side.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than three recordings, one is there twice, or an option is wrong.
+    MissingDataError
+        As for `compare`.
+    """
+    keys = parse_compare_keys(by)
+    _check(a, b, keys)
+    check_least(least)
+    every = [*a, *b]
+    reasons = _reasons(every, keys)
+    traces = _aligned([each.trace for each in every], keys, match_names=match_names)
+    called = [each.name for each in every]
+    measured, empty = measure_runs(traces, keys, skip, called, [each.traffic for each in every])
+    reasons += empty
+    has_verdict = anyway or not reasons
+    sides = (measured[: len(a)], measured[len(a) :])
+    parts, step = _step(sides, has_verdict=has_verdict)
+    table = parts if keys == ("step",) else _table(traces[0], sides, has_verdict=has_verdict)
+    if keys == ("stage",):
+        table = _with_idle(table, parts)
+    meta = {
+        "headline": headline(parts, step, reasons, metric=metric, least=least),
+        "names": list(names),
+        "by": list(keys),
+        "skip": skip,
+        **_numbers(sides),
+        "per": times_per(keys, is_host=not has_ops(a[0].trace)),
+        "step": step,
+        "judged": judged(step, metric, least),
+        "not_comparable": reasons,
+        "notes": [
+            *verdict_notes([each.trace for each in every], called),
+            *_left_out(every, measured),
+            *_warm_up(every, measured, skip),
+            *scatter_notes(step, least),
+        ],
+        "method": METHOD,
+        "verdicts": {each.name: verdict_meta(each.trace) for each in every},
+        "recordings": {
+            side: [each.name for each in own] for side, own in zip("ab", (a, b), strict=True)
+        },
+        **({} if has_ops(a[0].trace) else {"basis": HOST}),
+    }
+    return Comparison(
+        rows=table,
+        meta=meta,
+        title=f"by {', '.join(keys)}",
+        tables={"contributions": parts},
+        people=table.drop("a_runs", "b_runs", "a_sd_ns", "b_sd_ns"),
+        empty="nothing ran in either",
+        command="compare",
+        figures={"figure": "step parts", "changes": "changes"},
+    )
+
+
+def _check(a: Sequence[Recorded], b: Sequence[Recorded], keys: tuple[str, ...]) -> None:
+    if not (a and b) or len(a) + len(b) <= _SEVERAL:
+        raise UsageError(
+            f"{len(a)} and {len(b)} recordings do not show how recordings scatter",
+            "give two of one side or more, and one of the other",
+        )
+    names = [each.name for each in (*a, *b)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"{twice!r} is there twice, and does not scatter around itself",
+            "give each recording once",
+        )
+    if keys == ("memory",):
+        raise UsageError("peaks of memory are compared of two runs", "give one on either side")
+
+
+def _reasons(every: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
+    """Return why recordings are not all comparable with the first one."""
+    first = every[0]
+    found = [
+        reason
+        for other in every[1:]
+        for reason in comparability(
+            first.trace,
+            other.trace,
+            (first.labels, other.labels),
+            names=(first.name, other.name),
+            by=keys,
+        )
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _aligned(
+    traces: Sequence[Trace], keys: tuple[str, ...], *, match_names: bool
+) -> Sequence[Trace]:
+    """Return runs whose kernels and ranges are called alike."""
+    if match_names:
+        traces = [with_normalised_names(each) for each in traces]
+    elif "kernel" in keys:
+        traces = with_names_alike(traces)
+    return with_one_tree(list(traces)) if "range" in keys else traces
+
+
+def _numbers(sides: tuple[Sequence[Measured], Sequence[Measured]]) -> dict[str, int]:
+    """Return the numbers of steps of either side, and of devices."""
+    found = {
+        f"{side}_iterations": sum(len(run.iterations) for run in runs)
+        for side, runs in zip("ab", sides, strict=True)
+    }
+    return found | {
+        f"{side}_devices": max(run.devices for run in runs)
+        for side, runs in zip("ab", sides, strict=True)
+    }
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def _table(
+    trace: Trace, sides: tuple[Sequence[Measured], Sequence[Measured]], *, has_verdict: bool
+) -> pl.DataFrame:
+    runs = [*sides[0], *sides[1]]
+    columns = list(runs[0].columns)
+    rows = all_rows(trace, [_inside(run) for run in runs], columns)
+    of_a, of_b = (_side(side, rows, columns) for side in sides)
+    found = differing(of_a.means, of_b.means, has_verdict=has_verdict)
+    sized = {
+        f"{side}_bytes": own.sizes.mean(axis=1)
+        for side, own in zip("ab", (of_a, of_b), strict=True)
+        if own.sizes is not None
+    }
+    numbers = pl.DataFrame(
+        {"a_count": of_a.counts.mean(axis=1), "b_count": of_b.counts.mean(axis=1), **sized}
+    ).fill_nan(None)
+    alone = pl.DataFrame({"in_a": of_a.is_there.any(axis=1), "in_b": of_b.is_there.any(axis=1)})
+    table = pl.concat([rows.sort("row").drop("row"), numbers, found, alone], how="horizontal")
+    only_in = pl.when(~pl.col("in_b")).then(pl.lit("A")).when(~pl.col("in_a")).then(pl.lit("B"))
+    order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
+    return shown(table.with_columns(only_in=only_in).sort(order, nulls_last=True)).select(
+        *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
+        "only_in", "a_sd_ns", "b_sd_ns", "a_runs", "b_runs",
+    )  # fmt: skip
+
+
+def _inside(run: Measured) -> pl.DataFrame:
+    """Return what a recording's steps hold."""
+    return run.values.drop_nulls("iteration") if run.iterations else run.values
+
+
+def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _Side:
+    lengths, counts, sizes, there = [], [], [], []
+    for run in runs:
+        joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
+        own = joined.sort("row").with_columns(pl.col("a_devices").fill_null(max(1, run.devices)))
+        steps = max(1, len(run.iterations))
+        length = matrix(run, _inside(run), rows, columns).sum(axis=1)
+        lengths.append(length / (steps * own["a_devices"].to_numpy()))
+        counts.append(own["a_count"].fill_null(0.0).to_numpy())
+        there.append(own["in_a"].is_not_null().to_numpy())
+        if "a_bytes" in own.columns:
+            is_absent = pl.col("in_a").is_null()
+            size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")
+            sizes.append(own.select(size)["size"].fill_null(float("nan")).to_numpy())
+    return _Side(
+        np.stack(lengths, axis=1),
+        np.stack(counts, axis=1),
+        np.stack(sizes, axis=1) if sizes else None,
+        np.stack(there, axis=1),
+    )
+
+
+def differing(
+    a: Floats, b: Floats, *, has_verdict: bool = True, related: bool = True
+) -> pl.DataFrame:
+    """Return means of recordings side by side, and what they show.
+
+    Parameters
+    ----------
+    a, b
+        A row per group, a column per recording.
+    has_verdict
+        Whether verdicts are given.
+    related
+        Whether p values are adjusted for the number of rows.
+    """
+    found = between(a, b, related=related)
+    spreads = {
+        f"{side}_sd_ns": each.std(axis=1, ddof=1) if each.shape[1] > 1 else [None] * len(each)
+        for side, each in zip("ab", (a, b), strict=True)
+    }
+    table = pl.DataFrame(
+        {
+            "a_ns": a.mean(axis=1),
+            "b_ns": b.mean(axis=1),
+            "low_ns": found.low,
+            "high_ns": found.high,
+            "p_value": found.p_value,
+            **spreads,
+        },
+        schema_overrides=dict.fromkeys(spreads, pl.Float64),
+    )
+    return table.with_columns(
+        delta_ns=pl.col("b_ns") - pl.col("a_ns"),
+        ratio=pl.when(pl.col("a_ns") != 0).then(pl.col("b_ns") / pl.col("a_ns")),
+        verdict=verdict_of(has_verdict=has_verdict),
+        a_runs=pl.lit(a.shape[1], pl.Int64),
+        b_runs=pl.lit(b.shape[1], pl.Int64),
+    )
+
+
+def _with_idle(table: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
+    """Add what of steps is in no stage to a table of stages: then its rows add up to the step."""
+    of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
+    rows = parts.filter(pl.col("part").is_in(["idle", "between"])).select(
+        *(name for name in parts.columns if name in table.columns),
+        stage="part",
+        ratio=pl.when(of_a != 0).then(of_b / of_a),
+    )
+    return pl.concat([table.with_columns(pl.col("stage").cast(pl.String)), rows], how="diagonal")
+
+
+# -- the step ----------------------------------------------------------------------------------
+
+
+def _step(
+    sides: tuple[Sequence[Measured], Sequence[Measured]], *, has_verdict: bool
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return what the change of the step is made of, and the change."""
+    of_a, of_b = (np.stack([_parts(run) for run in side], axis=1) for side in sides)
+    first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
+    step = differing(
+        of_a.sum(axis=0, keepdims=True), of_b.sum(axis=0, keepdims=True), has_verdict=has_verdict
+    ).row(0, named=True)
+    change = step["delta_ns"]
+    share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
+    found = differing(of_a, of_b, has_verdict=has_verdict)
+    parts = found.with_columns(share.alias("share"), part=pl.Series(PARTS)).select(
+        *first, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs"
+    )
+    medians = [
+        np.array([[float(np.median(steps_of(run))) / max(1, run.devices) for run in side]])
+        for side in sides
+    ]
+    typical = differing(medians[0], medians[1], has_verdict=has_verdict).row(0, named=True)
+    return parts, {
+        **step,
+        "a_median_ns": typical["a_ns"],
+        "b_median_ns": typical["b_ns"],
+        "shift_ns": typical["delta_ns"],
+        **{f"shift_{name}": typical[name] for name in ("low_ns", "high_ns", "verdict")},
+        "reason": None,
+    }
+
+
+def _parts(run: Measured) -> Floats:
+    """Return what a recording's mean step is made of, on a device."""
+    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    lengths = matrix(run, run.parts, rows, ["part"])
+    means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))
+    return means
+
+
+# -- notes -------------------------------------------------------------------------------------
+
+
+def scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
+    """Say how recordings scatter, what change so many of them show, and how many show a less one.
+
+    Parameters
+    ----------
+    step
+        The change of the step, with the scatter and the numbers of recordings of either side.
+    least
+        The least change that matters, in percent.
+    """
+    if not step["a_ns"]:
+        return []
+    told, known = [], [step[f"{side}_sd_ns"] for side in "ab"]
+    spreads = tuple(known[1 - at] if known[at] is None else known[at] for at in (0, 1))
+    for at, side in enumerate("AB"):
+        if known[at] is None:
+            told.append(f"{side} is one recording, and its scatter is taken for that of the others")
+    percent = [100 * spread / step["a_ns"] for spread in spreads]
+    numbers = (step["a_runs"], step["b_runs"])
+    reach = reach_of((percent[0], percent[1]), numbers, _LEVEL)
+    scatter = ", ".join(
+        f"{percent[at]:.2g} % in {side}" for at, side in enumerate("AB") if known[at] is not None
+    )
+    told.append(
+        f"recordings scatter by {scatter}; with {numbers[0]} and {numbers[1]} changes of "
+        f"{reach:.2g} % or more are shown"
+    )
+    return [*told, *_recommended(step, (percent[0], percent[1]), reach, least)]
+
+
+def _recommended(
+    step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
+) -> list[str]:
+    """Say how many recordings a side show the least change that matters, or the one that is."""
+    seen = abs(100 * step["delta_ns"] / step["a_ns"])
+    is_shown = step["verdict"] in ("faster", "slower")
+    change = least or (seen if seen and not is_shown else _ONE_PERCENT)
+    if not any(percent) or reach < change:
+        return []
+    number = enough_recordings(percent, change)
+    if number is None:
+        return [f"no number of recordings would show {change:.2g} %, with such scatter"]
+    return [f"about {number} recordings a side would show {change:.2g} %"]
+
+
+def _left_out(every: Sequence[Recorded], measured: Sequence[Measured]) -> list[str]:
+    return [
+        f"{run.left_out} iterations of {each.name} are left out, which not all its processes have"
+        for each, run in zip(every, measured, strict=True)
+        if run.left_out
+    ]
+
+
+def _warm_up(every: Sequence[Recorded], measured: Sequence[Measured], skip: int) -> list[str]:
+    """Say in how many recordings the first steps are unlike the rest."""
+    early = [early_outliers(steps_of(run)) for run in measured]
+    some = sum(number > 0 for number in early)
+    if not some:
+        return []
+    far = f"the first steps of {some} of {len(every)} recordings are far longer than the rest"
+    return [f"{far}, probably warm-up; --skip {skip + max(early)}"]
