@@ -99,7 +99,9 @@ def study(
     from tracekit.model import Answer
 
     rows, verdicts = _studied(references, where, table, skip, batch_scope, store)
-    people = rows.drop("devices", cs.ends_with("_total_ns"))
+    people = rows.drop("devices", "step_se_ns", "step_effective", cs.ends_with("_total_ns"))
+    if not rows["step_low_ns"].count():
+        people = people.drop("step_low_ns", "step_high_ns")
     if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
         people = people.drop("window_ns")
     found = Answer(

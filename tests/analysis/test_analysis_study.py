@@ -81,6 +81,9 @@ def test_a_training_step() -> None:
     assert lengths == {
         "window_ns": 100 * US,
         "step_ns": 100 * US,
+        "step_low_ns": None,
+        "step_high_ns": None,
+        "step_se_ns": None,
         "step_p5_ns": 100 * US,
         "step_p50_ns": 100 * US,
         "step_p95_ns": 100 * US,
@@ -97,6 +100,26 @@ def test_a_training_step() -> None:
     }
     assert row["wu_ns"] - row["wu_exposed_ns"] == 10 * US
     assert list(row) == list(STUDY)
+
+
+def test_the_interval_of_a_mean_step() -> None:
+    """Nine steps of 90, 110, 90 ..., and one that ends with its op: mean 90, ± 2.262 errors."""
+    builder = TraceBuilder()
+    begin = 0
+    for number in range(10):
+        _op(builder, "FP", begin, begin + 10)
+        length = 90 + 20 * (number % 2)
+        builder.iteration(number, begin, begin + length)
+        begin += length
+    row = _row(builder)
+    steps = [90, 110] * 4 + [90, 10]
+    mean, error = sum(steps) / 10, (sum((s - 90) ** 2 for s in steps) / 90) ** 0.5
+    assert (row["step_ns"], mean) == (90, 90)
+    assert row["step_se_ns"] == pytest.approx(error)
+    assert row["step_effective"] == 10
+    assert (row["step_low_ns"], row["step_high_ns"]) == pytest.approx(
+        (90 - 2.26216 * error, 90 + 2.26216 * error)
+    )
 
 
 def test_passes_that_overlap_are_busy_once() -> None:

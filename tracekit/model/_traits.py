@@ -50,12 +50,15 @@ _SPARE = (
     "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
     "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
-    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks",
+    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks", "steps",
+    "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
+    "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
     "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
-    "duration_p50_ns",
+    "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
+    "step_high_ns",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",

@@ -57,8 +57,16 @@ def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
     return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
 
 
-def pooled_note(table: pl.DataFrame) -> list[str]:
-    """Return a note of over how many runs values are medians, or none where no runs are pooled."""
+def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
+    """Return a note of over how many runs values are medians, or none where no runs are pooled.
+
+    Parameters
+    ----------
+    table
+        The columns ``runs`` and ``baseline_runs``, as far as it has them.
+    ranges
+        Whether the least and the greatest are drawn.
+    """
     import polars as pl
 
     numbers = [name for name in ("runs", "baseline_runs") if name in table.columns]
@@ -68,9 +76,58 @@ def pooled_note(table: pl.DataFrame) -> list[str]:
     several = pooled.filter(pooled > 1).to_list()
     if not several:
         return []
-    least, most = min(several), max(several)
-    n = f"{most}" if least == most else f"{least} to {most}"
-    return [f"medians of n = {n} runs, with least and greatest"]
+    drawn = ", with least and greatest" if ranges else ""
+    return [f"medians of n = {_span(several)} runs{drawn}"]
+
+
+def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
+    """Return a table with the ends of its error bars: ``end_low`` and ``end_high``.
+
+    They are those of the 95 % interval, where it is known; else of pooled runs the least and the
+    greatest value.
+
+    Parameters
+    ----------
+    table
+        The columns ``low``, ``high``, ``from`` and ``to`` before or after the value's name, as far
+        as it has them: ``speedup_from``, ``from_percent``.
+    value
+        ``speedup`` or ``percent``.
+    """
+    import polars as pl
+
+    ends = {"end_low": ("from", "low"), "end_high": ("to", "high")}
+    pairs = {
+        end: [
+            name for kind in kinds for name in (f"{value}_{kind}", f"{kind}_{value}")
+            if name in table.columns
+        ]
+        for end, kinds in ends.items()
+    }  # fmt: skip
+    none = pl.lit(None, pl.Float64)
+    return table.with_columns(pl.coalesce(*names, none).alias(end) for end, names in pairs.items())
+
+
+def bars_note(table: pl.DataFrame) -> list[str]:
+    """Return notes of what error bars are: intervals, or the ends of pooled runs."""
+    notes = []
+    is_there = "interval_of" in table.columns
+    of = set(table["interval_of"].drop_nulls()) if is_there else set()
+    if "steps" in of:
+        steps = [
+            n for name in ("steps", "baseline_steps") if name in table.columns
+            for n in table[name].drop_nulls()
+        ]  # fmt: skip
+        n = "" if not steps else f" (n = {_span(steps)})"
+        notes.append(f"bars of single runs: 95 % intervals by their steps{n}, of these runs alone")
+    if "runs" in of:
+        notes.append("bars of several runs: 95 % intervals, each run counting as one number")
+    return [*notes, *pooled_note(table, ranges="runs" not in of)]
+
+
+def _span(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{most}" if least == most else f"{least} to {most}"
 
 
 def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:

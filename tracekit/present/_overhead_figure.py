@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.present._configurations import (
     NO_RUNS,
+    bars_note,
     common_note,
     described,
     distinct,
     error_bars,
     label_of,
     not_shown,
-    pooled_note,
     varying,
+    with_ends,
 )
 from tracekit.present._figures import (
     INK,
@@ -50,14 +51,15 @@ def overhead_figure(
     table
         One row per configuration: ``network``, ``batch``, ``gpus``, ``method``, optionally
         ``scaling``, and ``overhead_percent``, null where unknown. Optionally ``runs`` and
-        ``baseline_runs``, how many are pooled, with ``low_percent`` and ``high_percent``, which are
-        drawn as error bars; and ``run`` and ``baseline_run``, the names of runs that are not.
+        ``baseline_runs``, how many are pooled, with ``low_percent`` and ``high_percent``, or
+        intervals ``from_percent`` and ``to_percent``, which are drawn as error bars; and ``run``
+        and ``baseline_run``, the names of runs that are not.
     title, subtitle
         Plain texts; see `figure_layout`. The subtitle says what the baseline is.
     axis
         What the percentages are.
     """
-    known = known_rows(table, "overhead_percent")
+    known = with_ends(known_rows(table, "overhead_percent"), "percent")
     if known.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
     keys_of_panels: Sequence[str] = ("method", "source", "gpus", "scaling")
@@ -83,7 +85,7 @@ def overhead_figure(
         subtitle=subtitle,
         notes=[
             *common_note(known, same),
-            *pooled_note(known),
+            *bars_note(known),
             *not_shown(len(networks) - len(groups), "networks"),
             *not_shown(len(panels) - len(shown), "panels"),
         ],
@@ -122,14 +124,16 @@ def _overhead_bars(
             go.Bar(
                 x=[x for x, _ in known],
                 y=[value for _, value in known],
-                error_y=error_bars(own, "overhead_percent", "low_percent", "high_percent"),
+                error_y=error_bars(own, "overhead_percent", "end_low", "end_high"),
                 name=figure_text(described("batch", batch)),
                 legendgroup=str(place),
                 showlegend=first and len(batches) > 1,
                 marker={"color": colour_at(0.15 + 0.7 * place / max(len(batches) - 1, 1))},
                 text=texts if wide / len(batches) >= _LEAST_LABELLED else None,
                 constraintext="none",
-                textposition="outside",
+                # Above the bar a whisker would cross it.
+                textposition="outside" if own["end_low"].null_count() == own.height else "inside",
+                insidetextanchor="start",
                 textangle=0,
                 textfont_size=11,
                 cliponaxis=False,
@@ -155,8 +159,8 @@ def _placed(own: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
 
 def _overhead_range(known: pl.DataFrame) -> list[float]:
     """Return the ends of the axis, with room for what the bars say."""
-    ends = [name for name in ("low_percent", "high_percent") if name in known.columns]
-    values = [value for name in ("overhead_percent", *ends) for value in known[name].drop_nulls()]
+    ends = ("overhead_percent", "end_low", "end_high")
+    values = [value for name in ends for value in known[name].drop_nulls()]
     low, high = min(0, *values), max(0, *values)
     room = 0.14 * (high - low) or 1
     return [low - room if low < 0 else 0, high + room if high > 0 else 0]

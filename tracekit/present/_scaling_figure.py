@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from tracekit.errors import UsageError
 from tracekit.present._configurations import (
     NO_RUNS,
+    bars_note,
     common_note,
     described,
     distinct,
     error_bars,
     not_shown,
-    pooled_note,
+    with_ends,
 )
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
 from tracekit.present._panels import cell, known_rows, paneled
@@ -48,8 +49,8 @@ def scaling_figure(
     table
         One row per configuration: ``network``, ``batch``, ``method``, ``gpus``, and ``speedup``
         or ``efficiency`` (a fraction: 0.42 is 42 %); rows without a value are not drawn.
-        Optionally ``runs``, how many are pooled, and ``speedup_low`` and ``speedup_high``, which
-        are drawn as error bars.
+        Optionally ``runs``, how many are pooled, and ``speedup_low`` and ``speedup_high``, or
+        intervals ``speedup_from`` and ``speedup_to``, which are drawn as error bars.
     value
         ``speedup`` or ``efficiency``.
     title, subtitle
@@ -64,7 +65,9 @@ def scaling_figure(
 
     if value not in _SCALING:
         raise UsageError(f"no scaling curves of {value!r}", "choose speedup or efficiency")
-    known = known_rows(table, value).filter(pl.col("gpus") > 0, pl.col(value) > 0)
+    known = with_ends(
+        known_rows(table, value).filter(pl.col("gpus") > 0, pl.col(value) > 0), "speedup"
+    )
     if known.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
     networks = distinct(known, "network")
@@ -80,7 +83,7 @@ def scaling_figure(
         subtitle=subtitle,
         notes=[
             *common_note(known, ("batch",)),
-            *pooled_note(known),
+            *bars_note(known),
             *not_shown(len(networks) - len(shown), "networks"),
         ],
     )
@@ -169,10 +172,10 @@ def _spread(rows: pl.DataFrame, value: str) -> Any:
     """Return error bars; an efficiency spreads as its speedup does."""
     import polars as pl
 
-    if value == "speedup" or "speedup_low" not in rows.columns:
-        return error_bars(rows, value, "speedup_low", "speedup_high")
+    if value == "speedup" or "speedup" not in rows.columns:
+        return error_bars(rows, value, "end_low", "end_high")
     each = pl.col(value) / pl.col("speedup")
-    ends = rows.with_columns(low=each * pl.col("speedup_low"), high=each * pl.col("speedup_high"))
+    ends = rows.with_columns(low=each * pl.col("end_low"), high=each * pl.col("end_high"))
     return error_bars(ends, value, "low", "high", factor=100)
 
 

@@ -67,7 +67,12 @@ def stage_bars_figure(
         title,
         subtitle,
         height=round(26 * (rows.end + 0.5)) + 172,
-        margin={"l": max(left, 72), "r": 104, "t": 112, "b": 60},
+        margin={
+            "l": max(left, 72),
+            "r": 104 + 84 * (runs.height > 0 and bool(times["low_ns"].count())),
+            "t": 112,
+            "b": 60,
+        },
         notes=[
             *common_note(runs, _STUDY),
             *(["≥ the time of some stages is unknown"] if times["exposed_ns"].has_nulls() else []),
@@ -162,8 +167,13 @@ def _add_stages(
 
 
 def _spread(row: Mapping[str, Any], divisor: float, decimals: int) -> str:
-    """Return over how many runs a bar is the median, and the ends of their steps."""
-    if row["runs"] is None or row["runs"] < 2 or row["low_ns"] is None:  # noqa: PLR2004
+    """Return over how many runs a bar is the median, and the ends of their steps.
+
+    Of one run it is the interval of its mean step.
+    """
+    if row["runs"] is None or row["low_ns"] is None or row["low_ns"] == row["high_ns"]:
         return ""
-    low, high = (f"{row[name] / divisor:,.{decimals}f}" for name in ("low_ns", "high_ns"))
-    return f" (n = {row['runs']:,}, {low} to {high})"
+    more = decimals + (row["runs"] == 1)
+    low, high = (f"{row[name] / divisor:,.{more}f}" for name in ("low_ns", "high_ns"))
+    what = "95 %:" if row["runs"] == 1 else f"n = {row['runs']:,},"
+    return f" ({what} {low} to {high})"

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
     is_told_apart,
@@ -20,15 +21,19 @@ from tracekit.model import Answer
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
 _ENDS = tuple(f"{end}_{name}" for name in _TIMES for end in ("low", "high"))
+_PRECISION = ("spread", "freedom", "scatter")
+_KNOWN = ("runs", "steps", *(f"{name}_{kind}" for name in _PRECISION for kind in _TIMES))
 _COLUMNS = (
     *_CONFIGURATION[:3], "method", "scaling", "run", "baseline_run", "runs", "baseline_runs",
     "time", "time_ns",
     "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
-    "overhead_percent", "low_percent", "high_percent", "throughput_ratio",
+    "overhead_percent", "from_percent", "to_percent", "interval_of", "low_percent", "high_percent",
+    "throughput_ratio", "steps", "baseline_steps",
 )  # fmt: skip
 _OF_SEVERAL = (
     "run", "baseline_run", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
-    "low_percent", "high_percent",
+    "low_percent", "high_percent", "from_percent", "to_percent", "interval_of", "steps",
+    "baseline_steps",
 )  # fmt: skip
 """Columns that say something only of pooled runs, or of one."""
 
@@ -70,6 +75,11 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     ``time_low_ns`` etc.     shortest and longest of the runs' times; null of one run
     ``baseline_ns``          time with the baseline, and ``baseline_low_ns, baseline_high_ns``
     ``overhead_percent``     as above; null where either time is missing
+    ``from_percent``         ends of its 95 % interval, ``to_percent`` the upper one; null where it
+                             is not known, as of times from a table (`ratio_interval`)
+    ``interval_of``          what the interval is by: ``steps`` of two runs, of which alone it
+                             speaks, or several ``runs``
+    ``steps``                number of steps of the runs, and ``baseline_steps``; null of a table
     ``low_percent``          least overhead of any run over any of the baseline's, and the
                              greatest, ``high_percent``; null where neither side has several
     ``throughput_ratio``     as above
@@ -95,13 +105,14 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     medians = _medians(alike.with_columns(pool(apart=apart)))
     base = medians.filter(pl.col("method") == baseline).select(
         *_CONFIGURATION,
-        pl.col("run", "runs", *_TIMES, *_ENDS).name.prefix("baseline_"),
+        pl.col("run", *_TIMES, *_ENDS, *_KNOWN).name.prefix("baseline_"),
     )
     others = medians.filter(pl.col("method") != baseline)
     table = _timed(
         others.join(base, on=_CONFIGURATION, how="full", nulls_equal=True, coalesce=True)
     )
     own, other = pl.col("time_ns"), pl.col("baseline_ns")
+    table = _with_intervals(table)
     rows = (
         table.with_columns(
             overhead_percent=100 * (own - other) / other,
@@ -122,6 +133,25 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
         empty="nothing to compare",
         command="overhead",
         figures={"figure": "overheads", "heat-map": "overhead map"},
+    )
+
+
+def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
+    """Add how well overheads are known, by the precision of what was measured of both sides."""
+    kinds = {"step_ns": pl.col("time") == "step", "epoch_ns": pl.col("time") == "epoch"}
+    chosen = [
+        pl.coalesce(
+            pl.when(is_it).then(f"{side}{name}_{kind}") for kind, is_it in kinds.items()
+        ).alias(f"{side}{name}")
+        for side in ("", "baseline_")
+        for name in _PRECISION
+    ]
+    table = table.with_columns(*chosen, ratio=pl.col("time_ns") / pl.col("baseline_ns"))
+    found = ratio_interval(table, "ratio", "", "baseline_")
+    return table.with_columns(
+        from_percent=100 * (found["low"] - 1),
+        to_percent=100 * (found["high"] - 1),
+        interval_of=found["of"],
     )
 
 
@@ -181,11 +211,18 @@ def _runs_apart(table: pl.DataFrame) -> list[str]:
 
 
 def _medians(study: pl.DataFrame) -> pl.DataFrame:
+    known = {
+        f"{name}_{kind}": each
+        for kind in _TIMES
+        for name, each in precision(kind, RELATIVE if kind == "step_ns" else None).items()
+    }
     return study.group_by(*_CONFIGURATION, "method", "pool").agg(
         name_of_one(),
         pl.col(_TIMES).median(),
         *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
         runs=pl.len().cast(pl.Int64),
+        steps=known.pop("steps_step_ns"),
+        **{name: each for name, each in known.items() if not name.startswith("steps")},
     )
 
 

@@ -13,6 +13,7 @@ from tracekit.analysis.studies._epochs import (
     epoch_iterations,
     step_images,
 )
+from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     SCALING_MODES,
     basis_of,
@@ -35,11 +36,15 @@ _GROUP = ["network", "batch", "method"]
 _STAGES = ("fp_bp", "wu")
 _COLUMNS = (
     "mode", *_GROUP, "gpus", "run", "runs", "iterations_per_epoch", "time_ns", "time_low_ns",
-    "time_high_ns", "images_per_s", "bytes_per_epoch", "baseline_gpus", "speedup", "speedup_low",
-    "speedup_high", "efficiency", "karp_flatt", "reduction_percent",
-    *(f"speedup_{stage}" for stage in _STAGES),
+    "time_high_ns", "images_per_s", "bytes_per_epoch", "baseline_gpus", "speedup", "speedup_from",
+    "speedup_to", "interval_of", "speedup_low", "speedup_high", "efficiency",
+    "karp_flatt", "reduction_percent",
+    *(f"speedup_{stage}" for stage in _STAGES), "steps", "reduction_from", "reduction_to",
 )  # fmt: skip
-_OF_SEVERAL = ("run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high")
+_OF_SEVERAL = (
+    "run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high", "speedup_from",
+    "speedup_to", "interval_of", "steps", "reduction_from", "reduction_to",
+)  # fmt: skip
 """Columns that say something only of pooled runs, or of one."""
 _N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
 
@@ -106,6 +111,12 @@ def scaling(
     ``bytes_per_epoch``       bytes between GPUs in a step x iterations_per_epoch
     ``baseline_gpus``         n0
     ``speedup``               as above
+    ``speedup_from``          ends of its 95 % interval, ``speedup_to`` the upper one
+                              (`ratio_interval`); null where it is not known, as of times from a
+                              table, and on n0 GPUs
+    ``interval_of``           what the interval is by: ``steps`` of two runs, of which alone it
+                              speaks, or several ``runs``
+    ``steps``                 number of steps of the runs; null of a table
     ``speedup_low``           least of any run over any of the baseline's; null where neither side
                               has several
     ``speedup_high``          greatest of them
@@ -115,6 +126,7 @@ def scaling(
     ``reduction_percent``     weak: by how much less time n GPUs take for each data set than in
                               strong scaling, 100 (1 - (Tw(n)/n) / Ts(n)); null unless runs are
                               labelled ``strong`` and ``weak``
+    ``reduction_from``        ends of its 95 % interval, likewise, ``reduction_to`` the upper one
     ``speedup_fp_bp``         speedup of the stages FP and BP together
     ``speedup_wu``            speedup of WU
     ========================  =====================================================================
@@ -282,13 +294,15 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
         cost_low=pl.col("cost").min(),
         cost_high=pl.col("cost").max(),
         weak=(pl.col("scaling") == "weak").any(),
+        **precision("cost", pl.when(pl.col("epoch_ns").is_null()).then(RELATIVE)),
     )
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     """Add speedups over the smallest number of GPUs, where there is one row of it."""
     ends = ("cost_low", "cost_high")
-    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends]
+    known = ("spread", "freedom", "scatter", "runs")
+    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]
     smallest = _N.min().over(_GROUP) == _N
     of_first = [
         pl.when(pl.len() == 1).then(pl.col(name).first()).alias(f"first_{name}") for name in costs
@@ -309,7 +323,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
         speedups[f"speedup_{end}"] = pl.when(spread).then(speedup(own, other))
     serial = (1 / pl.col("speedup") - 1 / _N) / (1 - 1 / _N)
     from_one = (_FIRST == 1) & (_N > 1) & pl.lit(mode == "strong")
-    return (
+    table = (
         table.join(first, on=_GROUP, how="left", nulls_equal=True)
         .with_columns(**speedups)
         .with_columns(
@@ -317,15 +331,30 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
             karp_flatt=pl.when(from_one).then(serial),
         )
     )
+    found = ratio_interval(table, "speedup", "", "first_")
+    of_other = pl.when(_N > _FIRST)
+    return table.with_columns(
+        speedup_from=of_other.then(found["low"]),
+        speedup_to=of_other.then(found["high"]),
+        interval_of=of_other.then(found["of"]),
+    )
 
 
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
     """Add by how much less time weak scaling takes for each data set than strong scaling."""
     keys = [*_GROUP, "gpus"]
-    only = pl.when(pl.len() == 1).then(pl.col("cost").first())
-    costs = _summed(strong).group_by(keys).agg(strong_cost=only)
-    reduction = 100 * (1 - (pl.col("cost") / _N) / pl.col("strong_cost"))
-    known = pl.col("weak") & pl.lit(mode == "weak")
-    return table.join(costs, on=keys, how="left", nulls_equal=True).with_columns(
-        reduction_percent=pl.when(known).then(reduction)
+    known = ("cost", "spread", "freedom", "scatter", "runs")
+    only = [
+        pl.when(pl.len() == 1).then(pl.col(name).first()).name.prefix("strong_") for name in known
+    ]
+    costs = _summed(strong).group_by(keys).agg(only)
+    ratio = pl.when(pl.col("weak") & pl.lit(mode == "weak")).then(
+        (pl.col("cost") / _N) / pl.col("strong_cost")
+    )
+    table = table.join(costs, on=keys, how="left", nulls_equal=True).with_columns(reduced=ratio)
+    found = ratio_interval(table, "reduced", "", "strong_")
+    return table.with_columns(
+        reduction_percent=100 * (1 - pl.col("reduced")),
+        reduction_from=100 * (1 - found["high"]),
+        reduction_to=100 * (1 - found["low"]),
     )

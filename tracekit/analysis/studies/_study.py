@@ -14,6 +14,7 @@ from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
+from tracekit.analysis.studies._ratios import step_interval
 from tracekit.analysis.studies._run_labels import batch_label, label_number
 from tracekit.errors import TracekitError, UsageError
 
@@ -49,6 +50,10 @@ STUDY = pl.Schema(
         "iterations": pl.Int64,
         "window_ns": pl.Float64,
         "step_ns": pl.Float64,
+        "step_low_ns": pl.Float64,
+        "step_high_ns": pl.Float64,
+        "step_se_ns": pl.Float64,
+        "step_effective": pl.Float64,
         **dict.fromkeys(_QUANTILES, pl.Float64),
         "epoch_ns": pl.Float64,
         **dict.fromkeys([name for name in _PARTS if name not in _IDLE], pl.Float64),
@@ -130,6 +135,11 @@ def study_row(
     ``window_ns``           length of all steps of a device, in the mean; without steps, from first
                             op to last one
     ``step_ns``             window_ns / iterations; this and what follows is null without steps
+    ``step_low_ns``         ends of its 95 % interval, ``step_high_ns`` the upper one: Student's t
+                            with an effective number of steps, for these steps alone; null of fewer
+                            than 5 steps, or if they depend on each other too much
+    ``step_se_ns``          standard error of that
+    ``step_effective``      so many independent steps would tell as much
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
     ``fp_bp_ns``            busy time of FP or BP in a step: the union of both
@@ -253,8 +263,9 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
     Returns
     -------
     ``network, batch, gpus, method, run, runs, low_ns, high_ns, stage, exposed_ns, busy_ns``:
-    medians over the runs of a configuration, and the shortest and longest of their steps; ``run``
-    is null where several are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``,
+    medians over the runs of a configuration, and the shortest and longest of their steps (of one
+    run the interval of its mean step, where that is known); ``run`` is null where several are
+    pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``,
     ``idle`` and ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``.
     ``busy_ns`` is null but for ``FP+BP`` and ``WU``. What is not known has no row.
     """
@@ -273,8 +284,8 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
         .agg(
             pl.len().cast(pl.Int64).alias("runs"),
             pl.col("wu_ns", *exposed.values()).median(),
-            low_ns=pl.col("step_ns").min(),
-            high_ns=pl.col("step_ns").max(),
+            low_ns=_end("low", pl.col("step_ns").min()),
+            high_ns=_end("high", pl.col("step_ns").max()),
         )
     )
     busy = {"FP+BP": "fp_bp_ns", "WU": "wu_ns"}
@@ -288,6 +299,12 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
     ]  # fmt: skip
     rows = pl.concat(each).sort("turn", maintain_order=True).drop("turn")
     return rows.filter(pl.any_horizontal(pl.col("exposed_ns", "busy_ns").is_not_null()))
+
+
+def _end(name: str, of_several: pl.Expr) -> pl.Expr:
+    """Return an end of the steps of some runs; of one run that of the interval of its mean step."""
+    own = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
+    return pl.coalesce(own, of_several)
 
 
 # -- labels ------------------------------------------------------------------------------------
@@ -338,7 +355,7 @@ def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
         return _without_steps(work.trace)
     known = work.is_host or unknown_passes(trace) is None
     residual = {} if known else {"wu_residual_ns": None}
-    return _means(found) | _percentiles(found) | residual
+    return _means(found) | _percentiles(found) | step_interval(found) | residual
 
 
 def _without_steps(trace: Trace) -> dict[str, Any]:

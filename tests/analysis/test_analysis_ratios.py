@@ -1,0 +1,107 @@
+"""How well ratios of mean times are known: by hand, and by trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from tracekit.analysis.studies._overhead import overhead
+from tracekit.analysis.studies._scaling import scaling
+from tracekit.analysis.studies._study import STUDY
+
+
+def _study(*rows: dict[str, Any]) -> pl.DataFrame:
+    usual = {"network": "lenet", "batch": 16, "gpus": 1, "method": "p2p"}
+    full = [{name: ({**usual, **row}).get(name) for name in STUDY} for row in rows]
+    return pl.DataFrame(full, schema=STUDY)
+
+
+def _run(step: float, error: float, steps: int = 26, **row: Any) -> dict[str, Any]:
+    known = {"step_ns": step, "step_se_ns": error, "step_effective": float(steps)}
+    return {**known, "iterations": steps, **row}
+
+
+def test_an_overhead_that_is_noise() -> None:
+    """0.26 %, each mean known to 0.5 %: 0.0026 ± 2.009 sqrt(2) 0.005, 50 degrees of freedom."""
+    found = overhead(
+        _study(_run(1000, 5), _run(1002.6, 5.013, method="nccl", run="b"))
+    ).rows.row(0, named=True)  # fmt: skip
+    assert found["overhead_percent"] == pytest.approx(0.26)
+    assert found["from_percent"] == pytest.approx(100 * (1.0026 * np.exp(-0.014203) - 1), abs=1e-3)
+    assert found["to_percent"] == pytest.approx(100 * (1.0026 * np.exp(0.014203) - 1), abs=1e-3)
+    assert (found["interval_of"], found["steps"], found["baseline_steps"]) == ("steps", 26, 26)
+
+
+def test_an_overhead_of_several_runs() -> None:
+    """Runs of 990, 1010 and 1090, 1110: 1.4 % and 1.3 % of scatter, Welch's degrees near 2."""
+    rows = [_run(step, 1) for step in (990, 1010)]
+    rows += [_run(step, 1, method="nccl") for step in (1090, 1110)]
+    found = overhead(_study(*rows)).rows.row(0, named=True)
+    spreads = [
+        (np.std(each, ddof=1) / np.mean(each)) ** 2 / 2 for each in ((990, 1010), (1090, 1110))
+    ]
+    freedom = sum(spreads) ** 2 / sum(each**2 for each in spreads)
+    reach = np.exp(stats.t.ppf(0.975, freedom) * np.sqrt(sum(spreads)))
+    assert found["from_percent"] == pytest.approx(100 * (1.1 / reach - 1))
+    assert found["to_percent"] == pytest.approx(100 * (1.1 * reach - 1))
+    assert found["interval_of"] == "runs"
+    # One run beside two has their scatter.
+    alone = overhead(_study(*rows[:3])).rows.row(0, named=True)
+    reach = np.exp(stats.t.ppf(0.975, 1) * np.sqrt(2 * spreads[0] * 1.5))
+    assert alone["to_percent"] == pytest.approx(100 * (1.09 * reach - 1))
+    assert (alone["interval_of"], alone["steps"], alone["baseline_steps"]) == ("runs", 26, 52)
+
+
+def test_a_speedup_has_an_interval_but_not_over_itself() -> None:
+    rows = [_run(1000, 5), _run(600, 3, gpus=2), _run(400, 2, gpus=4, steps=4)]
+    found = scaling(_study(*rows), batch_scope="global").rows
+    assert found["speedup_from"][0] is found["interval_of"][0] is None
+    reach = np.exp(stats.t.ppf(0.975, 50) * np.sqrt(2) * 0.005)
+    assert found["speedup_to"][1] == pytest.approx(1000 / 600 * reach)
+    assert found["speedup_from"][1] == pytest.approx(1000 / 600 / reach)
+    assert found["speedup_to"][2] > 1000 / 400 * reach
+    assert found["steps"].to_list() == [26, 26, 4]
+
+
+def test_weak_against_strong_has_an_interval() -> None:
+    """Steps of 8 GPUs that take 211.2 and 240: 12 % less, each known to 0.5 %."""
+    rows = [
+        _run(200, 1),
+        _run(240, 1.2, gpus=8, scaling="strong"),
+        _run(211.2, 1.056, gpus=8, scaling="weak"),
+    ]
+    found = scaling(_study(*rows), mode="weak").rows.row(1, named=True)
+    assert found["reduction_percent"] == pytest.approx(12)
+    reach = np.exp(stats.t.ppf(0.975, 50) * np.sqrt(2) * 0.005)
+    assert found["reduction_from"] == pytest.approx(100 * (1 - 0.88 * reach))
+    assert found["reduction_to"] == pytest.approx(100 * (1 - 0.88 / reach))
+
+
+def test_times_from_a_table_have_no_interval() -> None:
+    rows = [{"epoch_ns": 100.0}, {"epoch_ns": 116.4, "method": "nccl"}]
+    found = overhead(_study(*rows)).rows.row(0, named=True)
+    assert found["overhead_percent"] == pytest.approx(16.4)
+    assert found["from_percent"] is found["interval_of"] is found["steps"] is None
+    several = overhead(_study(*rows, {"epoch_ns": 118.0, "method": "nccl"})).rows.row(0, named=True)
+    assert several["interval_of"] == "runs"
+
+
+def test_intervals_hold_the_truth() -> None:
+    """2,000 ratios of means of 12 and 20 lognormal times: 95 % of the intervals hold the truth."""
+    random = np.random.default_rng(4)
+    a, b = (random.lognormal(0, 0.3, (2000, number)) for number in (12, 20))
+    rows = [
+        _run(
+            each.mean(), each.std(ddof=1) / np.sqrt(len(each)), len(each), gpus=n + 1, method=method
+        )
+        for n in range(2000)
+        for method, each in (("p2p", a[n]), ("nccl", b[n]))
+    ]  # fmt: skip
+    found = overhead(_study(*rows)).rows
+    held = ((found["from_percent"] <= 0) & (found["to_percent"] >= 0)).mean()
+    assert found.height == 2000
+    assert 0.93 <= float(held or 0) <= 0.97

@@ -1,0 +1,136 @@
+"""How well ratios of mean times are known: by steps of two runs, or by several runs of either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.analysis.comparison._dependence import ENOUGH, dependence, mean_error
+from tracekit.analysis.comparison._per_iteration import Measured, steps_of
+from tracekit.analysis.comparison._statistics import LEVEL, welch_error
+
+Floats = NDArray[np.float64]
+_PRECISION = ("spread", "freedom", "scatter", "runs")
+_SEVERAL = 2
+
+
+def step_interval(found: Measured) -> dict[str, float | None]:
+    """Return how well the mean step of a run is known.
+
+    Returns
+    -------
+    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval with an effective
+    number of steps, ``step_se_ns``, the standard error, and ``step_effective``, that number; null
+    of fewer than 5 steps, or where these depend on each other too much.
+    """
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective")
+    steps = steps_of(found)[np.newaxis, :]
+    number, devices = steps.shape[1], max(1, found.devices)
+    told = dependence(steps)
+    if number < ENOUGH or told.is_too_much[0] or told.persists[0]:
+        return dict.fromkeys(names)
+    variance, freedom = mean_error(steps.std(axis=1, ddof=1), number, told.effective)
+    error = float(np.sqrt(variance[0])) / devices
+    reach = float(special.stdtrit(freedom[0], (1 + LEVEL) / 2)) * error
+    mean = float(steps.mean()) / devices
+    return dict(
+        zip(names, (mean - reach, mean + reach, error, float(told.effective[0])), strict=True)
+    )
+
+
+def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
+    """Return how well the mean of some runs' times is known, to aggregate the rows of a study by.
+
+    Parameters
+    ----------
+    time
+        The column of times.
+    relative
+        The standard error of one run's time as a share of it; null, and the default, if only
+        several runs tell.
+
+    Returns
+    -------
+    ``spread``, the variance of the mean as a share of its square, ``freedom``, the degrees of
+    freedom of that, ``scatter``, that of one run among several, and the ``steps`` of all.
+    """
+    several, mean = pl.len() >= _SEVERAL, pl.col(time).mean()
+    scatter = (pl.col(time).std() / mean) ** 2
+    worth = pl.min_horizontal(pl.col("step_effective").first(), pl.col("iterations").first())
+    alone = pl.lit(None, pl.Float64) if relative is None else relative.first() ** 2
+    steps = pl.col("iterations").sum()
+    return {
+        "spread": pl.when(several).then(scatter / pl.len()).otherwise(alone),
+        "freedom": pl.when(several).then(pl.len() - 1.0).otherwise(worth - 1),
+        "scatter": pl.when(several).then(scatter),
+        "steps": pl.when(steps > 0).then(steps),
+    }
+
+
+RELATIVE = pl.col("step_se_ns") / pl.col("step_ns")
+"""The standard error of a mean step as a share of it."""
+
+
+def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.DataFrame:
+    """Return the 95 % interval of a column of ratios of mean times.
+
+    On a logarithmic scale the variance of a ratio is about the sum of those of its sides, each as a
+    share of the square of its mean; degrees of freedom are by Welch. Of one run on either side it
+    is of their steps and speaks of these two runs; of several it is of these, each counting as one
+    number, and one alone has the scatter of the other side.
+
+    Parameters
+    ----------
+    table
+        Rows with the ratio, and of either side ``runs, spread, freedom, scatter`` (`precision`).
+    ratio
+        The column of ratios.
+    own, other
+        What the names of the columns of either side begin with.
+
+    Returns
+    -------
+    ``low`` and ``high``, and ``of``: ``steps`` or ``runs``; null where it is not known.
+    """
+    from scipy import special  # noqa: PLC0415 - not needed by every command
+
+    sides = [_side(table, prefix) for prefix in (own, other)]
+    variance, freedom, of = _combined(sides[0], sides[1])
+    values = table[ratio].cast(pl.Float64).to_numpy()
+    known = np.isfinite(variance) & np.isfinite(freedom) & (freedom > 0) & np.isfinite(values)
+    quantile = special.stdtrit(np.where(known, freedom, 1.0), (1 + LEVEL) / 2)
+    reach = np.exp(quantile * np.sqrt(np.where(known, variance, 0.0)))
+    return pl.DataFrame(
+        {
+            "low": np.where(known, values / reach, np.nan),
+            "high": np.where(known, values * reach, np.nan),
+            "of": of,
+        }
+    ).with_columns(
+        pl.col("low", "high").fill_nan(None),
+        pl.when(pl.lit(pl.Series(known))).then("of").alias("of"),
+    )
+
+
+def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
+    return {
+        name: table[f"{prefix}{name}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        for name in _PRECISION
+    }
+
+
+def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
+    """Return variance, degrees of freedom, and what these are of."""
+    several = [each["runs"] >= _SEVERAL for each in (a, b)]
+    variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
+    for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):
+        variance = np.where(has, other["scatter"] * (1 / other["runs"] + 1 / one["runs"]), variance)
+        freedom = np.where(has, other["runs"] - 1, freedom)
+    exact = (a["spread"] == 0) & (b["spread"] == 0)
+    freedom = np.where(exact, 1.0, freedom)
+    return variance, freedom, np.where(several[0] | several[1], "runs", "steps").tolist()
