@@ -14,7 +14,7 @@ from present_frames import HOSTILE
 from tracekit.machine import Link, Machine, load_preset, preset_names
 from tracekit.present import machine_figure
 from tracekit.present._figures import INK, SCALE
-from tracekit.present._machine_layout import Box, Drawing, draw
+from tracekit.present._machine_layout import Box, Drawing, machine_layout
 
 LINKS = {
     "link": pl.String, "src": pl.String, "dst": pl.String, "utilisation": pl.Float64,
@@ -113,7 +113,7 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_nothing_covers_anything_else(name: str) -> None:
     machine = MACHINES[name]
-    drawing = draw(machine)
+    drawing = machine_layout(machine)
     assert set(drawing.boxes) == set(machine.graph)
     assert not drawing.missing
     assert sum(len(wire.links) for wire in drawing.wires) == len(machine.links)
@@ -139,7 +139,7 @@ def test_no_machine_is_drawn_over_itself(
     links = nvlinks(dict.fromkeys(pairs, 1))
     links += [Link((f"GPU{gpu}", f"PCIe{n}"), "pcie") for gpu, n in enumerate(below) if n]
     links += [Link((f"PCIe{n}", f"CPU{n % 2}"), "pcie") for n in set(below) - {0}]
-    drawing = draw(Machine.of("m", nodes, [*links, Link(("CPU0", "CPU1"), "socket")]))
+    drawing = machine_layout(Machine.of("m", nodes, [*links, Link(("CPU0", "CPU1"), "socket")]))
     assert set(drawing.boxes) == set(nodes)
     assert_legible(drawing)
 
@@ -148,7 +148,7 @@ def test_the_halves_of_a_cube_are_two_squares_at_one_height() -> None:
     renumbered = [0, 4, 1, 5, 2, 6, 3, 7]
     bricks = {(renumbered[one], renumbered[other]): n for (one, other), n in CUBE.items()}
     for machine in (MACHINES["cube without hosts"], Machine.of("m", gpus(8), nvlinks(bricks))):
-        boxes = draw(machine).boxes
+        boxes = machine_layout(machine).boxes
         columns = sorted((box.x, box.nodes[0]) for box in boxes.values())
         left = {node for _, node in columns[:4]}
         assert len({x for x, _ in columns}) == 8
@@ -158,16 +158,16 @@ def test_the_halves_of_a_cube_are_two_squares_at_one_height() -> None:
 
 
 def test_gpus_stand_above_what_they_hang_from() -> None:
-    boxes = draw(load_preset("dgx1v")).boxes
+    boxes = machine_layout(load_preset("dgx1v")).boxes
     assert boxes["GPU0"].y > boxes["PCIe0"].y > boxes["NIC0"].y > boxes["CPU0"].y
     assert boxes["PCIe0"].width > boxes["GPU1"].x - boxes["GPU0"].x
-    assert draw(load_preset("dgx-h100")).boxes["NVSwitch0"].y > 0
+    assert machine_layout(load_preset("dgx-h100")).boxes["NVSwitch0"].y > 0
 
 
 def test_switches_that_join_the_same_gpus_are_one_bar() -> None:
     links = [Link((f"GPU{g}", f"NVSwitch{s}"), "nvlink", 2) for g in range(2) for s in range(3)]
     machine = made("GPU0 GPU1 S0 S1 S2", links)
-    drawing = draw(machine)
+    drawing = machine_layout(machine)
     assert drawing.boxes["NVSwitch0"] is drawing.boxes["NVSwitch2"]
     assert [len(wire.links) for wire in drawing.wires] == [3, 3]
     figure = shown(machine)
@@ -269,7 +269,7 @@ def test_many_nics_of_one_switch_are_one_box() -> None:
         "GPU0 PCIe0 CPU0 " + " ".join(f"NIC{n}" for n in range(8)),
         [*links, Link(("GPU0", "PCIe0"), "pcie"), Link(("PCIe0", "CPU0"), "pcie")],
     )
-    assert_legible(draw(machine))
+    assert_legible(machine_layout(machine))
     assert any(text.startswith("8 x") for text in texts(shown(machine)))
 
 
@@ -277,7 +277,7 @@ def test_many_nics_of_one_switch_are_one_box() -> None:
 def test_deep_chains_of_switches_end_somewhere() -> None:
     nodes = {f"PCIe{n}": {"type": "pcie"} for n in range(3000)}
     links = [Link((f"PCIe{n}", f"PCIe{n + 1}"), "pcie") for n in range(2999)]
-    drawing = draw(Machine.of("m", nodes, links))
+    drawing = machine_layout(Machine.of("m", nodes, links))
     assert set(drawing.boxes) == set(nodes)
 
 

@@ -77,9 +77,9 @@ def machine_figure(
     """
     import plotly.graph_objects as go
 
-    from tracekit.present._machine_layout import draw
+    from tracekit.present._machine_layout import machine_layout
 
-    drawing = draw(machine)
+    drawing = machine_layout(machine)
     if not drawing.boxes:
         return empty_figure(title, subtitle, "no machine")
     flows = _flows(drawing, [] if links is None else links.to_dicts())

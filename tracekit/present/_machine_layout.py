@@ -140,7 +140,7 @@ class Drawing:
         )
 
 
-def draw(machine: Machine) -> Drawing:
+def machine_layout(machine: Machine) -> Drawing:
     """Return where the nodes of a machine go, and the lines between them."""
     drawing = Drawing()
     tree = _Tree.of(machine)

@@ -1,0 +1,15 @@
+"""Steps looked at closely: where each lies on each GPU, what is in it, what communication adds."""
+
+from tracekit.analysis.closeup._communication import exposed_communication
+from tracekit.analysis.closeup._inside import ops_inside, ranges_inside
+from tracekit.analysis.closeup._spans import median_step, slowest_step, step_lengths, step_spans
+
+__all__ = [
+    "exposed_communication",
+    "median_step",
+    "ops_inside",
+    "ranges_inside",
+    "slowest_step",
+    "step_lengths",
+    "step_spans",
+]

@@ -1,0 +1,55 @@
+"""What communication between GPUs adds to a step: the time in which nothing else runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.studies._step_windows import inside_steps
+from tracekit.model import layered_lengths
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_KINDS = ("collective", "p2p", "staged")
+_OPS = ("process", "device", "start", "end", "kind")
+_OWNER = ("process", "device", "iteration")
+
+
+def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return how long only communication runs on a GPU, step by step.
+
+    Communication is kernels of collectives, and copies between GPUs, through the host or not. It is
+    exposed while nothing else runs on its GPU.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        As `step_spans` returns them.
+
+    Returns
+    -------
+    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: a row for each of
+    `spans`; lengths of unions.
+    """
+    layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
+    ops = trace["ops"].select(_OPS).collect().with_columns(layer=layer.otherwise(pl.lit("work")))
+    windows = spans.select(*_OWNER, "start", "end", counts=pl.lit(value=True))
+    pieces = inside_steps(ops, windows.sort("process", "device", "start"))
+    numbered = windows.sort("process", "device", "start").with_row_index("window")
+    lengths = layered_lengths(pieces, "layer", ("work", "communication"), ("window",))
+    found = lengths.filter(layer="communication").select(
+        "window", "exposed_ns", communication_ns="busy_ns"
+    )
+    return (
+        numbered.join(found, on="window", how="left", maintain_order="left")
+        .select(
+            *_OWNER,
+            pl.col("communication_ns", "exposed_ns").fill_null(0),
+            step_ns=pl.col("end") - pl.col("start"),
+        )
+        .select(*_OWNER, "step_ns", "communication_ns", "exposed_ns")
+    )
