@@ -21,9 +21,9 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 PUBLIC = {
     "tracekit": """
-        Answer Run RunRecord Store TracekitError __version__ bubble_model bubbles compare
-        history ingest input_cost memory memory_points open overhead project scaling select_runs
-        stalls study
+        Answer Run RunRecord Store TracekitError __version__ bubble_model bubbles
+        compare history ingest input_cost memory memory_points open overhead project
+        scaling select_runs stalls study
     """,
     "tracekit.analysis": """
         COMPONENTS JOBS MEDIA WAITING BatchScope Bubbles Buckets Comparison Hardware
@@ -41,6 +41,10 @@ PUBLIC = {
         sweep_hardware verdict_evidence verdict_meta weighted_means
     """,
     "tracekit.analysis.clocks": "",
+    "tracekit.analysis.closeup": """
+        exposed_communication median_step ops_inside ranges_inside slowest_step
+        step_lengths step_spans
+    """,
     "tracekit.analysis.communication": "",
     "tracekit.analysis.comparison": """
         Recorded change_points comparability compare_recordings history typical_step
@@ -71,18 +75,20 @@ PUBLIC = {
         with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS FACE IDLE_COLOUR KIND_COLOURS STAGE_COLOURS changes_figure
-        colour_of comparison_figure components_figure distribution_figure figure_layout
-        figure_text hardware_figure heat_figure histogram_figure html latency_figure
-        machine_figure matrix_figure memory_figure memory_fit_figure overhead_figure
-        printable readable_names records save_figure scaling_figure stage_bars_figure
-        terminal to_csv to_json to_markdown to_parquet utilisation_figure
-        with_readable_names
+        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
+        MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure colour_of
+        comparison_figure components_figure count distribution_figure duration
+        figure_layout figure_text hardware_figure heat_figure histogram_figure html
+        latency_figure machine_figure machine_layout matrix_figure memory_figure
+        memory_fit_figure notes overhead_figure percent printable readable_names records
+        save_figure scaling_figure shown_with_totals stage_bars_figure terminal to_csv
+        to_json to_markdown to_parquet unit_of utilisation_figure with_readable_names
     """,
+    "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """
-        Configuration LAUNCHERS Launch Nsys Plan Study Wanted file_name find_nsys gpu_count
-        is_python load_study perform plan profile_command reports_in split study_names trace_names
-        unfinished
+        LAUNCHERS Configuration Launch Nsys Plan Study Wanted file_name find_nsys
+        gpu_count is_python load_study perform plan profile_command reports_in split
+        study_names trace_names unfinished
     """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
@@ -93,9 +99,9 @@ PUBLIC = {
     "tracekit.sources.columnar": "ColumnarExport table_files",
     "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
-        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue check_labels
-        check_name file_digest
-        file_size make_reports open_executor run_digest
+        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue
+        check_labels check_name file_digest file_size make_reports open_executor
+        run_digest
     """,
 }
 
@@ -108,6 +114,7 @@ MAY_IMPORT = {
     "store": {"model", "sources", "attribution"},
     "analysis": {"model", "machine"},
     "present": {"model", "analysis", "machine"},
+    "report": {"model", "analysis", "machine", "present"},
     "recording": set(),
     **{part: set() for part in EVERYWHERE},
 }

@@ -181,6 +181,25 @@ class Run:
 
         return summarise(self.trace)
 
+    def report(
+        self, path: StrPath, *, against: Run | None = None, beside: Sequence[Run] = ()
+    ) -> None:
+        """Write a page about the run, what differs from another, or a study: ``docs/report.md``.
+
+        Parameters
+        ----------
+        path
+            The file to write, one page that loads nothing.
+        against
+            The run to compare with.
+        beside
+            The other runs of the study that the page is about.
+        """
+        from tracekit._reports import report_of
+        from tracekit.support.files import write_whole
+
+        write_whole(Path(path), report_of([self, *beside], against=against).encode())
+
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
         from tracekit.analysis import collective_calls, range_paths

@@ -38,7 +38,7 @@ def test_the_commands() -> None:
     assert [" ".join(path) for path, _ in ALL] == [
         "", "ingest", "record", "breakdown", "idle", "compare", "links", "collectives",
         "latency", "memory", "study", "scaling", "overhead", "project", "stalls", "bubbles",
-        "info", "sql",
+        "report", "info", "sql",
         "runs", "runs list", "runs show", "runs rename", "runs remove",
         "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip
@@ -78,7 +78,15 @@ def test_every_example_is_a_command_that_exists(line: str) -> None:
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(p) or "tracekit" for p, _ in ALL])
 def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> None:
     options = {option for p in command.params for option in p.opts}
-    if path[-1:] in {("rename",), ("remove",), ("runs",), ("topology",), ("import",), ()}:
+    if path[-1:] in {
+        ("rename",),
+        ("remove",),
+        ("runs",),
+        ("topology",),
+        ("import",),
+        ("report",),
+        (),
+    }:
         assert "--format" not in options
     else:
         assert {"--format", "--output"} <= options

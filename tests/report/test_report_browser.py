@@ -1,0 +1,108 @@
+"""The page in a browser: it draws, sorts and filters, and nothing that a trace says runs."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hostile import KERNEL
+
+from tracekit.report._names import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
+]
+READY = "document.querySelectorAll('[data-gantt]:not([data-ready])').length === 0"
+WIDE = "document.documentElement.scrollWidth - window.innerWidth"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def heard() -> list[str]:
+    """What a page complains of, asks, or loads beside itself."""
+    return []
+
+
+def opened(browser: Any, path: Path, heard: list[str], width: int, theme: str = "light") -> Any:
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=theme)
+    page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda asked: heard.append(asked.url))
+    page.goto(path.as_uri())
+    page.wait_for_function(READY)
+    heard.remove(path.as_uri())
+    return page
+
+
+def rows(page: Any, key: str) -> list[str]:
+    found: list[str] = page.eval_on_selector_all(
+        f"table[data-key={key}] tbody tr",
+        "rows => rows.filter(r => r.offsetParent).map(r => r.cells[0].textContent)",
+    )
+    return found
+
+
+def test_the_page_works(browser: Any, page_file: Path, heard: list[str]) -> None:
+    page = opened(browser, page_file, heard, 1280)
+    assert heard == []
+    table = page.locator("details:has(table[data-key=kernels])")
+    before = rows(page, "kernels")
+    table.get_by_role("button", name="ops", exact=True).click()
+    numbers = page.eval_on_selector_all(
+        "table[data-key=kernels] tbody tr td:nth-child(3)", "c => c.map(e => Number(e.dataset.v))"
+    )
+    assert numbers == sorted(numbers, reverse=True)
+    table.get_by_role("searchbox").fill("onerror")
+    (name,) = rows(page, "kernels")
+    assert name == readable([KERNEL])[0]
+    table.get_by_role("searchbox").fill("")
+    assert len(rows(page, "kernels")) == len(before) > 1
+    _keys_move_the_chart(page)
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate(WIDE) <= 0
+    assert page.locator("img").count() == 0
+    assert heard == []
+
+
+def _keys_move_the_chart(page: Any) -> None:
+    canvas = page.locator("canvas")
+    canvas.focus()
+    for key in ("+", "ArrowRight", "n", "n"):
+        page.keyboard.press(key)
+    assert "of the step" in page.locator(".picked").text_content()
+    page.get_by_role("button", name="Slowest").click()
+    pressed = page.locator(".view[aria-pressed=true]").all_text_contents()
+    assert [text[:7] for text in pressed] == ["Slowest"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280, 2560])
+def test_no_theme_and_no_width_breaks_it(
+    browser: Any, page_file: Path, heard: list[str], width: int, theme: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened(browser, page_file, heard, width, theme)
+    assert page.evaluate(WIDE) <= 0
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    # The page's own policy keeps the checker's script out, unless it is set in a world of its own.
+    found = Axe().run(page).response["violations"]
+    assert [(each["id"], [n["target"] for n in each["nodes"]][:3]) for each in found] == []
+    assert heard == []

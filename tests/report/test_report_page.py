@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from hostile import KERNEL, MARKUP, RANGE, SAMPLES
+
+import tracekit
+from tracekit._reports import report_of
+from tracekit.analysis import closeup
+from tracekit.errors import UsageError
+from tracekit.present import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_BYTES = 2_500_000
+ORDER = [
+    "verdict", "step", "stages", "steps", "ranges", "idle", "communication", "ranks", "memory",
+    "unknown", "provenance",
+]  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What of a page matters here: its tags with their attributes, tables, and data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str | None]]] = {}
+        self.headers: dict[str, list[str]] = {}
+        self._key: str | None = None
+        self._in_body = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs)
+        self.tags.append((tag, own))
+        if tag == "table":
+            self._key = own.get("data-key")
+        if self._key is None:
+            return
+        if tag == "th" and own.get("data-name"):
+            self.headers.setdefault(self._key, []).append(str(own["data-name"]))
+        if tag == "tbody":
+            self._in_body = True
+            self.tables.setdefault(self._key, [])
+        if tag == "tr" and self._in_body:
+            self.tables[self._key].append([])
+        if tag == "td" and self._in_body:
+            self.tables[self._key][-1].append(own.get("data-v"))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "tbody":
+            self._in_body = False
+
+    def column(self, key: str, name: str) -> list[str | None]:
+        place = self.headers[key].index(name)
+        return [row[place] for row in self.tables[key]]
+
+
+@pytest.fixture(scope="module")
+def parsed(page: str) -> Page:
+    return Page(page)
+
+
+def packed(page: str) -> dict[str, Any]:
+    """Return what the script of a page draws the Gantt chart of."""
+    (data,) = re.findall(r'<script type="application/octet-stream">([^<]*)</script>', page)
+    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(data)))
+    return content
+
+
+def test_sections_come_in_their_order(parsed: Page) -> None:
+    assert [own["id"] for tag, own in parsed.tags if tag == "section"] == ORDER
+
+
+def test_nothing_is_loaded(page: str, parsed: Page) -> None:
+    loading = {"src", "srcset", "href", "action", "data", "poster", "formaction"}
+    found = [
+        (name, own[name]) for _, own in parsed.tags for name in loading & own.keys()
+    ]  # fmt: skip
+    assert all(str(value).startswith("#") for _, value in found)
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_the_policy_lets_the_script_of_the_page_run_and_no_other(page: str, parsed: Page) -> None:
+    (policy,) = [
+        str(own["content"]) for _, own in parsed.tags
+        if own.get("http-equiv") == "Content-Security-Policy"
+    ]  # fmt: skip
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "style-src 'unsafe-inline'; img-src data: blob:" in policy
+
+
+def test_names_of_a_trace_are_text(page: str, parsed: Page) -> None:
+    assert KERNEL not in page
+    assert MARKUP not in page
+    assert "\u202e" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert not any(tag == "img" for tag, _ in parsed.tags)
+    assert not any(name.startswith("on") for _, own in parsed.tags for name in own)
+    assert RANGE in packed(page)["full"]
+    assert KERNEL in packed(page)["full"]
+
+
+def test_the_same_run_gives_the_same_page(page: str, hostile_run: tracekit.Run) -> None:
+    assert report_of([hostile_run]) == page
+    assert len(page.encode()) < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("key", "question", "options", "names"),
+    [
+        ("stages", "breakdown", {"by": "stage"}, ["ops", "busy_ns", "exposed_ns", "share"]),
+        ("steps", "breakdown", {"by": "iteration"}, ["window_ns", "busy_ns", "idle_ns"]),
+        ("kernels", "breakdown", {"by": "kernel"}, ["ops", "total_ns", "median_ns", "share"]),
+        ("idle", "idle", {"by": "cause"}, ["gaps", "idle_ns", "step_ns"]),
+    ],
+)
+def test_tables_hold_the_numbers_of_data_formats(
+    parsed: Page,
+    hostile_run: tracekit.Run,
+    key: str,
+    question: str,
+    options: dict[str, str],
+    names: list[str],
+) -> None:
+    answer = getattr(hostile_run, question).answer(**options)
+    rows = json.loads(to_json("", "", {}, answer.for_people))["rows"]
+    assert rows
+    for name in names:
+        shown = [None if text is None else float(text) for text in parsed.column(key, name)]
+        assert shown == [row[name] for row in rows], name
+
+
+def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.Run) -> None:
+    tiles = {
+        str(own["data-name"]): own.get("data-value")
+        for _, own in parsed.tags if own.get("class") == "tile"
+    }  # fmt: skip
+    facts = tracekit.study([hostile_run]).row(0, named=True)
+    found = closeup.exposed_communication(
+        hostile_run.trace, closeup.step_spans(hostile_run.trace)
+    ).sum()
+    assert list(tiles) == [
+        "step_p50_ns", "busy_share", "communication_share", "idle_ns", "images_per_s"
+    ]  # fmt: skip
+    numbers = {name: float(str(value)) for name, value in tiles.items()}
+    assert numbers["step_p50_ns"] == facts["step_p50_ns"]
+    assert numbers["idle_ns"] == facts["idle_ns"] + facts["between_ns"]
+    assert numbers["busy_share"] == pytest.approx(1 - numbers["idle_ns"] / facts["step_ns"])
+    assert numbers["images_per_s"] == facts["images_per_s"]
+    assert numbers["communication_share"] == found["exposed_ns"][0] / found["step_ns"][0]
+
+
+def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.Run) -> None:
+    trace = hostile_run.trace
+    spans = closeup.step_spans(trace)
+    lengths = closeup.step_lengths(spans)
+    chart = packed(page)
+    median, slowest = chart["views"]
+    wanted = {"median": closeup.median_step(lengths), "slowest": closeup.slowest_step(lengths)}
+    for view, step in ((median, wanted["median"]), (slowest, wanted["slowest"])):
+        ops = closeup.ops_inside(trace, spans.filter(iteration=step))
+        lanes = [lane for lane in view["lanes"] if lane["label"].startswith("GPU")]
+        assert sum(len(lane["start"]) for lane in lanes) == ops.height
+        assert sum(sum(lane["length"]) for lane in lanes) == int(
+            ops.select((pl.col("end") - pl.col("start")).sum()).item()
+        )
+        assert all(difference >= 0 for lane in lanes for difference in lane["start"])
+
+
+def test_a_comparison(change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run) -> None:
+    found = tracekit.compare(base_run, hostile_run)
+    parsed = Page(change_page)
+    assert [own["id"] for tag, own in parsed.tags if tag == "section"] == [
+        "verdict", "parts", "distributions", "step", "changes", "unknown",
+    ]  # fmt: skip
+    shown = [float(str(text)) for text in parsed.column("parts", "delta_ns")]
+    assert shown == found.contributions["delta_ns"].to_list()
+    lanes = {lane["label"][:1] for lane in packed(change_page)["views"][0]["lanes"]}
+    assert lanes == {"A", "B"}
+
+
+def test_a_study_and_what_cannot_be_compared(
+    hostile_run: tracekit.Run, base_run: tracekit.Run
+) -> None:
+    parsed = Page(report_of([hostile_run, base_run]))
+    steps = [float(str(text)) for text in parsed.column("study", "step_ns")]
+    assert sorted(steps) == sorted(tracekit.study([hostile_run, base_run])["step_ns"].to_list())
+    with pytest.raises(UsageError, match="one run with another"):
+        report_of([hostile_run, base_run], against=base_run)
+
+
+def test_a_run_without_gpu_work(tmp_path: Path) -> None:
+    sample = SAMPLES / "recorded" / "lenet_gloo.sqlite"
+    run, _ = tracekit.ingest(sample, store=tmp_path / "store")
+    run.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "no GPU work was recorded" in page
+    lanes = packed(page)["views"][0]["lanes"]
+    assert lanes
+    assert all(lane["label"].startswith("NVTX") for lane in lanes)

@@ -1,0 +1,61 @@
+"""`tracekit report`: one page about a run, a comparison or a study."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli._command import app, examples
+from tracekit.cli._guard import complain
+from tracekit.cli._options import LATEST, StoreOption, complete_run, open_run
+from tracekit.cli._output import Format, Target
+
+
+@app.command(
+    epilog=examples(
+        "tracekit report",
+        "tracekit report mnist -o mnist.html --open",
+        "tracekit report after --against before -o change.html",
+    )
+)
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Names of runs, starts of their ids, @latest, or trace files.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    *,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="BASE",
+            help="Compare the run with this one.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
+    ] = Path("report.html"),
+    should_open: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
+    """Write one page about a run: where a step's time goes, in pictures and tables.
+
+    The page is one file that loads nothing and sends nothing; docs/report.md explains it. Of
+    several runs it is about the study that they make. Without RUN it is the run ingested last.
+    """
+    from tracekit._reports import report_of
+
+    target = Target.of(Format.TABLE, output)
+    opened = [open_run(each, store) for each in runs or [LATEST]]
+    base = None if against is None else open_run(against, store)
+    target.write_text(report_of(opened, against=base))
+    complain(f"wrote {output}")
+    if should_open:
+        typer.launch(output.resolve().as_uri())

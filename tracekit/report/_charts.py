@@ -1,0 +1,383 @@
+"""Charts that the page draws with its own means: bars, curves, icicles and maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
+from tracekit.report._fragments import fragment
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_LABELLED = 7.0
+"""A piece of a bar has its name on it from so many percent of the width on."""
+_MOST_POINTS = 1200
+_ROW = 24
+_LEAST_NODE = 0.25
+_LEAST_TEXT = 3.0
+_DEEPEST = 8
+_LEVELS = 9
+_BRIGHT = 0.18
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a legend: how something looks, and what it is."""
+
+    look: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a bar, placed in percent of the width."""
+
+    left: float
+    width: float
+    look: str
+    title: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Track:
+    """Parts of a bar side by side."""
+
+    pieces: Sequence[Piece]
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar, with its name and what it comes to."""
+
+    name: str
+    tracks: Sequence[Track]
+    amount: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A length of time that is a part of a bar."""
+
+    look: str
+    name: str
+    length: float
+
+
+def cause_looks() -> dict[str, str]:
+    """Return how the piece of each cause of idle time looks."""
+    return {cause: f"c{place}" for place, cause in enumerate(CAUSE_COLOURS)}
+
+
+def cause_style() -> str:
+    """Return the style of these looks: the colours that figures have too, and a text to be read."""
+    rules = [
+        f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{_ink_on(colour)}}}"
+        for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
+    ]
+    return "\n".join(rules)
+
+
+def _ink_on(colour: str) -> str:
+    """Return black or white, whichever is read better on a colour."""
+    red, green, blue = ((int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
+    return "#111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _BRIGHT else "#fff"
+
+
+def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
+    """Lay parts side by side, in percent of a whole."""
+    pieces, left = [], 0.0
+    for part in parts:
+        width = 100 * part.length / whole if whole else 0.0
+        if part.length > 0:
+            title = f"{part.name}: {duration(part.length)} ({width:.1f} %)"
+            fits = width >= _LABELLED and not kind
+            pieces.append(
+                Piece(round(left, 3), round(width, 3), part.look, title, part.name if fits else "")
+            )
+        left += width
+    return Track(pieces, kind)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A chart of bars."""
+
+    title: str
+    label: str
+    legend: Sequence[Entry]
+    bars: Sequence[Bar]
+
+    def html(self) -> Markup:
+        """Return the chart."""
+        return fragment("bars", self)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark of an axis, in percent of its length."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A text beside a point."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line, or points, as a path in a square of 1000 by 1000."""
+
+    look: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of numbers, from end to end, in a unit."""
+
+    name: str
+    low: float
+    high: float
+    divisor: float = 1.0
+    is_log: bool = False
+
+    def share(self, value: float) -> float:
+        """Return where a value lies between the ends, from 0 to 1."""
+        if self.is_log:
+            low, high, value = (
+                math.log10(max(each, 1e-9)) for each in (self.low, self.high, value)
+            )
+        else:
+            low, high = self.low, self.high
+        return (value - low) / (high - low) if high > low else 0.5
+
+    def ticks(self) -> list[Tick]:
+        """Return marks at round values."""
+        if self.is_log:
+            powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            values = [10.0**power for power in powers]
+        else:
+            values = _round_values(self.low / self.divisor, self.high / self.divisor)
+            values = [value * self.divisor for value in values]
+        return [
+            Tick(round(100 * self.share(value), 2), _number(value / self.divisor))
+            for value in values
+        ]
+
+
+def size_axis(name: str, most: float) -> Axis:
+    """Return an axis of bytes from none on, named with the unit that suits them."""
+    divisor, unit = unit_of(most, BYTE_UNITS)
+    return Axis(f"{name} ({unit})", 0.0, 1.05 * most, divisor)
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes as text."""
+    divisor, unit = unit_of(size, BYTE_UNITS)
+    return f"{size / divisor:,.4g} {unit}"
+
+
+def _round_values(low: float, high: float, wanted: int = 5) -> list[float]:
+    if high <= low:
+        return [low]
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.6g}"
+
+
+def time_axis(name: str, low: float, high: float) -> Axis:
+    """Return an axis of times in ns, named with the unit that suits them."""
+    divisor, unit = unit_of(high, TIME_UNITS)
+    room = (high - low) * 0.06 or high * 0.05 or 1.0
+    return Axis(f"{name} ({unit})", max(low - room, 0.0), high + room, divisor)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart of lines and points in two axes."""
+
+    title: str
+    label: str
+    x: Axis
+    y: Axis
+    lines: Sequence[Line]
+    tags: Sequence[Tag] = ()
+    legend: Sequence[Entry] = ()
+    x_ticks: Sequence[Tick] = field(init=False)
+    y_ticks: Sequence[Tick] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x_ticks", self.x.ticks())
+        object.__setattr__(self, "y_ticks", self.y.ticks())
+
+    @property
+    def x_name(self) -> str:
+        """What the axis across is of."""
+        return self.x.name
+
+    @property
+    def y_name(self) -> str:
+        """What the axis upward is of."""
+        return self.y.name
+
+    def html(self) -> Markup:
+        """Return the chart."""
+        return fragment("plot", self)
+
+
+def dots(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:
+    """Return points; of very many so many that all that can be told apart is there."""
+    places = dict.fromkeys(_place(point, x, y) for point in points)
+    return Line(look, "".join(f"M{across} {down}h0" for across, down in places))
+
+
+def curve(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:
+    """Return a line through points."""
+    places = list(dict.fromkeys(_place(point, x, y) for point in points))
+    return Line(look, "M" + "L".join(f"{across} {down}" for across, down in places))
+
+
+def _place(point: tuple[float, float], x: Axis, y: Axis) -> tuple[int, int]:
+    return round(1000 * x.share(point[0])), 1000 - round(1000 * y.share(point[1]))
+
+
+def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the corners of the empirical distribution function of some values."""
+    ordered = sorted(values)
+    count = len(ordered)
+    corners = []
+    for place, value in enumerate(ordered):
+        corners += [(value, place / count), (value, (place + 1) / count)]
+    stride = max(1, len(corners) // _MOST_POINTS)
+    return corners if stride == 1 else [*corners[::stride], corners[-1]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A rectangle of an icicle, placed in percent of the width and pixels from the top."""
+
+    left: float
+    width: float
+    top: int
+    depth: int
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Icicle:
+    """Times of nested things, each below what it is in."""
+
+    title: str
+    label: str
+    nodes: Sequence[Node]
+
+    @property
+    def height(self) -> int:
+        """How high it is, in pixels."""
+        return max((node.top for node in self.nodes), default=0) + _ROW + 2
+
+    def html(self) -> Markup:
+        """Return the chart."""
+        return fragment("icicle", self)
+
+
+def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str) -> list[Node]:
+    """Return where nested things go: those inside another share its width by their times.
+
+    Parameters
+    ----------
+    paths
+        Paths in the order in which they are laid out, outermost first.
+    times
+        Their times, ns, each with all that is inside.
+    separator
+        What stands between the parts of a path.
+    """
+    children: dict[str, list[str]] = {}
+    known = set(paths)
+    for path in paths:
+        above = path.rpartition(separator)[0]
+        children.setdefault(above if above in known else "", []).append(path)
+    whole = sum(times[path] for path in children.get("", []))
+    nodes: list[Node] = []
+    waiting = [("", 0.0, 100.0, 0)]
+    while waiting:
+        above, left, width, depth = waiting.pop()
+        inside = sum(times[path] for path in children.get(above, []))
+        room = max(inside, times.get(above, whole)) or 1
+        for path in children.get(above, []):
+            own = width * times[path] / room
+            if own >= _LEAST_NODE and depth < _DEEPEST:
+                text = path.rpartition(separator)[2]
+                share = f"{100 * times[path] / whole:.1f} %" if whole else ""
+                title = f"{path}: {duration(times[path])} ({share})"
+                place = round(left, 3), round(own, 3), depth * _ROW, depth
+                nodes.append(Node(*place, text if own >= _LEAST_TEXT else "", title))
+                waiting.append((path, left, own, depth + 1))
+            left += own
+    return nodes
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """A cell of a map: its level from 0 to 8, or `x` where nothing is known."""
+
+    level: str
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """A row of a map."""
+
+    name: str
+    cells: Sequence[HeatCell]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A map of numbers by two things, more of them darker."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[HeatRow]
+    note: str
+
+    def html(self) -> Markup:
+        """Return the chart."""
+        return fragment("heat", self)
+
+
+def heat_level(value: float | None, low: float, high: float) -> str:
+    """Return the level of a value between the least and the greatest."""
+    if value is None:
+        return "x"
+    share = (value - low) / (high - low) if high > low else 0.0
+    return str(min(int(share * _LEVELS), _LEVELS - 1))
+
+
+def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return every so many-th row, so that no more than a number are left."""
+    return frame.gather_every(max(1, -(-frame.height // most)))

@@ -1,0 +1,209 @@
+"""What moved between GPUs: over which links of the machine, between whom, and how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.errors import MissingDataError
+from tracekit.present import machine_layout
+from tracekit.report._charts import (
+    Axis,
+    Entry,
+    Heat,
+    HeatCell,
+    HeatRow,
+    Plot,
+    curve,
+    dots,
+    heat_level,
+    size_text,
+)
+from tracekit.report._fragments import fragment, joined
+from tracekit.report._table import answer_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from markupsafe import Markup
+
+    from tracekit.machine import Machine
+    from tracekit.report._subject import Subject
+
+_EDGE = 12
+_FAST = {"nvlink", "nvswitch", "c2c", "nvlink-c2c"}
+
+
+@dataclass(frozen=True)
+class _Wire:
+    path: str
+    look: str
+    title: str
+
+
+@dataclass(frozen=True)
+class _Box:
+    x: float
+    y: float
+    width: float
+    height: float
+    look: str
+    text: str
+
+    @property
+    def mid(self) -> float:
+        return self.x + self.width / 2
+
+    @property
+    def base(self) -> float:
+        return self.y + self.height / 2 + 4
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    title: str
+    label: str
+    box: str
+    width: float
+    wires: Sequence[_Wire]
+    boxes: Sequence[_Box]
+    legend: Sequence[Entry]
+
+
+def communication(subject: Subject) -> Markup:
+    """Draw the machine, who sent what to whom, and how fast collectives were."""
+    run = subject.run
+    traffic = run.traffic()
+    by_link = traffic.links()
+    pieces = [_machine(traffic.placed.machine, by_link), _matrix(traffic.links("pair"))]
+    pieces += _collectives(subject)
+    if not by_link.is_empty():
+        pieces.append(answer_table(run.links.answer(by="link"), "links", "Traffic by link"))
+    found = [piece for piece in pieces if piece is not None]
+    if not found:
+        raise MissingDataError("nothing moved between GPUs, as far as was recorded")
+    return joined(*found)
+
+
+def _collectives(subject: Subject) -> list[Markup | None]:
+    try:
+        answer = subject.run.collectives.answer()
+    except MissingDataError:
+        return []
+    if answer.rows.is_empty():
+        return []
+    return [
+        _bandwidths(answer.rows),
+        answer_table(answer, "collectives", "Collectives", is_open=True),
+    ]
+
+
+def _bandwidths(rows: pl.DataFrame) -> Markup | None:
+    """Draw the bus bandwidth of collectives by their size, under the peak where that is known."""
+    names = rows.columns
+    if "bus_bandwidth_gb_s" not in names:
+        return None
+    known = rows.drop_nulls(["bytes", "bus_bandwidth_gb_s"]).filter(pl.col("bytes") > 0)
+    if known.is_empty():
+        return None
+    sizes = known["bytes"].to_list()
+    rates = known["bus_bandwidth_gb_s"].to_list()
+    peaks = known["peak_gb_s"].drop_nulls().to_list() if "peak_gb_s" in names else []
+    x = Axis("size (bytes)", min(sizes) / 2, max(sizes) * 2, is_log=True)
+    y = Axis("bus bandwidth (GB/s)", 0.0, 1.1 * max([*rates, *peaks]))
+    lines = [dots("odd", list(zip(sizes, rates, strict=True)), x, y)]
+    lines += [curve("guide", [(x.low, peak), (x.high, peak)], x, y) for peak in sorted(set(peaks))]
+    title = "Bus bandwidth of collectives by size"
+    return Plot(title, title, x, y, lines).html()
+
+
+def _matrix(pairs: pl.DataFrame) -> Markup | None:
+    known = (
+        pairs.drop_nulls(["src", "dst"]) if {"src", "dst"} <= {*pairs.columns} else pairs.clear()
+    )
+    if known.is_empty():
+        return None
+    moved = known.group_by("src", "dst").agg(pl.col("bytes").sum())
+    cells: Mapping[tuple[Any, Any], int] = {(s, d): b for s, d, b in moved.iter_rows()}
+    ends = sorted({end for pair in cells for end in pair}, key=str)
+    most = float(max(cells.values(), default=1))
+    rows = [
+        HeatRow(str(src), [_pair_cell(src, dst, cells.get((src, dst)), most) for dst in ends])
+        for src in ends
+    ]
+    note = "Rows send, columns receive. Darker is more."
+    return Heat("Bytes between GPUs", [str(end) for end in ends], rows, note).html()
+
+
+def _pair_cell(src: object, dst: object, moved: int | None, most: float) -> HeatCell:
+    text = "-" if moved is None else size_text(moved)
+    return HeatCell(heat_level(moved, 0.0, most), text, f"{src} to {dst}: {text}")
+
+
+def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
+    """Draw the machine, and mark the links that carried something."""
+    drawing = machine_layout(machine)
+    if not drawing.boxes:
+        return None
+    left, right, bottom, top = drawing.bounds
+    used = _carried(links)
+    wires = [
+        _Wire(
+            "M" + "L".join(f"{x - left + _EDGE:.1f} {top - y + _EDGE:.1f}" for x, y in wire.points),
+            _look(wire.links, used),
+            _wire_title(wire, used),
+        )
+        for wire in drawing.wires
+    ]
+    boxes = [
+        _Box(
+            round(box.x - box.width / 2 - left + _EDGE, 1),
+            round(top - box.y - box.height / 2 + _EDGE, 1),
+            box.width,
+            box.height,
+            box.kind,
+            _name(box.nodes),
+        )
+        for box in dict.fromkeys(drawing.boxes.values())
+    ]
+    width, height = right - left + 2 * _EDGE, top - bottom + 2 * _EDGE
+    title = f"The machine: {machine.name} ({machine.origin})"
+    legend = [
+        Entry("nvlink", "NVLink"),
+        Entry("pcie", "PCIe and host"),
+        Entry("used", "carried traffic"),
+    ]
+    return fragment(
+        "drawing",
+        _Drawing(title, title, f"0 0 {width:.0f} {height:.0f}", round(width), wires, boxes, legend),
+    )
+
+
+def _carried(links: pl.DataFrame) -> dict[frozenset[str], int]:
+    if not {"src", "dst", "bytes"} <= {*links.columns}:
+        return {}
+    sums = links.drop_nulls(["src", "dst"]).group_by("src", "dst").agg(pl.col("bytes").sum())
+    found: dict[frozenset[str], int] = {}
+    for src, dst, moved in sums.iter_rows():
+        ends = frozenset((str(src), str(dst)))
+        found[ends] = found.get(ends, 0) + (moved or 0)
+    return found
+
+
+def _look(links: Sequence[Any], used: Mapping[frozenset[str], int]) -> str:
+    if any(frozenset(link.ends) in used for link in links):
+        return "used"
+    return "nvlink" if any(link.type in _FAST for link in links) else "pcie"
+
+
+def _wire_title(wire: Any, used: Mapping[frozenset[str], int]) -> str:
+    moved = sum(used.get(ends, 0) for ends in {frozenset(link.ends) for link in wire.links})
+    ends = " to ".join(_name(box.nodes) for box in wire.ends)
+    types = ", ".join(dict.fromkeys(link.type for link in wire.links))
+    return f"{ends}: {types}" + (f", {size_text(moved)} carried" if moved else "")
+
+
+def _name(nodes: Sequence[str]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"

@@ -1,0 +1,56 @@
+"""Pieces of the page. All that is put into one is escaped: names of a trace are never markup."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from tracekit.present import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+
+@cache
+def environment() -> Environment:
+    """Return what fills templates: it escapes text, and shows what cannot be printed."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("tracekit.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_safe,
+    )
+
+
+def _safe(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def fragment(name: str, *values: Any) -> Markup:
+    """Return a piece of the page.
+
+    Parameters
+    ----------
+    name
+        The macro of ``page/blocks.jinja`` that makes it.
+    values
+        What it is made of.
+    """
+    made: Markup = getattr(_blocks().module, name)(*values)
+    return made
+
+
+@cache
+def _blocks() -> Template:
+    return environment().get_template("blocks.jinja")
+
+
+def joined(*pieces: Markup | None) -> Markup:
+    """Return pieces of the page one below the other; those that are None are left out."""
+    return Markup("\n").join(piece for piece in pieces if piece is not None)

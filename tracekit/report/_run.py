@@ -1,0 +1,101 @@
+"""The sections of the report of one run. A new one is a function, and a line at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.errors import MissingDataError
+from tracekit.present import notes
+from tracekit.report._charts import Plot, curve, size_axis, thinned, time_axis
+from tracekit.report._communication import communication
+from tracekit.report._fragments import fragment, joined
+from tracekit.report._section import Section
+from tracekit.report._table import answer_table, frame_table
+from tracekit.report._times import findings, idle, ranges, ranks, stages, step_chart, steps
+from tracekit.report._verdict import verdict
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from tracekit.report._subject import Subject
+
+_MOST_POINTS = 1000
+_KNOWN = ("yes", "none")
+
+
+def memory(subject: Subject) -> Markup:
+    """Draw the memory in use over time, and list what was most."""
+    answer = subject.run.memory.answer()
+    if answer.rows.is_empty():
+        how = "record with nsys profile --cuda-memory-usage=true"
+        raise MissingDataError("no memory use was recorded", how)
+    return joined(
+        _in_use(subject), answer_table(answer, "memory", "Most memory in use", is_open=True)
+    )
+
+
+def _in_use(subject: Subject) -> Markup | None:
+    events = subject.run.trace["memory"].select("process", "device", "time", "in_use").collect()
+    if events.is_empty():
+        return None
+    low, high = (float(getattr(events["time"], end)()) for end in ("min", "max"))
+    most = float(events["in_use"].max() or 1)  # type: ignore[arg-type]
+    x, y = time_axis("time", low, high), size_axis("in use", most)
+    lines = [
+        curve("line", list(thinned(own, _MOST_POINTS).select("time", "in_use").iter_rows()), x, y)
+        for own in events.sort("time").partition_by("process", "device", maintain_order=True)
+    ]
+    return Plot("Memory in use", "Memory in use of each GPU over time", x, y, lines).html()
+
+
+def unknown(subject: Subject) -> Markup:
+    """List what the run cannot say, and how that is recorded."""
+    answer = subject.run.info.answer()
+    lacking = answer.rows.filter(~pl.col("available").is_in(_KNOWN))
+    if lacking.is_empty():
+        return fragment(
+            "paragraphs", ["All that tracekit can tell of a run is known of this one."], ""
+        )
+    return frame_table(lacking, "unknown", "What is not known, and how to record it", is_open=True)
+
+
+def provenance(subject: Subject) -> Markup:
+    """Say what the report rests on."""
+    run = subject.run
+    reports = run.trace.read("reports")
+    names = [
+        "file",
+        "format",
+        "product",
+        "schema_version",
+        "size",
+        "digest",
+        "host",
+        "rank",
+        "clock_reason",
+    ]
+    table = frame_table(reports.select(names), "reports", "Files", is_open=True)
+    said = run.breakdown.answer(by="stage").meta
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items())) or "none"
+    coverage = {name: said[name] for name in ("coverage", "launched", "verdict") if name in said}
+    facts = [f"Run {run.name}, id {run.id}; labels: {labels}", *notes(coverage)]
+    return joined(fragment("notes", facts), table)
+
+
+RUN_SECTIONS = (
+    Section("verdict", "Verdict", "How long does a step take, and what is it spent on?", verdict),
+    Section("findings", "Findings", "What would make a step shorter, and by how much?", findings),
+    Section("step", "One step", "What runs on each GPU, op by op?", step_chart),
+    Section("stages", "Stages", "Which stages take each GPU's time, and what is hidden?", stages),
+    Section("steps", "Steps", "Do all steps take equally long?", steps),
+    Section("ranges", "Ranges and kernels", "Which parts of the program take time?", ranges),
+    Section("idle", "Idle time", "Why does nothing run?", idle),
+    Section("communication", "Communication", "What moved, where, how fast?", communication),
+    Section("ranks", "GPUs and steps", "Does one GPU lag behind the others?", ranks),
+    Section("memory", "Memory", "How much memory does each GPU use?", memory),
+    Section("unknown", "Not known", "What can this recording not say, and what would?", unknown),
+    Section("provenance", "Provenance", "What does this report rest on?", provenance),
+)
+"""In the order of the page."""

@@ -1,0 +1,36 @@
+"""A part of the report; the tables of sections are made of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from markupsafe import Markup
+
+    from tracekit.report._subject import Subject
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Parameters
+    ----------
+    key
+        Its place in the page: what comes after ``#``.
+    title
+        Its heading.
+    question
+        What it answers.
+    fill
+        Returns what it says of a subject, or None where it does not concern it. Where it raises
+        that data are missing, the section says so.
+    """
+
+    key: str
+    title: str
+    question: str
+    fill: Callable[[Subject], Markup | None]

@@ -1,0 +1,77 @@
+"""The sections of the report of a study: several runs beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.present import duration
+from tracekit.report._charts import Bar, Bars, Entry, Part, track
+from tracekit.report._fragments import fragment, joined
+from tracekit.report._section import Section
+from tracekit.report._table import answer_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from markupsafe import Markup
+
+    from tracekit.model import Answer
+    from tracekit.report._subject import Subject
+
+_PARTS = {
+    "fp_bp_ns": ("BP", "FP and BP"),
+    "wu_exposed_ns": ("WU", "WU, exposed"),
+    "io_exposed_ns": ("IO", "IO, exposed"),
+    "me_exposed_ns": ("ME", "ME, exposed"),
+    "other_exposed_ns": ("OTHER", "OTHER, exposed"),
+    "idle_ns": ("idle", "idle"),
+    "between_ns": ("between", "between steps"),
+}
+
+
+def _study(subject: Subject) -> Answer:
+    return subject.library.study(subject.runs)
+
+
+def runs(subject: Subject) -> Markup:
+    """Draw what a step of each run is made of."""
+    answer = _study(subject)
+    known = answer.rows.drop_nulls("step_ns")
+    table = answer_table(answer, "study", "Steps of all runs", is_open=True)
+    if known.is_empty():
+        return joined(fragment("unknown", "Steps of none of the runs are known."), table)
+    longest = float(known["step_ns"].max() or 1)  # type: ignore[arg-type]
+    bars = [_bar(row, longest) for row in known.sort("step_ns").iter_rows(named=True)]
+    legend = [Entry(look, name) for look, name in _PARTS.values()]
+    title = "What a step is made of, ms/step/GPU"
+    return joined(Bars(title, title, legend, bars).html(), table)
+
+
+def _bar(row: Mapping[str, Any], longest: float) -> Bar:
+    parts = [Part(look, name, row[column] or 0.0) for column, (look, name) in _PARTS.items()]
+    return Bar(row["run"], [track(parts, longest)], duration(row["step_ns"]))
+
+
+def fastest(subject: Subject) -> Markup:
+    """Say which run has the shortest and which the longest step."""
+    known = _study(subject).rows.drop_nulls("step_ns").sort("step_ns")
+    if known.is_empty():
+        return fragment("unknown", "Steps of none of the runs are known.")
+    first, last = (row["run"] for row in (known.row(0, named=True), known.row(-1, named=True)))
+    lengths = known["step_ns"]
+    shortest = f"The shortest mean step is that of {first}, {duration(lengths[0])}"
+    longest = f"the longest is that of {last}, {duration(lengths[-1])}"
+    said = [
+        f"{shortest}; {longest}: {lengths[-1] / lengths[0]:.2f} times as long.",
+        "Runs of different networks, batches or numbers of GPUs do not take the same steps.",
+    ]
+    alike = known.select("network", "batch", "gpus").unique().height == 1
+    return fragment("paragraphs", said[:1] if alike else said, "lead")
+
+
+STUDY_SECTIONS = (
+    Section("verdict", "Verdict", "Which runs take the shortest and the longest steps?", fastest),
+    Section("runs", "Runs", "What is a step of each run made of?", runs),
+)
+"""In the order of the page."""

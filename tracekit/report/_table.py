@@ -1,0 +1,127 @@
+"""Answers as tables of the page, which its script sorts, filters and copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.present import STAGE_COLOURS, notes, shown_with_totals
+from tracekit.report._fragments import fragment
+from tracekit.report._names import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from markupsafe import Markup
+
+    from tracekit.model import Answer
+    from tracekit.present import ShownColumn
+
+_MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
+_KERNELS = ("name", "before", "after")
+_MOST = 2000
+_LONG = 24
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is read, what it is sorted and copied by, and its full text where it is cut."""
+
+    text: str
+    raw: str | None
+    numeric: bool
+    mark: str | None = None
+    full: str | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the text may be broken anywhere: it is long, and may have no spaces."""
+        return len(self.text) > _LONG
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as ``page/blocks.jinja`` lays it out."""
+
+    key: str
+    title: str
+    columns: Sequence[ShownColumn]
+    rows: Sequence[Sequence[Cell]]
+    closing: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+    is_open: bool
+
+
+def answer_table(answer: Answer, key: str, title: str, *, is_open: bool = False) -> Markup:
+    """Return the rows of an answer as a table, with what is said of them."""
+    said = {name: value for name, value in answer.meta.items() if name != "warnings"}
+    return frame_table(answer.for_people, key, title, meta=said, is_open=is_open)
+
+
+def frame_table(
+    frame: pl.DataFrame,
+    key: str,
+    title: str,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    is_open: bool = False,
+) -> Markup:
+    """Return rows as a table.
+
+    Parameters
+    ----------
+    frame
+        The rows; the first 2,000 are shown.
+    key
+        Name of the table in the page.
+    title
+        What it is of.
+    meta
+        What is said about the rows; becomes the lines below them.
+    is_open
+        Whether it is unfolded at first.
+    """
+    head = frame.head(_MOST)
+    said = dict(meta or {})
+    columns = shown_with_totals(head, said)
+    cells = [_cells(column, head) for column in columns]
+    rows = list(zip(*cells, strict=True))
+    below = notes(said)
+    if frame.height > head.height:
+        below.insert(0, f"{frame.height - head.height:,} more rows are not shown")
+    return fragment(
+        "table",
+        Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),
+    )
+
+
+def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:
+    raw = [_raw(value) for value in _values(frame[column.name])]
+    raw += [None] * (len(column.texts) - len(raw))
+    if column.name in _KERNELS:
+        short = readable(column.texts)
+        full = [
+            text if text != cut else None for text, cut in zip(column.texts, short, strict=True)
+        ]
+        return [
+            Cell(text, None, numeric=False, full=whole)
+            for text, whole in zip(short, full, strict=True)
+        ]
+    return [
+        Cell(text, value if column.numeric else None, column.numeric, _mark(column, text))
+        for text, value in zip(column.texts, raw, strict=True)
+    ]
+
+
+def _values(series: pl.Series) -> list[Any]:
+    return series.to_list()
+
+
+def _raw(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _mark(column: ShownColumn, text: str) -> str | None:
+    return text if column.name in {"stage", "part"} and text in _MARKED else None

@@ -1,0 +1,274 @@
+"""Where the time of GPUs goes: by stage, over steps, by range and kernel, and why none is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from markupsafe import Markup
+
+from tracekit.model import STAGES
+from tracekit.present import CAUSE_COLOURS, duration, percent
+from tracekit.report._charts import (
+    Axis,
+    Bar,
+    Bars,
+    Entry,
+    Heat,
+    HeatCell,
+    HeatRow,
+    Icicle,
+    Part,
+    Plot,
+    Tag,
+    cause_looks,
+    curve,
+    dots,
+    heat_level,
+    icicle_nodes,
+    steps_curve,
+    time_axis,
+    track,
+)
+from tracekit.report._fragments import fragment, joined
+from tracekit.report._gantt import steps_chart
+from tracekit.report._table import answer_table, frame_table
+
+if TYPE_CHECKING:
+    from tracekit.report._subject import Subject
+
+_MOST_DEVICES = 64
+_SEVERAL = 2
+_NAMED = 5
+_FAR = 3.0
+"""A step is named as an outlier so many interquartile ranges beyond the upper quartile."""
+_LONGER = 1.1
+"""And so many times as long as the median."""
+_ENOUGH = 8
+"""Of fewer steps none is named."""
+_SEPARATOR = " > "
+_MOST_COLUMNS = 60
+_MOST_GAPS = 20
+
+
+def step_chart(subject: Subject) -> Markup:
+    """Draw the median and the slowest step op by op."""
+    title = "Ops by GPU and stream, below the NVTX ranges of the threads that drive steps"
+    if subject.close.spans.is_empty():
+        title = "NVTX ranges of the threads that drive steps"
+    return steps_chart(subject.close, title)
+
+
+def stages(subject: Subject) -> Markup:
+    """Draw each GPU's time by stage."""
+    whole = subject.run.breakdown.answer(by="stage")
+    table = answer_table(whole, "stages", "Time by stage", is_open=True)
+    if "ops" not in whole.rows.columns:
+        return joined(_one_bar(whole.rows, whole.meta), table)
+    own = subject.run.breakdown.answer(by="device,stage")
+    windows = subject.run.breakdown(by="device").select("device", "window_ns", "idle_ns")
+    of_each = answer_table(own, "stages-by-gpu", "Time by GPU and stage")
+    return joined(_stage_bars(own.rows, windows), table, of_each)
+
+
+def _stage_bars(rows: pl.DataFrame, windows: pl.DataFrame) -> Markup:
+    longest = windows["window_ns"].max()
+    bars = []
+    for window in windows.sort("device").head(_MOST_DEVICES).iter_rows(named=True):
+        parts = rows.filter(device=window["device"])
+        bars.append(
+            _stage_bar(f"GPU {window['device']}", parts, window["idle_ns"], float(longest or 1))  # type: ignore[arg-type]
+        )
+    return _stages_drawn(bars, "Time by stage of each GPU")
+
+
+def _one_bar(rows: pl.DataFrame, meta: Any) -> Markup:
+    bar = _stage_bar("Host", rows, meta["idle_ns"], float(meta["window_ns"]))
+    return _stages_drawn([bar], "Time by stage on the host")
+
+
+def _stage_bar(name: str, rows: pl.DataFrame, idle: int, whole: float) -> Bar:
+    ordered = rows.sort("stage")
+    exposed = [Part(s, s, e) for s, e in ordered.select("stage", "exposed_ns").iter_rows()]
+    hidden = [
+        Part(f"{stage} hid", f"{stage}, hidden behind other stages", overlap)
+        for stage, overlap in ordered.select("stage", "overlap_ns").iter_rows()
+    ]
+    tracks = [track([*exposed, Part("idle", "idle", idle)], whole)]
+    if any(part.length for part in hidden):
+        tracks.append(track(hidden, whole, "thin"))
+    busy = sum(part.length for part in exposed)
+    return Bar(name, tracks, f"{percent(busy / (busy + idle or 1))} busy")
+
+
+def _stages_drawn(bars: list[Bar], title: str) -> Markup:
+    legend = [
+        *(Entry(stage, stage) for stage in STAGES),
+        Entry("WU hid", "hatched, below: hidden behind other stages"),
+        Entry("idle", "idle"),
+    ]
+    return Bars(title, f"{title}: exposed, hidden and idle time", legend, bars).html()
+
+
+def steps(subject: Subject) -> Markup:
+    """Draw the lengths of steps over time and as a distribution, and name those far off."""
+    lengths = subject.close.lengths
+    if lengths.height < _SEVERAL:
+        return fragment("unknown", "Fewer than two steps are known.")
+    numbers, times = lengths["iteration"].to_list(), lengths["step_ns"].to_list()
+    odd = _outliers(lengths)
+    low, high = min(times), max(times)
+    y = time_axis("step", low, high)
+    x = Axis("step number", numbers[0] - 0.5, numbers[-1] + 0.5)
+    points = list(zip(numbers, times, strict=True))
+    far = [(row["iteration"], row["step_ns"]) for row in odd.iter_rows(named=True)]
+    tags = [_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
+    typical = float(lengths["step_ns"].quantile(0.5, "nearest") or 0)
+    over_time = Plot(
+        "Steps over time", f"Length of {lengths.height} steps, median {duration(typical)}", x, y,
+        [curve("guide", [(x.low, typical), (x.high, typical)], x, y), dots("dots", points, x, y),
+         dots("odd", far, x, y)],
+        tags[:_NAMED],
+    )  # fmt: skip
+    across = time_axis("step", low, high)
+    up = Axis("share of steps (%)", 0.0, 1.0, 0.01)
+    spread = Plot(
+        "Distribution of steps", "Share of steps that take no longer", across, up,
+        [curve("line", steps_curve(times), across, up)],
+    )  # fmt: skip
+    by_iteration = subject.run.breakdown.answer(by="iteration")
+    return joined(
+        fragment("paragraphs", [_told(odd, typical)], ""),
+        _pair(over_time.html(), spread.html()),
+        answer_table(by_iteration, "steps", "Time by step"),
+    )
+
+
+def _tag(text: str, across: float, up: float) -> Tag:
+    """Return a text above a point, that does not leave the chart."""
+    return Tag(round(min(max(100 * across, 8), 92), 2), round(min(100 * up, 92), 2), text)
+
+
+def _pair(*pieces: Markup) -> Markup:
+    return Markup('<div class="pair">{}</div>').format(joined(*pieces))
+
+
+def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that take far longer than most, the longest first."""
+    length = pl.col("step_ns")
+    lower, upper = (length.quantile(q, "nearest") for q in (0.25, 0.75))
+    far = (length > upper + _FAR * (upper - lower)) & (length > _LONGER * length.median())
+    if lengths.height < _ENOUGH:
+        return lengths.clear()
+    return lengths.filter(far).sort("step_ns", "iteration", descending=[True, False])
+
+
+def _told(odd: pl.DataFrame, typical: float) -> str:
+    if odd.is_empty():
+        return "No step takes far longer than the others."
+    named = [
+        f"step {row['iteration']} ({row['step_ns'] / typical:.2f} times the median)"
+        for row in odd.head(_NAMED).iter_rows(named=True)
+    ]
+    more = f", and {odd.height - _NAMED} more" if odd.height > _NAMED else ""
+    return f"Far longer than most: {', '.join(named)}{more}."
+
+
+def ranges(subject: Subject) -> Markup:
+    """Draw the tree of ranges by GPU time, and list the kernels that take most."""
+    run = subject.run
+    pieces: list[Markup | None] = []
+    if not run.trace["ranges"].head(1).collect().is_empty():
+        answer = run.breakdown.answer(by="range", inclusive=True)
+        pieces += [_icicle(answer.rows), answer_table(answer, "ranges", "Time by range")]
+    if not run.trace["ops"].head(1).collect().is_empty():
+        kernels = run.breakdown.answer(by="kernel")
+        pieces.append(answer_table(kernels, "kernels", "Time by kernel", is_open=True))
+    return joined(*pieces)
+
+
+def _icicle(rows: pl.DataFrame) -> Markup | None:
+    known = rows.filter(pl.col("busy_ns") > 0).unique("range", keep="first", maintain_order=True)
+    times = dict(known.select("range", "busy_ns").iter_rows())
+    nodes = icicle_nodes(list(times), times, _SEPARATOR)
+    if not nodes:
+        return None
+    title = "GPU time by range: what is below is inside what is above"
+    return Icicle(title, title, nodes).html()
+
+
+def idle(subject: Subject) -> Markup:
+    """Draw why nothing runs on each GPU."""
+    run = subject.run
+    causes = run.idle.answer(by="cause")
+    own = run.idle(by="device,cause")
+    gaps = run.idle.answer(longest=_MOST_GAPS)
+    return joined(
+        _cause_bars(own),
+        answer_table(causes, "idle", "Idle time by cause", is_open=True),
+        answer_table(gaps, "gaps", "The longest gaps, with what tells their causes"),
+    )
+
+
+def _cause_bars(rows: pl.DataFrame) -> Markup | None:
+    if rows.is_empty():
+        return None
+    order = [cause for cause in CAUSE_COLOURS if cause in set(rows["cause"])]
+    looks = cause_looks()
+    sums = rows.group_by("device").agg(pl.col("idle_ns").sum())
+    longest = float(sums["idle_ns"].max() or 1)  # type: ignore[arg-type]
+    bars = []
+    for device, total in sums.sort("device").head(_MOST_DEVICES).iter_rows():
+        times = dict(rows.filter(device=device).select("cause", "idle_ns").iter_rows())
+        parts = [Part(looks[cause], cause, times.get(cause, 0)) for cause in order]
+        bars.append(Bar(f"GPU {device}", [track(parts, longest)], duration(total)))
+    legend = [Entry(looks[cause], cause) for cause in order]
+    return Bars("Idle time by cause", "Idle time of each GPU by cause", legend, bars).html()
+
+
+def ranks(subject: Subject) -> Markup | None:
+    """Draw how long each GPU is busy in each step, where there are several."""
+    run = subject.run
+    if subject.close.spans["device"].n_unique() < _SEVERAL or subject.close.lengths.is_empty():
+        return None
+    answer = run.breakdown.answer(by="device,iteration")
+    rows = answer.rows.drop_nulls("iteration")
+    return joined(_busy_map(rows), answer_table(answer, "gpus-by-step", "Time by GPU and step"))
+
+
+def _busy_map(rows: pl.DataFrame) -> Markup:
+    steps = rows["iteration"].unique().sort()
+    shown = steps.gather_every(max(1, -(-steps.len() // _MOST_COLUMNS))).to_list()
+    kept = rows.filter(pl.col("iteration").is_in(shown))
+    times = kept.group_by("device", "iteration").agg(pl.col("busy_ns").sum())
+    low, high = float(times["busy_ns"].min() or 0), float(times["busy_ns"].max() or 0)  # type: ignore[arg-type]
+    known = {(device, step): busy for device, step, busy in times.iter_rows()}
+    heat_rows = [
+        HeatRow(
+            f"GPU {device}",
+            [_heat_cell(device, step, known.get((device, step)), low, high) for step in shown],
+        )
+        for device in sorted(set(kept["device"]))[:_MOST_DEVICES]
+    ]
+    every = f", every {steps.len() // len(shown)}th step" if len(shown) < steps.len() else ""
+    note = f"Darker is longer: from {duration(low)} to {duration(high)}{every}."
+    return Heat(
+        "Busy time of each GPU in each step", [f"{s}" for s in shown], heat_rows, note
+    ).html()
+
+
+def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float) -> HeatCell:
+    text = "-" if busy is None else f"{busy / 1e6:.1f}"
+    said = "unknown" if busy is None else duration(busy)
+    return HeatCell(heat_level(busy, low, high), text, f"GPU {device}, step {step}: busy {said}")
+
+
+def findings(subject: Subject) -> Markup | None:
+    """List what the run could win, where it can be diagnosed."""
+    diagnose = getattr(subject.run, "diagnose", None)
+    if diagnose is None:
+        return None
+    answer = diagnose.answer()
+    if answer.rows.is_empty():
+        return fragment("paragraphs", ["Nothing was found that would make a step shorter."], "")
+    return frame_table(answer.for_people, "findings", answer.title, meta=answer.meta, is_open=True)

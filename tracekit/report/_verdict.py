@@ -1,0 +1,171 @@
+"""What a run comes to, in three sentences and five tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.errors import MissingDataError
+from tracekit.present import count, duration, percent
+from tracekit.report._fragments import fragment, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from markupsafe import Markup
+
+    from tracekit.report._subject import Subject
+
+_PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
+_LEAST = 0.005
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that people look for first; `raw` is the same number as data formats give it."""
+
+    name: str
+    label: str
+    value: str
+    detail: str
+    raw: float | int | None = None
+
+
+def verdict(subject: Subject) -> Markup:
+    """Say how long a step takes, what it is made of, and why GPUs are idle."""
+    facts = subject.close.facts
+    if facts["step_ns"] is None:
+        return _without_steps(subject)
+    return joined(
+        fragment("paragraphs", list(_sentences(subject, facts)), "lead"),
+        fragment("tiles", list(_tiles(subject, facts))),
+        fragment("notes", [f"Warning: {text}" for text in subject.run.warnings]),
+    )
+
+
+def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
+    where = count(facts["devices"], "process" if facts["basis"] == "host" else "GPU")
+    step = facts["step_ns"]
+    yield (
+        f"A step takes {duration(facts['step_p50_ns'])} (median of "
+        f"{count(facts['iterations'], 'step')}; p5 {duration(facts['step_p5_ns'])}, p95 "
+        f"{duration(facts['step_p95_ns'])}) on {where}."
+    )
+    parts = [("the forward and backward passes", facts["fp_bp_ns"])]
+    parts += [(name, facts[key]) for key, name in _PARTS.items()]
+    told = [
+        f"{percent(length / step)} {name}"
+        for name, length in parts
+        if length is not None and length / step >= _LEAST
+    ]
+    yield f"Of the mean step {_listed(told)}{_hidden(facts)}."
+    yield _idle_sentence(subject, facts)
+
+
+def _listed(told: list[str]) -> str:
+    if not told:
+        return "no stage is known"
+    first, *others = told
+    number, _, name = first.partition(" % ")
+    return ", ".join([f"{number} % is {name}", *others])
+
+
+def _hidden(facts: Mapping[str, Any]) -> str:
+    hidden = (facts["wu_ns"] or 0) - (facts["wu_exposed_ns"] or 0)
+    if hidden / facts["step_ns"] < _LEAST:
+        return ""
+    return f"; {duration(hidden)} more of the weight update hide behind other stages"
+
+
+def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
+    idle = _idle(facts)
+    share = percent(idle / facts["step_ns"])
+    said = f"Nothing runs for {share} of it"
+    if facts["basis"] == "host":
+        said = f"none of a stage is open for {share} of a step"
+        return f"These are NVTX ranges on the host, as no GPU work was recorded; {said}."
+    causes = subject.run.idle(by="cause").filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
+    if causes.is_empty():
+        return f"{said}."
+    cause, length = causes.select("cause", "step_ns").row(0)
+    return f"{said}, most of it for the cause {cause} ({duration(length)} of a step)."
+
+
+def _idle(facts: Mapping[str, Any]) -> float:
+    return float(facts["idle_ns"] + facts["between_ns"])
+
+
+def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
+    step, idle = facts["step_ns"], _idle(facts)
+    ends = f"p5 {duration(facts['step_p5_ns'])}, p95 {duration(facts['step_p95_ns'])}"
+    yield Tile("step_p50_ns", "Step, median", duration(facts["step_p50_ns"]), ends,
+               facts["step_p50_ns"])  # fmt: skip
+    if facts["basis"] == "host":
+        yield from (
+            Tile(name, label, "unknown", "no GPU work was recorded")
+            for name, label in (("busy", "GPU busy"), ("communication", "Exposed communication"))
+        )
+    else:
+        busy = step - idle
+        yield Tile("busy_share", "GPU busy", percent(busy / step),
+                   f"{duration(busy)} of the mean step", busy / step)  # fmt: skip
+        yield _communication(subject)
+    yield Tile("idle_ns", "Idle", duration(idle), f"{percent(idle / step)} of the mean step", idle)
+    yield _rate(facts)
+
+
+def _communication(subject: Subject) -> Tile:
+    found = subject.close.communication
+    exposed, all_of_it, whole = (
+        float(found[name].sum()) for name in ("exposed_ns", "communication_ns", "step_ns")
+    )
+    label = "Exposed communication"
+    if not all_of_it:
+        return Tile("communication_share", label, "none", "nothing between GPUs was recorded", 0.0)
+    detail = (
+        f"{duration(exposed / found.height)} of a step; communication runs for "
+        f"{duration(all_of_it / found.height)}"
+    )
+    return Tile("communication_share", label, percent(exposed / whole), detail, exposed / whole)
+
+
+def _rate(facts: Mapping[str, Any]) -> Tile:
+    rate = facts["images_per_s"]
+    if rate is None:
+        return Tile(
+            "images_per_s", "Samples per second", "unknown", "tell the batch: --label batch=N"
+        )
+    batch = f"batch {facts['batch']:,}, {count(facts['gpus'], 'worker')}"
+    return Tile("images_per_s", "Samples per second", f"{rate:,.0f}", batch, rate)
+
+
+def _without_steps(subject: Subject) -> Markup:
+    """Say what a run without steps comes to: over its window in place of a step."""
+    answer = subject.run.breakdown.answer(by="stage")
+    window, idle = answer.meta["window_ns"], answer.meta["idle_ns"]
+    if not window:
+        raise MissingDataError("nothing was recorded that takes time")
+    most = answer.rows.sort(-pl.col("exposed_ns")).row(0, named=True)
+    number = answer.meta.get("devices") or answer.meta.get("processes") or 0
+    found = subject.close.communication
+    length = duration(window / (number or 1))
+    sentences = [
+        f"No steps are known; the recording of {count(number, 'GPU')} lasts {length} on each.",
+        f"Of that {percent(most['exposed_ns'] / window)} is {most['stage']}.",
+        f"Nothing runs for {percent(idle / window)} of it.",
+    ]
+    busy = 1 - idle / window
+    tiles = [
+        Tile("step_p50_ns", "Step, median", "unknown", "no steps are known"),
+        Tile("busy_share", "GPU busy", percent(busy), "of the recording", busy),
+        *([_communication(subject)] if found.height else []),
+        Tile("idle_ns", "Idle", duration(idle), "sum over GPUs", idle),
+        Tile("images_per_s", "Samples per second", "unknown", "no steps are known"),
+    ]  # fmt: skip
+    return joined(
+        fragment("paragraphs", sentences, "lead"),
+        fragment("tiles", tiles),
+        fragment("notes", [f"Warning: {text}" for text in subject.run.warnings]),
+    )
