@@ -27,7 +27,7 @@ class _Library:
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
         """Return what differs between two runs."""
-        from tracekit._studies import compare
+        from tracekit._comparisons import compare
 
         return compare(a, b, by)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hostile import KERNEL
 
-from tracekit.report._names import readable
+from tracekit.present import readable_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_the_page_works(browser: Any, page_file: Path, heard: list[str]) -> None
     assert numbers == sorted(numbers, reverse=True)
     table.get_by_role("searchbox").fill("onerror")
     (name,) = rows(page, "kernels")
-    assert name == readable([KERNEL])[0]
+    assert name == readable_names([KERNEL])[KERNEL]
     table.get_by_role("searchbox").fill("")
     assert len(rows(page, "kernels")) == len(before) > 1
     _keys_move_the_chart(page)

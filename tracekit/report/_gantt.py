@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from tracekit.analysis import closeup
 from tracekit.model import STAGES
-from tracekit.present import printable
+from tracekit.present import printable, readable_names
 from tracekit.report._charts import Entry
 from tracekit.report._fragments import fragment
-from tracekit.report._names import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,8 +203,9 @@ def _lane(
 def _packed(views: Sequence[Mapping[str, Any]], names: _Names) -> Markup:
     """Return what the script reads, small: JSON, compressed, in letters that need no escaping."""
     full = [printable(name) for name in names.numbers]
+    short = readable_names(full)
     content = {
-        "names": readable(full),
+        "names": [short[name] for name in full],
         "full": [name[:_MOST_TEXT] for name in full],
         "stages": _STAGES,
         "views": views,

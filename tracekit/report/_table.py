@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.present import STAGE_COLOURS, notes, shown_with_totals
+from tracekit.present import STAGE_COLOURS, notes, readable_names, shown_with_totals
 from tracekit.report._fragments import fragment
-from tracekit.report._names import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,13 +100,10 @@ def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:
     raw = [_raw(value) for value in _values(frame[column.name])]
     raw += [None] * (len(column.texts) - len(raw))
     if column.name in _KERNELS:
-        short = readable(column.texts)
-        full = [
-            text if text != cut else None for text, cut in zip(column.texts, short, strict=True)
-        ]
+        short = readable_names(column.texts)
         return [
-            Cell(text, None, numeric=False, full=whole)
-            for text, whole in zip(short, full, strict=True)
+            Cell(short[text], None, numeric=False, full=None if short[text] == text else text)
+            for text in column.texts
         ]
     return [
         Cell(text, value if column.numeric else None, column.numeric, _mark(column, text))

@@ -13,7 +13,7 @@ from tracekit.analysis.studies._step_windows import step_windows
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_OPS = ["process", "device", "start", "end", "launch_start", "stage"]
+_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 _LENGTH = pl.col("end") - pl.col("start")
 
 
