@@ -10,10 +10,11 @@ import sys
 
 import psycopg
 import pytest
-from store_helpers import add, left_over, never, tiny
+from store_helpers import add, left_over, never, tiny, written
 
 from tracekit.errors import DamagedTraceError, StoreError
 from tracekit.store import Store
+from tracekit.store._identity import read_id
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_a_store_that_lost_its_id_does_not_lose_columns(sqlite):
 
 def test_a_busy_catalogue_is_reported(sqlite, monkeypatch):
     add(sqlite)
-    monkeypatch.setattr("tracekit.store._catalogue._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("tracekit.store._catalogue.WAIT_SECONDS", 0.1)
     connection = sqlite3.connect(sqlite.root / "catalogue.sqlite", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -204,7 +205,7 @@ def test_a_busy_catalogue_is_reported(sqlite, monkeypatch):
 
 
 def test_a_busy_server_is_reported(tmp_path, postgres_catalog, monkeypatch):
-    monkeypatch.setattr("tracekit.store._catalogue._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("tracekit.store._catalogue.WAIT_SECONDS", 0.1)
     store = Store(tmp_path / "store", postgres_catalog)
     add(store)
     from tracekit.store import _catalogue
@@ -248,3 +249,13 @@ def test_a_copied_store_goes_on_by_itself(tmp_path, sqlite):
     copy = Store(shutil.copytree(sqlite.root, tmp_path / "copy"))
     copy.remove("aa")
     assert sqlite.open(sqlite.find("aa")).read("devices").height == 1
+
+
+def test_a_catalogue_is_read_as_it_is_written(sqlite):
+    odd = {"a": "ü '\"; DROP TABLE tracekit_runs", "b": "\u2028"}
+    add(sqlite, "aa", labels=odd, trace=lambda: tiny(2, warnings=("what\nholds",)))
+    add(sqlite, "bb", files=["x.sqlite", "y.sqlite"], make=written(tiny(), "bb", ["x.sqlite"]))
+    store = read_id(sqlite._folders)
+    with sqlite._catalogue.reading(store) as rows:
+        assert sqlite._entries() == rows.entries()
+    assert [each.record.labels for each in sqlite._entries()] == [odd, {}]

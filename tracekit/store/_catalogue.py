@@ -6,10 +6,8 @@ that what a writer has read stays true until it commits. The constraints say the
 
 from __future__ import annotations
 
-import json
 import secrets
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,27 +15,39 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from tracekit.errors import StoreError
-from tracekit.store._record import Entry, RunRecord
+from tracekit.store._rows import (
+    FILE,
+    META,
+    RUNS,
+    SCHEMA,
+    WAIT_SECONDS,
+    UnreadableRowError,
+    damaged,
+    entry_of,
+    identity_of,
+    unusable,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SCHEMA = 1
-_WAIT_SECONDS = 30  # for another writer
+    from tracekit.store._record import Entry, RunRecord
+
 _CONNECT_SECONDS = 10
 _POSTGRES_LOCK = 0x7472_6163_656B_6974  # any number that no other program is likely to take
 
 _TABLES = sa.MetaData()
 
 _META = sa.Table(
-    "tracekit_meta",
+    META,
     _TABLES,
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
 
 _RUNS = sa.Table(
-    "tracekit_runs",
+    RUNS,
     _TABLES,
     sa.Column("number", sa.Integer, primary_key=True),  # grows, whatever the clock does
     sa.Column("store", sa.Text, nullable=False),
@@ -68,16 +78,16 @@ class Rows:
     def entries(self) -> list[Entry]:
         """Return the runs, oldest first."""
         query = sa.select(_RUNS).where(_RUNS.c.store == self._store).order_by(_RUNS.c.number)
-        return [_entry(row) for row in self._connection.execute(query).mappings()]
+        return [entry_of(row) for row in self._connection.execute(query).mappings()]
 
     def insert(self, entry: Entry) -> None:
         """Add a run."""
-        self._connection.execute(sa.insert(_RUNS).values(store=self._store, **_values(entry)))
+        self._connection.execute(sa.insert(_RUNS).values(store=self._store, **values_of(entry)))
 
     def update(self, entry: Entry) -> None:
         """Change everything of the run with the id of `entry`, which keeps its place."""
         self._connection.execute(
-            sa.update(_RUNS).where(self._is(entry.record)).values(**_values(entry))
+            sa.update(_RUNS).where(self._is(entry.record)).values(**values_of(entry))
         )
 
     def delete(self, record: RunRecord) -> None:
@@ -99,7 +109,7 @@ class Catalogue:
     def of(cls, root: Path, catalog: str | None) -> Catalogue:
         """Return the catalogue of the store at `root`: the one at the URL `catalog`, or its own."""
         if catalog is None:
-            return cls(sa.URL.create("sqlite", database=str(root / "catalogue.sqlite")))
+            return cls(sa.URL.create("sqlite", database=str(root / FILE)))
         return cls(_parsed(catalog))
 
     def identity(self) -> str | None:
@@ -145,21 +155,13 @@ class Catalogue:
         if not sa.inspect(connection).has_table(_META.name):
             return None
         meta: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(_META))}
-        try:
-            version, identity = int(meta["schema"]), meta["id"]
-        except (KeyError, ValueError) as error:
-            raise self._damaged() from error
-        if version > _SCHEMA:
-            raise StoreError(
-                f"the catalogue {self.where} was written by a newer tracekit", "upgrade tracekit"
-            )
-        return identity
+        return identity_of(meta, self.where)
 
     @staticmethod
     def _create(connection: sa.Connection) -> str:
         _TABLES.create_all(connection)
         identity = secrets.token_hex(4)
-        meta = {"schema": str(_SCHEMA), "id": identity}
+        meta = {"schema": str(SCHEMA), "id": identity}
         connection.execute(
             sa.insert(_META), [{"key": key, "value": value} for key, value in meta.items()]
         )
@@ -185,29 +187,13 @@ class Catalogue:
         try:
             yield
         except (sa.exc.SQLAlchemyError, OSError) as error:
-            cause = str(getattr(error, "orig", None) or error).strip().splitlines()
-            what = f"the catalogue {self.where} cannot be used ({' '.join(cause)})"
-            raise StoreError(what, self._hint(what)) from error
-        except _UnreadableRowError as error:
-            raise self._damaged() from error
-
-    def _damaged(self) -> StoreError:
-        return StoreError(f"the catalogue {self.where} is damaged", _DAMAGED)
-
-    def _hint(self, what: str) -> str:
-        if not self._is_sqlite:
-            return "check TRACEKIT_CATALOG, and that its server runs and knows the user"
-        return next((hint for symptom, hint in _SQLITE_HINTS.items() if symptom in what), _OTHER)
+            hint = None if self._is_sqlite else _SERVER
+            raise unusable(self.where, getattr(error, "orig", None) or error, hint) from error
+        except UnreadableRowError as error:
+            raise damaged(self.where) from error
 
 
-_DAMAGED = "restore it from a copy, or move it away and ingest the reports again"
-_OTHER = "see that the file and its folder are readable and writable"
-_SQLITE_HINTS = {
-    "locked": "another process keeps it busy, try again when it is done",
-    "disk is full": "free some space",
-    "not a database": _DAMAGED,
-    "malformed": _DAMAGED,
-}
+_SERVER = "check TRACEKIT_CATALOG, and that its server runs and knows the user"
 
 
 def _shown(url: sa.URL) -> str:
@@ -233,7 +219,7 @@ def _parsed(catalog: str) -> sa.URL:
 
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
     # Without the driver's own transactions: a writer has to say BEGIN IMMEDIATE.
-    arguments = {"timeout": _WAIT_SECONDS, "isolation_level": None}
+    arguments = {"timeout": WAIT_SECONDS, "isolation_level": None}
     engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
 
     @sa.event.listens_for(engine, "begin")
@@ -253,45 +239,7 @@ def _postgres_engine(url: sa.URL) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         if connection.get_execution_options().get("tracekit_writes", False):
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
 
     return engine
-
-
-class _UnreadableRowError(Exception):
-    """A row of the catalogue is not what tracekit writes."""
-
-
-def _values(entry: Entry) -> dict[str, str]:
-    record = entry.record
-    return {
-        "id": record.id,
-        "name": record.name,
-        "created": record.created.isoformat(),
-        "digest": record.digest,
-        "options": record.options,
-        "labels": json.dumps(dict(record.labels)),
-        "files": json.dumps(record.files),
-        "warnings": json.dumps(record.warnings),
-        "summary": json.dumps(dict(record.summary), allow_nan=False),
-        "folder": entry.folder,
-    }
-
-
-def _entry(row: sa.RowMapping) -> Entry:
-    try:
-        record = RunRecord(
-            id=row["id"],
-            name=row["name"],
-            created=datetime.fromisoformat(row["created"]),
-            digest=row["digest"],
-            options=row["options"],
-            labels=json.loads(row["labels"]),
-            files=tuple(json.loads(row["files"])),
-            warnings=tuple(json.loads(row["warnings"])),
-            summary=json.loads(row["summary"]),
-        )
-    except ValueError as error:
-        raise _UnreadableRowError from error
-    return Entry(record, row["folder"])

@@ -11,8 +11,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
 
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
 from tracekit.support.ahead import cores
@@ -79,6 +77,8 @@ class Processes:
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
         number = min(self._number, len(jobs))
+        from multiprocessing.connection import wait  # noqa: PLC0415 - questions need no processes
+
         waiting = deque(job.with_share(number) for job in jobs)
         losses: Counter[int] = Counter()
         idle: list[_Worker] = []
@@ -115,6 +115,8 @@ class _Worker:
     job: Job
 
     def __init__(self, workers: int) -> None:
+        from multiprocessing import Pipe  # noqa: PLC0415 - questions need no processes
+
         self.connection, theirs = Pipe()
         self.is_alive = True
         with theirs:

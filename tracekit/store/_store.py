@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
 from tracekit.model import Trace, combine, missing_files
 from tracekit.store._identity import make_id, read_id
+from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
     RunRecord,
@@ -25,6 +26,7 @@ from tracekit.store._record import (
     known,
     resolve,
 )
+from tracekit.store._rows import FILE
 from tracekit.store._staging import Folders, file_errors
 from tracekit.support.labels import MOST
 
@@ -382,6 +384,8 @@ class Store:
         store = read_id(self._folders)
         if store is None:
             return []
+        if self._catalog is None:
+            return read_entries(self.root / FILE, store)
         with self._catalogue.reading(store) as rows:
             return rows.entries() if rows else []
 
@@ -394,7 +398,7 @@ class Store:
 
     @cached_property
     def _catalogue(self) -> Catalogue:
-        # SQLAlchemy takes long to import, and many commands need no store.
+        # SQLAlchemy takes long to import, and many commands only look a run up.
         from tracekit.store._catalogue import Catalogue  # noqa: PLC0415
 
         return Catalogue.of(self.root, self._catalog)
