@@ -3,7 +3,22 @@
 Importing this package imports neither polars nor SQLAlchemy; each command does when it runs.
 """
 
-from tracekit.cli._app import main
-from tracekit.cli._command import Judged, app, command
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.cli._all import app
+    from tracekit.cli._app import main
+    from tracekit.cli._command import Judged, command
+
+_HOMES = {
+    "Judged": "tracekit.cli._command",
+    "app": "tracekit.cli._all",
+    "command": "tracekit.cli._command",
+    "main": "tracekit.cli._app",
+}
 
 __all__ = ["Judged", "app", "command", "main"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,9 +1,11 @@
 """The command `tracekit`: its commands, in the order of its help."""
 
 import importlib
+import sys
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo
 
 from tracekit.cli._command import app
 from tracekit.support.process import own_process
@@ -14,8 +16,21 @@ _COMMANDS = (
 )  # fmt: skip
 """The modules that register commands, in the order of the help."""
 
-for _name in _COMMANDS:
-    importlib.import_module(f"tracekit.cli._{_name}")
+
+def register_all() -> None:
+    """Register every command, in the order of the help."""
+    for name in _COMMANDS:
+        _register(name)
+    order = [f"tracekit.cli._{name}" for name in _COMMANDS]  # one may have been the first to come
+    app.registered_commands.sort(key=lambda each: order.index(_home(each)))
+
+
+def _register(name: str) -> None:
+    importlib.import_module(f"tracekit.cli._{name}")
+
+
+def _home(each: CommandInfo) -> str:
+    return each.callback.__module__ if each.callback else ""
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,4 +57,9 @@ def _tracekit(
 def main() -> None:
     """Run the command line and exit with its code."""
     own_process()
+    asked = "".join(sys.argv[1:2])
+    if asked in _COMMANDS:  # which waits for no other
+        _register(asked)
+    else:
+        register_all()
     app(prog_name="tracekit")
