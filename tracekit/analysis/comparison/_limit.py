@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._dependence import ENOUGH, mean_error
 from tracekit.analysis.comparison._statistics import welch_error
@@ -105,15 +106,13 @@ class _Steps:
 
     def reach(self, more: int = 0) -> float:
         """Return how far from the difference of means its one-sided bound is, with more steps."""
-        from scipy import special  # noqa: PLC0415 - not needed by every command
-
         errors = [
             mean_error(np.array([spread]), steps + more, np.array([worth * (1 + more / steps)]))
             for spread, steps, worth in zip(self.spreads, self.steps, self.effective, strict=True)
         ]
         (of_a, free_a), (of_b, free_b) = errors
         variance, freedom = welch_error((of_a, of_b), (free_a, free_b))
-        return float(special.stdtrit(freedom[0], _LEVEL) * math.sqrt(variance[0]))
+        return float(quantile(freedom[0], _LEVEL) * math.sqrt(variance[0]))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._dependence import ENOUGH, Floats, Numbers, dependence
 
 _LEVEL = 0.95
@@ -75,11 +76,9 @@ def _worth(steps: Numbers) -> float | None:
 
 def _outside(steps: list[int], worth: list[float]) -> int:
     """Return how many differences lie outside of the interval on either side."""
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     pairs = steps[0] * steps[1]
     spread = pairs * np.sqrt(_inverse(worth) * (1 + 1 / sum(steps)) / 12)
-    reach = special.stdtrit(min(worth) - 1, (1 + _LEVEL) / 2) * spread
+    reach = float(quantile(min(worth) - 1, (1 + _LEVEL) / 2)) * spread
     return max(0, int(np.floor(pairs / 2 - reach)) - 1)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis._student import normal_tail, quantile, tail
 from tracekit.analysis.comparison._dependence import Flags, Floats, Numbers, dependence, mean_error
 
 Effective = tuple[Floats, Floats]
@@ -96,10 +97,8 @@ def _digest(sample: Numbers) -> int:
 
 def _tail(iterations: int) -> float:
     """Return which share of the resamples lies outside the interval on either side."""
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
-    reach = special.stdtrit(iterations - 1, (1 + LEVEL) / 2)
-    return float(special.ndtr(-reach * np.sqrt(iterations / (iterations - 1))))
+    reach = float(quantile(iterations - 1, (1 + LEVEL) / 2))
+    return normal_tail(reach * np.sqrt(iterations / (iterations - 1)))
 
 
 def _intervals(a: Numbers, b: Numbers, seeds: tuple[int, int]) -> tuple[Floats, Floats]:
@@ -169,12 +168,10 @@ def _effective(a: Numbers, b: Numbers) -> tuple[Flags, Effective]:
 
 def _stretch(a: Numbers, b: Numbers, effective: Effective) -> Floats:
     """Return how many times as wide as for independent steps Student's interval is."""
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     reaches = []
     for worth in (effective, None):
         variance, freedom = _difference_error(a, b, worth)
-        reaches.append(special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variance))
+        reaches.append(quantile(freedom, (1 + LEVEL) / 2) * np.sqrt(variance))
     factor = np.ones(len(a))
     np.divide(reaches[0], reaches[1], out=factor, where=reaches[1] > 0)
     return factor
@@ -233,13 +230,10 @@ def welch(a: Numbers, b: Numbers, effective: Effective | None = None) -> Floats:
 
 def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
     """Return the p values of differences by Student's t; what never varies differs or does not."""
-    # The t distribution alone: all of scipy.stats takes twice as long to load.
-    from scipy import special  # noqa: PLC0415
-
     apart = np.abs(difference)
     reach = np.where(apart > 0, np.inf, 0.0)
     np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)
-    found: Floats = 2 * special.stdtr(freedom, -reach)
+    found: Floats = 2 * tail(freedom, reach)
     return found
 
 

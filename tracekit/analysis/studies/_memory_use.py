@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis import _student
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace
@@ -517,10 +518,8 @@ def _predicted(lines: pl.DataFrame, level: float) -> pl.DataFrame:
     """
     if not 0 < level < 1:
         raise UsageError(f"an interval of level {level} makes no sense", "give one between 0 and 1")
-    import scipy.special  # noqa: PLC0415 - not needed by every command
-
     freedom = (lines["points"] - 2).clip(lower_bound=1).cast(pl.Float64).to_numpy()
-    quantile = pl.Series("t", scipy.special.stdtrit(freedom, (1 + level) / 2), pl.Float64)
+    quantile = pl.Series("t", _student.quantile(freedom, (1 + level) / 2), pl.Float64)
     n, away = pl.col("points"), pl.col("at") - pl.col("x")
     variance = pl.col("rest") / (n - 2) * (1 + 1 / n + away * away / pl.col("xx"))
     predicted = pl.col("intercept") + pl.col("slope") * pl.col("at")
