@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
@@ -63,6 +63,44 @@ def test_a_range_holds_what_those_inside_it_launch(training: Trace) -> None:
     ]
     assert table["style"].to_list() == ["push_pop"] * 5 + [None]
     assert table["share"].to_list() == pytest.approx([x / 265 for x in (90, 70, 50, 20, 0, 40)])
+
+
+KERNELS = [
+    "range", "style", "depth", "name", "kind", "launching", "ops", "total_ns", "mean_ns", "min_ns",
+    "max_ns",
+]  # fmt: skip
+
+
+def test_by_kernel_a_range_holds_the_kernels_of_those_inside_it(training: Trace) -> None:
+    table = breakdown(training, "range,kernel", inclusive=True).rows
+    assert table.columns == KERNELS
+    assert table.drop("style", "kind", "mean_ns").rows() == [
+        ("step N", 0, "gemm", 2, 2, 40, 20, 20),
+        ("step N", 0, "copy", 2, 2, 30, 15, 15),
+        ("step N", 0, "relu", 2, 2, 20, 10, 10),
+        ("step N", 0, "sgd", 2, 2, 20, 10, 10),
+        ("step N", 0, "loss", 2, 2, 10, 5, 5),
+        ("step N > forward", 1, "gemm", 2, 2, 40, 20, 20),
+        ("step N > forward", 1, "copy", 2, 2, 30, 15, 15),
+        ("step N > forward", 1, "relu", 2, 2, 20, 10, 10),
+        ("step N > forward", 1, "loss", 2, 2, 10, 5, 5),
+        ("step N > forward > conv", 2, "gemm", 2, 2, 40, 20, 20),
+        ("step N > forward > conv", 2, "copy", 2, 2, 30, 15, 15),
+        ("step N > forward > relu", 2, "relu", 2, 2, 20, 10, 10),
+        (OUTSIDE[2], None, "late", None, 1, 40, 40, 40),
+    ]
+    assert table["mean_ns"].to_list() == [20, 15, 10, 10, 5, 20, 15, 10, 5, 20, 15, 10, 40]
+    shallow = breakdown(training, "kernel,range", depth=2).rows
+    assert shallow.rows() == table.filter(pl.col("depth").fill_null(0) < 2).rows()
+
+
+def test_by_kernel_iterations_that_are_skipped_are_in_no_number(training: Trace) -> None:
+    table = breakdown(training, "range,kernel", inclusive=True, skip=1).rows
+    assert table.filter(depth=2).select("range", "name", "launching", "ops", "total_ns").rows() == [
+        ("step N > forward > conv", "gemm", 1, 1, 20),
+        ("step N > forward > conv", "copy", 1, 1, 15),
+        ("step N > forward > relu", "relu", 1, 1, 10),
+    ]
 
 
 def test_some_levels_are_listed_and_hold_what_is_deeper(training: Trace) -> None:
@@ -160,9 +198,11 @@ def test_what_runs_beside_each_other_counts_once_where_paths_meet() -> None:
 @pytest.mark.parametrize(
     ("by", "options", "said"),
     [
-        ("stage", {"inclusive": True}, "an inclusive breakdown is by range alone"),
-        ("range,device", {"depth": 2}, "an inclusive breakdown is by range alone"),
+        ("stage", {"inclusive": True}, "an inclusive breakdown is by range, or by"),
+        ("range,device", {"depth": 2}, "an inclusive breakdown is by range, or by"),
         ("range", {"inclusive": True, "per_iteration": True}, "no statistics over iterations"),
+        ("range,stage", {"inclusive": True}, "is by range, or by range and kernel"),
+        ("range,kernel", {"depth": 1, "per_iteration": True}, "no statistics over iterations"),
         ("range", {"depth": 0}, "0 levels of ranges cannot be listed"),
         ("layer,stage", {}, "a breakdown by layer is by layer alone"),
         ("layer", {"per_iteration": True}, "a breakdown by layer has no statistics"),
@@ -194,8 +234,8 @@ def _traces(draw: st.DrawFn) -> Trace:
         launch = draw(st.none() | TIME)
         begin, length = (launch or 0) + draw(st.integers(1, 20)), draw(st.integers(0, 15))
         builder.op(
-            "k", launch, start=begin, end=begin + length, device=draw(st.integers(0, 1)),
-            thread=draw(st.sampled_from([0, 1, 10])),
+            draw(st.sampled_from("kl")), launch, start=begin, end=begin + length,
+            device=draw(st.integers(0, 1)), thread=draw(st.sampled_from([0, 1, 10])),
             kind=draw(st.sampled_from(["compute", "h2d"])),
         )  # fmt: skip
     return builder.attributed()
@@ -205,13 +245,9 @@ def _union(intervals: Iterable[tuple[int, int]]) -> int:
     return len({time for begin, end in intervals for time in range(begin, end)})
 
 
-def _naive(trace: Trace) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """Go up from every op to every range that holds it."""
-    texts = dict(range_paths(trace).iter_rows())
-    ranges = {
-        row["range"]: {**row, "path": texts[row["path"]]}
-        for row in trace.read("ranges").rows(named=True)
-    }
+def _held_by_ranges(trace: Trace) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
+    """Go up from every op to every range that holds it, and say what each launched itself, too."""
+    ranges = {row["range"]: row for row in trace.read("ranges").rows(named=True)}
     held: dict[int, list[dict[str, Any]]] = defaultdict(list)
     own: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for op in trace.read("ops").rows(named=True):
@@ -229,6 +265,17 @@ def _naive(trace: Trace) -> dict[tuple[str, str], tuple[Any, ...]]:
                 and row["start"] <= op["launch_start"] < row["end"]
             ):
                 held[row["range"]].append(op)
+    return held, own
+
+
+def _naive(trace: Trace) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """Put what the ranges of one path hold together."""
+    texts = dict(range_paths(trace).iter_rows())
+    ranges = {
+        row["range"]: {**row, "path": texts[row["path"]]}
+        for row in trace.read("ranges").rows(named=True)
+    }
+    held, own = _held_by_ranges(trace)
     found = {}
     keys = {(str(row["path"]), row["style"]) for row in ranges.values()}
     for path, style in keys:
@@ -263,6 +310,43 @@ def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
     table = breakdown(trace, "range", inclusive=True).rows.drop_nulls("style")
     found = {(row[0], row[1]): row[3:-1] for row in table.rows()}
     assert found == _naive(trace)
+
+
+def _naive_kernels(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """List the kernels of every range, and put those of one path and name together."""
+    durations: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
+    texts = dict(range_paths(trace).iter_rows())
+    held, own = _held_by_ranges(trace)
+    for row in trace.read("ranges").rows(named=True):
+        for op in held[row["range"]]:
+            if op["kind"] == "compute":
+                key = (texts[row["path"]], row["style"], op["name"])
+                durations[key].append((row["range"], op["end"] - op["start"]))
+    inside = {op["op"] for ops in own.values() for op in ops}
+    for op in trace.read("ops").rows(named=True):
+        if op["kind"] == "compute" and op["op"] not in inside:
+            why = OUTSIDE[0] if op["launch_start"] is None else OUTSIDE[2]
+            durations[why, None, op["name"]].append((-1, op["end"] - op["start"]))
+    return {
+        (*key, None if key[1] is None else len({number for number, _ in some})): (
+            len(some), sum(own := [length for _, length in some]), min(own), max(own)
+        )
+        for key, some in durations.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("few_rows", [0, 1 << 30], ids=["compiled", "as they stand"])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trace=_traces())
+def test_by_kernel_it_is_what_listing_the_kernels_of_every_range_gives(
+    trace: Trace, few_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.support.compiled.FEW_ROWS", few_rows)
+    table = breakdown(trace, "range,kernel", inclusive=True).rows
+    columns = ("range", "style", "name", "launching", "ops", "total_ns", "min_ns", "max_ns")
+    found = {row[:4]: row[4:] for row in table.select(columns).rows()}
+    assert len(found) == table.height
+    assert found == _naive_kernels(trace)
 
 
 @settings(max_examples=examples(20))

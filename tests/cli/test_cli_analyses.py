@@ -172,7 +172,7 @@ def test_a_table_of_ranges_is_a_tree(stored: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--inclusive"], "an inclusive breakdown is by range alone"),
+        (["--inclusive"], "an inclusive breakdown is by range, or by range and kernel"),
         (["--by", "layer,device"], "a breakdown by layer is by layer alone"),
         (["--by", "range", "--depth", "0"], "Invalid value for '--depth'"),
     ],

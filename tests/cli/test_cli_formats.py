@@ -63,6 +63,7 @@ LISTINGS = {
         ["breakdown", str(SAMPLE)],
         ["breakdown", "--as", "inference"],
         ["breakdown", "--by", "range", "--inclusive"],
+        ["breakdown", "--by", "range,kernel", "--inclusive"],
         ["breakdown", "--by", "range", "--depth", "2", "--skip", "1"],
         ["breakdown", str(OTHER), "--by", "range", "--inclusive"],
     ],

@@ -12,8 +12,8 @@ import csv
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys_stats import COMMAND, NAME_LENGTH, tables
@@ -23,10 +23,14 @@ RECORDED = Path(__file__).with_suffix(".csv")
 COLUMNS = ("trace", "of", "name", "ranges", "host_ns", "gpu_ns", "ops")
 LONGEST = 25
 """How many of a trace's ranges are recorded by name."""
+_KERNEL = ("NVTX Inst", "Kern Inst", "Total Time (ns)", "Min (ns)", "Max (ns)")
 _SUMS = ("Range Instances", "Total Range Time (ns)", "Total Proj Time (ns)", "Total GPU Ops")
 
 Thread = tuple[str, str, str]
 """Style and name of a range, process id and thread id."""
+Kernel = tuple[str, str]
+Statistics = tuple[int, int, int, int, int]
+"""How many ranges hold a kernel, how often, its total time, and the least and most of one."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Projections:
     ranges: Mapping[str, tuple[int, int, int, int]]
     kernels: Mapping[Thread, tuple[int, int]]
     outside: tuple[int, int]
+    by_kernel: Mapping[Kernel, Statistics] = field(default_factory=dict)
+    """By style and name of a range, and name of a kernel."""
 
 
 def projections(trace: Path) -> Projections:
@@ -55,7 +61,24 @@ def projections(trace: Path) -> Projections:
         {_named(row, "Range"): tuple(int(row[name]) for name in _SUMS) for row in ranges},  # type: ignore[misc]
         {key: (count, ns) for key, (count, ns) in sums.items() if key[0]},
         tuple(sums[("",) * 3]),  # type: ignore[arg-type]
+        together(
+            ((_named(row, "NVTX Range"), row["Kernel Name"]), *(int(row[name]) for name in _KERNEL))
+            for row in kernels
+            if row["NVTX Range"]
+        ),
     )
+
+
+def together(rows: Iterable[tuple[Kernel, int, int, int, int, int]]) -> dict[Kernel, Statistics]:
+    """Put the rows of one range and kernel together, as of several threads."""
+    found: dict[Kernel, Statistics] = {}
+    for key, ranges, count, total, least, most in rows:
+        before = found.get(key, (0, 0, 0, least, most))
+        found[key] = (
+            before[0] + ranges, before[1] + count, before[2] + total,
+            min(before[3], least), max(before[4], most),
+        )  # fmt: skip
+    return found
 
 
 def _named(row: dict[str, str], column: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import nsys_projections
 import polars as pl
 import pytest
-from nsys_projections import Projections, recorded, recorded_rows
+from nsys_projections import Projections, recorded, recorded_rows, together
 from nsys_stats import NsysFailedError
 
 import tracekit as tk
@@ -55,20 +55,25 @@ SELF_NESTED = {
 STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 
 
-def _projections_of(run: tk.Run, name: str) -> Projections:
-    """Say what tracekit knows of a run in the words of `nsys stats`."""
+def _named_ranges(run: tk.Run, name: str) -> pl.LazyFrame:
+    """Return the ranges of a run under the names that `nsys stats` gives them."""
     domain = pl.when(~pl.col("domain").is_in(UNANNOUNCED.get(name, []))).then(
         pl.col("domain") + ":"
     )
+    style = pl.col("style").cast(pl.String).replace_strict(STYLES)
+    return run.table("ranges").with_columns(
+        name=style + " " + pl.concat_str(domain, "name", ignore_nulls=True)
+    )
+
+
+def _projections_of(run: tk.Run, name: str) -> Projections:
+    """Say what tracekit knows of a run in the words of `nsys stats`."""
     ranges = (
-        run.table("ranges")
+        _named_ranges(run, name)
         .join(run.table("threads").select("thread", "tid"), on="thread")
         .join(run.table("processes").select("process", "pid"), on="process")
         .select(
-            "range", "tid", "pid",
-            name=pl.col("style").cast(pl.String).replace_strict(STYLES) + " "
-            + pl.concat_str(domain, "name", ignore_nulls=True),
-            host_ns=pl.col("end") - pl.col("start"),
+            "range", "tid", "pid", "name", host_ns=pl.col("end") - pl.col("start"),
         ).collect().join(projected_ranges(run.trace), on="range")
     )  # fmt: skip
     projected = (pl.col("gpu_end") - pl.col("gpu_start")).sum()
@@ -94,6 +99,34 @@ def _projections_of(run: tk.Run, name: str) -> Projections:
         },
         outside.row(0),
     )
+
+
+def _check_kernels(run: tk.Run, theirs: Projections, name: str) -> None:
+    """Hold the kernels of paths against those of names, whose numbers paths leave out.
+
+    Where a range lies in one of its own name, a path counts a kernel in both.
+    """
+    label_of = {
+        named: f"{STYLES[style]} {label}"
+        for style, named, label in _named_ranges(run, name)
+        .join(run.table("paths").select("path", "label"), on="path")
+        .select("style", "name", "label").unique().collect().rows()
+    }  # fmt: skip
+    nested = {label_of[key[0]] for key in SELF_NESTED.get(name, {})}
+    table = run.breakdown("range,kernel", inclusive=True).drop_nulls("style")
+    columns = ("launching", "ops", "total_ns", "min_ns", "max_ns")
+    ours = together(
+        ((f"{STYLES[style]} {path.rpartition(' > ')[2]}", kernel), *numbers)
+        for path, style, kernel, *numbers in table.select("range", "style", "name", *columns).rows()
+    )
+    expected = together(
+        ((label_of[range_name], kernel), *numbers)
+        for (range_name, kernel), numbers in theirs.by_kernel.items()
+    )
+    assert ours.keys() == expected.keys()
+    for (label, kernel), numbers in expected.items():
+        told = slice(2 if label in nested else 0, None)
+        assert ours[label, kernel][told] == numbers[told], (label, kernel)
 
 
 def _check(ours: Projections, theirs: Projections) -> None:
@@ -126,7 +159,9 @@ def test_what_ranges_hold_is_what_was_recorded_of_nsys(real_run, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_what_ranges_hold_is_what_nsys_says_here(real_run, real_trace, by_nsys, name):
-    _check(_projections_of(real_run(name), name), by_nsys(real_trace(name)))
+    run, theirs = real_run(name), by_nsys(real_trace(name))
+    _check(_projections_of(run, name), theirs)
+    _check_kernels(run, theirs, name)
 
 
 @pytest.mark.slow
@@ -139,7 +174,9 @@ def test_what_ranges_of_a_report_hold_is_what_nsys_says(real_trace, by_nsys, tmp
     command = ["nsys", "export", "--type", "sqlite", "--output", str(export), str(path)]
     subprocess.run(command, capture_output=True, check=True)
     run, _ = tk.ingest(export, store=tmp_path / "store")
-    _check(_projections_of(run, path.stem), by_nsys(export))
+    theirs = by_nsys(export)
+    _check(_projections_of(run, path.stem), theirs)
+    _check_kernels(run, theirs, path.stem)
 
 
 def _with_texts(run: tk.Run, *columns: str) -> pl.DataFrame:

@@ -89,8 +89,9 @@ def breakdown(
         Add, over the steps that count, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy
         time, added over devices.
     inclusive
-        By range alone: count in each range what the ranges inside it launch, too. The columns are
-        then those of `RANGE_COLUMNS`, and those by layer, which stands alone, of `LAYER_COLUMNS`.
+        By range: count in each range what the ranges inside it launch, too. The columns are then
+        those of `RANGE_COLUMNS`; by range and kernel those of `KERNEL_COLUMNS`; and those by layer,
+        which stands alone, of `LAYER_COLUMNS`.
     depth
         How many levels of ranges to list, which counts inclusively.
 

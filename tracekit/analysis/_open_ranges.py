@@ -108,6 +108,31 @@ class OpenTally:
         return pl.concat([empty, *self._busy]).group_by("path").agg(pl.col("busy_ns").sum())
 
 
+def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the kernels of each start/end range, some ranges at a time.
+
+    Parameters
+    ----------
+    launched
+        Kernels with ``process, launch_start``.
+    ranges
+        As of `start_end_ranges`.
+
+    Yields
+    ------
+    The rows of `launched` once for each range in which they were launched, with ``range``.
+    """
+    ordered = launched.drop_nulls("launch_start").sort("process", "launch_start")
+    for (process,), own in ordered.group_by("process", maintain_order=True):
+        opened = ranges.filter(process=process)
+        begin, until = _rows_during(own["launch_start"].to_numpy(), opened)
+        parts = np.cumsum(until - begin) // _PAIRS
+        for part in np.unique(parts):
+            chosen = np.flatnonzero(parts == part)
+            rows, owners = _pairs(begin[chosen], until[chosen])
+            yield own[rows].with_columns(opened["range"].gather(chosen[owners]))
+
+
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, path, start, end``: when any range of each path is open."""
     owner = ["process", "path"]
@@ -130,11 +155,9 @@ def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterat
     of_stretch = parts[np.unique(paths, return_inverse=True)[1]]
     for part in np.unique(of_stretch):
         chosen = np.flatnonzero(of_stretch == part)
-        sizes = number[chosen]
-        steps = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = pl.Series(np.repeat(begin[chosen], sizes) + steps)
+        rows, owners = _pairs(begin[chosen], until[chosen])
         running = own.select("start", "end")[rows].with_columns(
-            path=pl.Series(np.repeat(paths[chosen], sizes))
+            path=pl.Series(paths[chosen][owners])
         )
         yield union_length(running, ["path"]).rename({"length": "busy_ns"})
 
@@ -143,6 +166,13 @@ def _rows_during(times: Array, spans: pl.DataFrame) -> tuple[Array, Array]:
     """Return from which row on, and up to which, times lie in each span."""
     starts, ends = (np.searchsorted(times, spans[name].to_numpy()) for name in ("start", "end"))
     return starts, np.maximum(starts, ends)
+
+
+def _pairs(begin: Array, until: Array) -> tuple[pl.Series, Array]:
+    """Return all rows from where a span begins up to where it ends, and of each its span."""
+    sizes = until - begin
+    steps = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return pl.Series(np.repeat(begin, sizes) + steps), np.repeat(np.arange(sizes.size), sizes)
 
 
 def _sums(values: Array, begin: Array, until: Array) -> Array:

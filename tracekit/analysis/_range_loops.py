@@ -183,6 +183,68 @@ def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
             last[parent] = max(last[parent], last[row])
 
 
+def find_holders(
+    launches: tuple[Array, ...],
+    tree: tuple[Array, ...],
+    seen: tuple[Array, ...],
+    places: Array,
+    rows: tuple[Array, ...],
+) -> int:
+    """Find which paths hold each kernel, and in how many of their ranges.
+
+    The way up from a range ends where it meets one that has the kernel already: what is above that
+    has it too. So the time it takes is that of naming each kernel of each range once. Rows for
+    which there is no room are counted, but not written.
+
+    Parameters
+    ----------
+    launches
+        ``kernel, range``: by kernel, its number and the row of a range that launched it.
+    tree
+        ``parents, nodes``: the row of the range around each, -1 where there is none; and its path.
+    seen
+        ``ranges, nodes, rows``, the first two -1: the last kernel that each range and each path was
+        found to hold, and the row of each path with that kernel.
+    places
+        Becomes the row of each launch.
+    rows
+        Room for ``kernel, node, above, ranges`` of each kernel of a path: the row of the path
+        above, -1 where there is none, and how many ranges hold the kernel.
+
+    Returns
+    -------
+    How many rows there are.
+    """
+    kernels, ranges = launches
+    parents, nodes = tree
+    range_has, node_has, row_of = seen
+    of_kernel, of_node, above, held = rows
+    count = 0
+    for place in range(kernels.size):
+        kernel, at, below = kernels[place], ranges[place], -1
+        places[place] = -1
+        while at >= 0:
+            node = nodes[at]
+            if node_has[node] != kernel:
+                node_has[node], row_of[node] = kernel, count
+                if count < held.size:
+                    of_kernel[count], of_node[count] = kernel, node
+                    above[count], held[count] = -1, 0
+                count += 1
+            row = row_of[node]
+            if places[place] < 0:
+                places[place] = row
+            if 0 <= below < held.size:
+                above[below] = row
+            if range_has[at] == kernel:
+                break
+            range_has[at] = kernel
+            if row < held.size:
+                held[row] += 1
+            below, at = row, parents[at]
+    return count
+
+
 def inherit(parents: Array, own: Array, found: Array) -> None:
     """Find of each range the innermost one, among it and those around it, that is marked.
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from tracekit.analysis._inclusive import inclusive_ranges
+from tracekit.analysis._inclusive_kernels import inclusive_kernels
 from tracekit.analysis._layers import layers
 from tracekit.analysis._work import Work
 from tracekit.errors import UsageError
@@ -28,19 +29,22 @@ def chosen_view(
         If it cannot be had with what else is asked for.
     """
     if inclusive or depth is not None:
-        _check_alone(keys, "range", per_iteration=per_iteration)
+        what = "an inclusive breakdown"
+        if set(keys) not in ({"range"}, {"range", "kernel"}):
+            raise UsageError(f"{what} is by range, or by range and kernel", "ask --by range")
+        _check_whole(what, per_iteration=per_iteration)
         if depth is not None and depth < 1:
             raise UsageError(f"{depth} levels of ranges cannot be listed", "give 1 or more")
-        return partial(inclusive_ranges, depth=depth)
+        return partial(inclusive_kernels if "kernel" in keys else inclusive_ranges, depth=depth)
     if "layer" in keys:
-        _check_alone(keys, "layer", per_iteration=per_iteration)
+        what = "a breakdown by layer"
+        if list(keys) != ["layer"]:
+            raise UsageError(f"{what} is by layer alone", "ask --by layer")
+        _check_whole(what, per_iteration=per_iteration)
         return layers
     return None
 
 
-def _check_alone(keys: Sequence[str], key: str, *, per_iteration: bool) -> None:
-    what = "an inclusive breakdown" if key == "range" else "a breakdown by layer"
-    if list(keys) != [key]:
-        raise UsageError(f"{what} is by {key} alone", f"ask --by {key}")
+def _check_whole(what: str, *, per_iteration: bool) -> None:
     if per_iteration:
         raise UsageError(f"{what} has no statistics over iterations", "leave out --per-iteration")

@@ -32,6 +32,7 @@ KEYS = (
     "tracekit breakdown trace.sqlite --by kernel --format csv --output kernels.csv",
     "tracekit breakdown mnist --by stage,device --skip 2",
     "tracekit breakdown mnist --by range --depth 3",
+    "tracekit breakdown mnist --by range,kernel --inclusive",
 )
 def breakdown(
     run: RunArgument = LATEST,
@@ -45,7 +46,8 @@ def breakdown(
     inclusive: Annotated[
         bool,
         typer.Option(
-            "--inclusive", help="By range: count in a range what the ranges inside it launch, too."
+            "--inclusive",
+            help="By range, or range and kernel: count what the ranges inside launch, too.",
         ),
     ] = False,
     depth: Annotated[
