@@ -50,7 +50,9 @@ PUBLIC = {
         Recorded change_points comparability compare_recordings history typical_step
     """,
     "tracekit.analysis.idle_time": "",
-    "tracekit.analysis.studies": "",
+    "tracekit.analysis.studies": """
+        Along STEP_TIMES crossovers exchange memory_table of_epochs study_iterations
+    """,
     "tracekit.support": "",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",

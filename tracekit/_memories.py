@@ -21,6 +21,7 @@ _KEYS = ("network", "method", "source")
 """What memory is compared within; samples of nvidia-smi hold what allocations do not."""
 _FIGURES = {
     "use": "memory use",
+    "table": "memory extra",
     "extra": "memory extra",
     "growth": "memory growth",
     "largest-batch": "memory fit",
@@ -47,8 +48,9 @@ def memory(
     references, where
         The runs, as for `select_runs`.
     what
-        ``use`` (see `tracekit.analysis.memory_use`), ``extra`` (`memory_extra`), ``growth``
-        (`memory_growth`) or ``largest-batch`` (`largest_batch`).
+        ``use`` (see `tracekit.analysis.memory_use`), ``table`` (`memory_table`),
+        ``extra`` (`memory_extra`), ``growth`` (`memory_growth`) or ``largest-batch``
+        (`largest_batch`).
     smi
         A file of samples of nvidia-smi.
     table
@@ -152,11 +154,14 @@ def _rows(
     what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
     from tracekit import analysis
+    from tracekit.analysis.studies import memory_table
 
     by = [name for name in _KEYS if name in points.columns]
     match what:
         case "use":
             return points.drop("gpu", strict=False) if "device" in points.columns else points
+        case "table":
+            return memory_table(points, root=root, by=by)
         case "extra":
             return analysis.memory_extra(points, root=root, by=[*by, "batch"])
         case "growth":

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.analysis import BatchScope, ScalingMode, ScalingTime
+    from tracekit.analysis.studies import Along
     from tracekit.model import Answer
 
 Reference = StrPath | runs.Run
 """How a run may be named."""
+_VALUES = {
+    "speedup": "speedup",
+    "efficiency": "efficiency",
+    "time": "run time",
+    "images": "images per second",
+    "stages": "stage speedups",
+}
+_WHATS = ("runs", "exchange")
 _FEW = 4
 """So many runs are called by their names."""
 
@@ -71,6 +80,9 @@ def study(
     *,
     where: Mapping[str, str] | None = None,
     table: StrPath | None = None,
+    what: str = "runs",
+    images: int | None = None,
+    parameters: int | None = None,
     skip: int = 0,
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
@@ -83,6 +95,14 @@ def study(
         The runs, as for `select_runs`.
     table
         A file of times that were measured elsewhere instead; see `tracekit.analysis.read_times`.
+    what
+        ``runs``, or ``exchange``: bytes that must be and were exchanged; see
+        `tracekit.analysis.studies.exchange`.
+    images
+        Size of the data set, of a GPU for runs labelled ``weak``: gives times of epochs, and the
+        figure is of these.
+    parameters
+        Number of the network's parameters, of runs without that label.
     skip
         How many iterations to leave out at the beginning of each run.
     batch_scope
@@ -93,22 +113,40 @@ def study(
     UsageError
         If some runs hold GPU work and others none: their times are not set against each other.
     """
+    import polars as pl
     import polars.selectors as cs
 
     from tracekit.analysis import study_stages
+    from tracekit.analysis.studies import STEP_TIMES, exchange, of_epochs, study_iterations
     from tracekit.model import Answer
 
+    if what not in _WHATS:
+        raise UsageError(f"{what!r} is not known of a study", f"ask for {', '.join(_WHATS)}")
     rows, verdicts = _studied(references, where, table, skip, batch_scope, store)
+    if what == "exchange":
+        asked = exchange(rows, parameters=parameters, images=images, batch_scope=batch_scope)
+        return _shown(asked.saying(skip=skip, batch_scope=batch_scope, **verdicts), rows)
+    drawn = rows
+    if images is not None:
+        epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
+        rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
+        drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
     people = rows.drop("devices", "step_se_ns", "step_effective", cs.ends_with("_total_ns"))
-    if not rows["step_low_ns"].count():
-        people = people.drop("step_low_ns", "step_high_ns")
+    optional = ("step_low_ns", "step_high_ns", "parameters")
+    people = people.drop(name for name in optional if not rows[name].count())
     if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
         people = people.drop("window_ns")
     found = Answer(
         rows=rows,
-        meta={"runs": rows.height, "skip": skip, "batch_scope": batch_scope, **_per(rows)},
+        meta={
+            "runs": rows.height,
+            "skip": skip,
+            "batch_scope": batch_scope,
+            **_per(rows),
+            **({} if images is None else {"images": images}),
+        },
         title="study",
-        tables={"stages": study_stages(rows, apart=bool(references))},
+        tables={"stages": study_stages(drawn, apart=bool(references))},
         people=people,
         empty="no runs",
         command="study",
@@ -140,7 +178,8 @@ def scaling(
     mode, images, time
         As for `tracekit.analysis.scaling`.
     value
-        What the figure shows: ``speedup`` or ``efficiency``.
+        What the figure shows: ``speedup``, ``efficiency``, ``time``, ``images`` (per second), or
+        ``stages``, the speedups of FP+BP and WU.
     """
     from tracekit.analysis import scaling
 
@@ -149,7 +188,9 @@ def scaling(
         study, mode=mode, images=images, batch_scope=batch_scope, time=time, apart=bool(references)
     )
     per = _per(study) if found.meta["time"] == "step" else {}
-    drawn = replace(found.saying(**verdicts, **per), figures={"figure": value})
+    if value not in _VALUES:
+        raise UsageError(f"no scaling curves of {value!r}", f"choose {' or '.join(_VALUES)}")
+    drawn = replace(found.saying(**verdicts, **per), figures={"figure": _VALUES[value]})
     return _shown(drawn, study)
 
 
@@ -163,6 +204,7 @@ def overhead(
     as_matrix: bool = False,
     api: bool = False,
     profiler: bool = False,
+    crossover: Along | None = None,
     skip: int = 0,
     store: StrPath | None = None,
 ) -> Answer:
@@ -178,8 +220,12 @@ def overhead(
         Lay it out as a column per batch.
     api, profiler
         List calls of the CUDA API by run and method instead, or what the profiler itself took.
+    crossover
+        Tell by which ``batch`` or number of ``parameters`` methods overtake the baseline instead;
+        see `tracekit.analysis.studies.crossovers`.
     """
     from tracekit.analysis import overhead, overhead_matrix
+    from tracekit.analysis.studies import crossovers
 
     if api or profiler:
         if table is not None:
@@ -191,6 +237,9 @@ def overhead(
     study, verdicts = _studied(references, where, table, skip, "gpu", store)
     found = overhead(study, baseline=baseline, apart=bool(references)).saying(**verdicts)
     drawn = replace(found, tables={"overheads": found.rows})
+    if crossover is not None:
+        asked = crossovers(found.rows, crossover).saying(baseline=baseline, **verdicts)
+        return _shown(asked, study)
     if as_matrix:
         return _shown(replace(drawn, rows=overhead_matrix(found.rows), people=None), study)
     is_of_steps = set(found.rows["time"].drop_nulls()) == {"step"}

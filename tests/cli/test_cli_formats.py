@@ -42,7 +42,7 @@ COMPARED = [
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
     "link",
 ]  # fmt: skip
-OF_MEMORY = ["use", "extra", "growth", "largest-batch"]
+OF_MEMORY = ["use", "table", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
 PROJECTED = [
     "jobs", "components", "architectures", "hardware", "means", "distribution", "measured",
@@ -91,7 +91,13 @@ LISTINGS = {
         ["compare", "ddp", "--against", str(OTHER), str(SAMPLES / "p2p_4gpu_star.sqlite")],
     ],
     "history": [["compare", "--history", "gpus"]],
-    "study": [["study"], ["study", "--where", "gpus=4"], ["study", "--table", str(TIMES)]],
+    "study": [
+        ["study", "--what", "exchange", "--parameters", "60M"],
+        ["study", "--images", "256K"],
+        ["study"],
+        ["study", "--where", "gpus=4"],
+        ["study", "--table", str(TIMES)],
+    ],
     "scaling": [["scaling"], ["scaling", "--table", str(TIMES), "--images", "256K"]],
     "project": [
         *(["project", "--jobs", "worked", "--what", what] for what in PROJECTED),
@@ -114,6 +120,7 @@ LISTINGS = {
     "overhead": [
         ["overhead", "--table", str(TIMES)],
         ["overhead", "--table", str(TIMES), "--as-matrix"],
+        ["overhead", "--table", str(TIMES), "--crossover", "batch"],
         ["overhead", "--api"],
         ["overhead", "--profiler"],
     ],

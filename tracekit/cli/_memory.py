@@ -25,6 +25,7 @@ class What(StrEnum):
     """What is listed of memory."""
 
     USE = "use"
+    TABLE = "table"
     EXTRA = "extra"
     GROWTH = "growth"
     LARGEST_BATCH = "largest-batch"
@@ -51,7 +52,8 @@ def memory(
         What,
         typer.Option(
             "--what",
-            help="Use by GPU; the root GPU's extra; growth by batch; the largest batch that fits.",
+            help="Use by GPU; a table by batch; the root GPU's extra; growth by batch; the largest "
+            "batch that fits.",
         ),
     ] = What.USE,
     smi: Annotated[

@@ -46,6 +46,23 @@ class Value(StrEnum):
 
     SPEEDUP = "speedup"
     EFFICIENCY = "efficiency"
+    TIME = "time"
+    IMAGES = "images"
+    STAGES = "stages"
+
+
+class Listed(StrEnum):
+    """What is listed of runs."""
+
+    RUNS = "runs"
+    EXCHANGE = "exchange"
+
+
+class Along(StrEnum):
+    """What grows until one method overtakes another."""
+
+    BATCH = "batch"
+    PARAMETERS = "parameters"
 
 
 TableOption = Annotated[
@@ -64,13 +81,35 @@ ScopeOption = Annotated[
 
 @command(
     "tracekit study --where network=lenet --figure steps.html",
-    figures={"figure": "Draw what a step of each run is made of"},
+    "tracekit study --where network=lenet --images 256K --figure epochs.html",
+    "tracekit study --where network=alexnet --what exchange --parameters 60M",
+    figures={"figure": "Draw what a step of each run is made of; with --images, an epoch"},
 )
 def study(
     runs: RunsArgument = None,
     *,
     where: WhereOption = None,
     table: TableOption = None,
+    what: Annotated[
+        Listed,
+        typer.Option("--what", help="Runs, or the bytes that they must exchange and do."),
+    ] = Listed.RUNS,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            metavar="COUNT",
+            help="Images of the data set, such as 256K (weak: of a GPU): gives times of epochs.",
+        ),
+    ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(
+            "--parameters",
+            metavar="COUNT",
+            help="Parameters of the network, such as 60M, of runs without that label.",
+        ),
+    ] = None,
     skip: SkipOption = 0,
     scope: ScopeOption = Scope.GPU,
     store: StoreOption = None,
@@ -82,8 +121,10 @@ def study(
     import tracekit
 
     return tracekit.study.answer(
-        runs or (), where=parse_labels(where or []), table=table, skip=skip,
-        batch_scope=scope.value, store=store,
+        runs or (), where=parse_labels(where or []), table=table, what=what.value,
+        images=None if images is None else parse_count(images),
+        parameters=None if parameters is None else parse_count(parameters),
+        skip=skip, batch_scope=scope.value, store=store,
     )  # fmt: skip
 
 
@@ -135,6 +176,7 @@ def scaling(
     "tracekit overhead --where network=lenet --baseline p2p",
     "tracekit overhead --table times.csv --as-matrix",
     "tracekit overhead before after --api",
+    "tracekit overhead --where study=dgx1 --crossover batch",
     figures={
         "figure": "Draw the overheads",
         "heat-map": "Draw the overheads as a map, network by batch",
@@ -157,6 +199,13 @@ def overhead(
     profiler: Annotated[
         bool, typer.Option("--profiler", help="List what the profiler itself took instead.")
     ] = False,
+    crossover: Annotated[
+        Along | None,
+        typer.Option(
+            "--crossover",
+            help="Tell by which batch or size of network methods overtake the baseline instead.",
+        ),
+    ] = None,
     skip: SkipOption = 0,
     store: StoreOption = None,
 ) -> "Answer":
@@ -165,5 +214,6 @@ def overhead(
 
     return tracekit.overhead.answer(
         runs or (), where=parse_labels(where or []), table=table, baseline=baseline,
-        as_matrix=as_matrix, api=api, profiler=profiler, skip=skip, store=store,
+        as_matrix=as_matrix, api=api, profiler=profiler,
+        crossover=None if crossover is None else crossover.value, skip=skip, store=store,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracekit.present._compare_figures import changes_figure, comparison_figure
@@ -131,8 +132,12 @@ def _messages(answer: Answer) -> go.Figure:
 
 
 def _stages(answer: Answer) -> go.Figure:
+    per = "epoch" if "images" in answer.meta else "step"
     return stage_bars_figure(
-        answer.tables["stages"], title="What a step is made of", subtitle=answer.source
+        answer.tables["stages"],
+        title=f"What {'an' if per == 'epoch' else 'a'} {per} is made of",
+        subtitle=answer.source,
+        per="epoch" if per == "epoch" else "iteration",
     )
 
 
@@ -144,8 +149,37 @@ def _efficiency(answer: Answer) -> go.Figure:
     return _scaling(answer, "efficiency")
 
 
-def _scaling(answer: Answer, value: str) -> go.Figure:
-    title = f"{answer.meta['mode'].capitalize()} scaling"
+def _run_time(answer: Answer) -> go.Figure:
+    return _scaling(answer, "time_ns", f"Time of {_a_step(answer)}, ")
+
+
+def _images(answer: Answer) -> go.Figure:
+    return _scaling(answer, "images_per_s", "Images per second, ")
+
+
+def _stage_speedups(answer: Answer) -> go.Figure:
+    """Draw a panel per network and stage."""
+    import polars as pl
+
+    rows = answer.rows
+    each = [
+        rows.select(
+            "mode", "batch", "method", "gpus", "run", "runs", speedup=f"speedup_{name}",
+            network=pl.format("{}, {}", pl.coalesce("network", pl.lit("network unknown")),
+                              pl.lit(stage)),
+        )
+        for name, stage in (("fp_bp", "FP+BP"), ("wu", "WU"))
+    ]  # fmt: skip
+    return _scaling(replace(answer, rows=pl.concat(each).sort("network")), "speedup", "Stages, ")
+
+
+def _a_step(answer: Answer) -> str:
+    return "a step" if answer.meta["time"] == "step" else "an epoch"
+
+
+def _scaling(answer: Answer, value: str, of: str = "") -> go.Figure:
+    title = f"{of}{answer.meta['mode']} scaling"
+    title = title[0].upper() + title[1:]
     return scaling_figure(answer.rows, value=value, title=title, subtitle=answer.source)
 
 
@@ -236,6 +270,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "hardware speedups": _hardware,
     "history": _history,
     "idle": _idle,
+    "images per second": _images,
     "latency": _latency,
     "machine": _machine,
     "matrix": _matrix,
@@ -247,7 +282,9 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "overhead map": _overhead_map,
     "overheads": _overheads,
     "plain machine": _plain_machine,
+    "run time": _run_time,
     "speedup": _speedup,
+    "stage speedups": _stage_speedups,
     "stages": _stages,
     "step parts": _step_parts,
     "time components": _components,

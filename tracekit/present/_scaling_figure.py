@@ -6,6 +6,7 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.present._compare_figures import step_unit
 from tracekit.present._configurations import (
     NO_RUNS,
     bars_note,
@@ -14,6 +15,7 @@ from tracekit.present._configurations import (
     distinct,
     error_bars,
     not_shown,
+    pooled_note,
     with_ends,
 )
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
@@ -31,7 +33,16 @@ _FACET_HEIGHTS = {1: 400, 2: 320, 3: 250}
 _LINEAR_GPUS = 4
 _MOST_COUNTS = 8
 _LONE = 1.5
-_SCALING = {"speedup": "speedup", "efficiency": "efficiency (%)"}
+_FAR = 5
+"""Values that are farther apart are drawn on a logarithmic axis."""
+_SCALING = {
+    "speedup": "speedup",
+    "efficiency": "efficiency (%)",
+    "time_ns": "time",
+    "images_per_s": "images per second",
+}
+_MEASURED = ("time_ns", "images_per_s")
+"""Values that have no ideal in common: each curve has its own, from its first point on."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
@@ -39,7 +50,7 @@ _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 def scaling_figure(
     table: pl.DataFrame, *, value: str = "speedup", title: str, subtitle: str
 ) -> go.Figure:
-    """Return scaling curves over the number of GPUs, and what would be ideal.
+    """Return curves over the number of GPUs, and what would be ideal.
 
     One panel per network, at most 12; one colour per method; one dash and marker per batch size.
     From more than four GPUs on, the axes are logarithmic, so that the ideal speedup stays straight.
@@ -52,7 +63,7 @@ def scaling_figure(
         Optionally ``runs``, how many are pooled, and ``speedup_low`` and ``speedup_high``, or
         intervals ``speedup_from`` and ``speedup_to``, which are drawn as error bars.
     value
-        ``speedup`` or ``efficiency``.
+        ``speedup``, ``efficiency``, or what was measured: ``time_ns`` or ``images_per_s``.
     title, subtitle
         Plain texts; see `figure_layout`.
 
@@ -64,12 +75,14 @@ def scaling_figure(
     import polars as pl
 
     if value not in _SCALING:
-        raise UsageError(f"no scaling curves of {value!r}", "choose speedup or efficiency")
+        raise UsageError(f"no scaling curves of {value!r}", f"choose {' or '.join(_SCALING)}")
     known = with_ends(
         known_rows(table, value).filter(pl.col("gpus") > 0, pl.col(value) > 0), "speedup"
     )
     if known.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
+    if value in _MEASURED:
+        return _measured_figure(known, value, title, subtitle)
     networks = distinct(known, "network")
     shown, keys = networks[:_MOST_FACETS], _curve_keys(known)
     across = min(len(shown), _MOST_ACROSS)
@@ -96,6 +109,71 @@ def scaling_figure(
             figure.add_trace(curve, **cell(place, across))
     _scaling_axes(figure, known, value, len(shown))
     return figure
+
+
+def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
+    """Return curves of times or rates, each with its own ideal; a panel per network."""
+    import polars as pl
+
+    divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
+    ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
+    known = known.with_columns(
+        pl.col(name) / divisor for name in (value, *ends) if name in known.columns
+    )
+    networks, keys = distinct(known, "network"), _curve_keys(known)
+    shown = networks[:_MOST_FACETS]
+    across = min(len(shown), _MOST_ACROSS)
+    figure = paneled(
+        [described("network", network) for network in shown],
+        [key.name for key in keys],
+        across=across,
+        each=_FACET_HEIGHTS[across],
+        below=56,
+        title=title,
+        subtitle=subtitle,
+        notes=[
+            *common_note(known, ("batch",)),
+            *pooled_note(known, ranges=value == "time_ns"),
+            *not_shown(len(networks) - len(shown), "networks"),
+        ],
+    )
+    figure.add_traces(keys)
+    for place, network in enumerate(shown):
+        own = known.filter(known["network"].eq_missing(network))
+        for curve in [*_own_ideals(own, value), *_curves(own, known, value, ends)]:
+            figure.add_trace(curve, **cell(place, across))
+    _gpu_axis(figure, known)
+    far = known[value].max() > _FAR * known[value].min()  # type: ignore[operator]
+    figure.update_yaxes(**(_far_axis() if far else {"rangemode": "tozero"}))
+    axis = f"{_SCALING[value]} ({unit})" if unit else _SCALING[value]
+    _name_axes(figure, len(shown), axis)
+    return figure
+
+
+def _far_axis() -> dict[str, Any]:
+    """Return a logarithmic axis with plain numbers at 1, 2, 5, 10 and so on."""
+    ticks = [factor * 10.0**power for power in range(-3, 12) for factor in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.12g}" for tick in ticks]}
+
+
+def _own_ideals(own: pl.DataFrame, value: str) -> list[go.Scatter]:
+    """Return what would be ideal, from the first point of each curve on."""
+    import plotly.graph_objects as go
+
+    ideals = []
+    for _, rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
+        first = rows.row(0, named=True)
+        grows = [gpus / first["gpus"] for gpus in rows["gpus"]]
+        is_weak = first.get("mode") == "weak"
+        factors = [1 if is_weak else 1 / n for n in grows] if value == "time_ns" else grows
+        ideals.append(
+            go.Scatter(
+                x=rows["gpus"].to_list(), y=[first[value] * factor for factor in factors],
+                mode="lines", line={"color": INK, "dash": "5px,4px", "width": 1},
+                hoverinfo="skip", showlegend=False,
+            )
+        )  # fmt: skip
+    return ideals
 
 
 def _methods(known: pl.DataFrame) -> dict[Any, str]:
@@ -139,7 +217,12 @@ def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
     ]
 
 
-def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatter]:
+def _curves(
+    own: pl.DataFrame,
+    known: pl.DataFrame,
+    value: str,
+    ends: tuple[str, str] | None = None,
+) -> list[go.Scatter]:
     """Return the curves of one network."""
     import plotly.graph_objects as go
 
@@ -151,7 +234,7 @@ def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatt
             go.Scatter(
                 x=rows["gpus"].to_list(),
                 y=(rows[value] * (100 if value == "efficiency" else 1)).to_list(),
-                error_y=_spread(rows, value),
+                error_y=error_bars(rows, value, *ends) if ends else _spread(rows, value),
                 # Runs that are not pooled are several points over one number of GPUs.
                 mode="lines+markers" if rows["gpus"].is_unique().all() else "markers",
                 line={"color": colours[method], "dash": look["dash"], "width": 2},
@@ -159,7 +242,7 @@ def _curves(own: pl.DataFrame, known: pl.DataFrame, value: str) -> list[go.Scatt
                 hoverinfo="text",
                 hovertext=[
                     f"<b>{figure_text(name)}</b><br>{described('gpus', gpus)}<br>"
-                    + (f"{100 * number:.1f} %" if value == "efficiency" else f"{number:.2f}")
+                    + (f"{100 * number:.1f} %" if value == "efficiency" else f"{number:,.2f}")
                     for gpus, number in rows.select("gpus", value).iter_rows()
                 ],
                 showlegend=False,
@@ -196,9 +279,7 @@ def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
 def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: int) -> None:
     gpus, values = distinct(known, "gpus"), _reached(known, value)
     far = gpus[-1] > _LINEAR_GPUS
-    told = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
-    labels = {"tickvals": told, "ticktext": [str(count) for count in told]}
-    figure.update_xaxes(**labels, **_scaled(*_padded(gpus[0], gpus[-1], far=far), far=far))
+    _gpu_axis(figure, known)
     if value == "efficiency":
         figure.update_yaxes(range=[0, 100 * max(1.08, *(1.05 * each for each in values))])
     elif far:
@@ -208,13 +289,25 @@ def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: in
         figure.update_yaxes(tickvals=ticks, ticktext=texts, **_scaled(*ends, far=True))
     else:
         figure.update_yaxes(range=[0, 1.06 * max(gpus[-1], *values)])
+    _name_axes(figure, panels, _SCALING[value])
+
+
+def _gpu_axis(figure: go.Figure, known: pl.DataFrame) -> None:
+    gpus = distinct(known, "gpus")
+    far = gpus[-1] > _LINEAR_GPUS
+    told = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
+    labels = {"tickvals": told, "ticktext": [str(count) for count in told]}
+    figure.update_xaxes(**labels, **_scaled(*_padded(gpus[0], gpus[-1], far=far), far=far))
+
+
+def _name_axes(figure: go.Figure, panels: int, name: str) -> None:
     across = min(panels, _MOST_ACROSS)
     for place in range(panels):
         at = cell(place, across)
         if place + across >= panels:
             figure.update_xaxes(title_text="GPUs", **at)
         if at["col"] == 1:
-            figure.update_yaxes(title_text=_SCALING[value], **at)
+            figure.update_yaxes(title_text=name, **at)
 
 
 def _reached(known: pl.DataFrame, value: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import polars as pl
@@ -99,6 +100,27 @@ def step_images(batch_scope: BatchScope) -> pl.Expr:
 def epoch_iterations(images: pl.Expr, batch_scope: BatchScope) -> pl.Expr:
     """Return `iterations_per_epoch` of the columns ``batch`` and ``gpus``; null where one is."""
     return -(-images // step_images(batch_scope))
+
+
+def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
+    """Return the iterations of an epoch of each run of a study; null without `images`.
+
+    Of a run labelled ``weak``, `images` are those of one GPU.
+    """
+    if images is None:
+        return pl.lit(None, pl.Int64)
+    check_images(images)
+    is_weak = (pl.col("scaling") == "weak").fill_null(value=False)
+    total = pl.lit(images, pl.Int64) * pl.when(is_weak).then(pl.col("gpus")).otherwise(1)
+    return epoch_iterations(total, batch_scope)
+
+
+def of_epochs(
+    study: pl.DataFrame, images: int, batch_scope: BatchScope, times: Sequence[str]
+) -> pl.DataFrame:
+    """Return a study whose times of steps are those of epochs, of some columns."""
+    iterations = study_iterations(images, batch_scope)
+    return study.with_columns(pl.col(times) * iterations)
 
 
 def _check(what: str, value: int, most: int) -> None:

@@ -391,6 +391,42 @@ def memory_growth(
     )  # fmt: skip
 
 
+def memory_table(
+    table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
+) -> pl.DataFrame:
+    """Return memory by batch as the studies print it: before training, in it, and what is extra.
+
+    Parameters
+    ----------
+    table
+        ``batch``, ``gpu``, ``pre_bytes``, ``training_bytes`` and the columns `by`.
+    root
+        The GPU that gathers gradients.
+    by
+        What is compared by itself.
+
+    Returns
+    -------
+    The columns `by`, ``batch``; ``pre_bytes``, the most in use before training on any GPU;
+    ``root_bytes``, ``others_bytes``, ``extra_percent`` (`memory_extra`) and ``increase_percent``
+    (`memory_growth`).
+
+    Raises
+    ------
+    UsageError
+        If a column is not there.
+    """
+    keys = [*by, "batch"]
+    _check(table, [*keys, "gpu", "pre_bytes", "training_bytes"])
+    before = table.group_by(keys).agg(pl.col("pre_bytes").max())
+    growth = memory_growth(table, root=root, by=by).select(*keys, "increase_percent")
+    extra = memory_extra(table, root=root, by=keys).select(
+        *keys, "root_bytes", "others_bytes", "extra_percent"
+    )
+    found = before.join(extra, on=keys, nulls_equal=True)
+    return found.join(growth, on=keys, how="left", nulls_equal=True).sort(keys)
+
+
 # -- the largest batch -------------------------------------------------------------------------
 
 

@@ -28,12 +28,12 @@ _COLUMNS = (
     "time", "time_ns",
     "time_low_ns", "time_high_ns", "baseline_ns", "baseline_low_ns", "baseline_high_ns",
     "overhead_percent", "from_percent", "to_percent", "interval_of", "low_percent", "high_percent",
-    "throughput_ratio", "steps", "baseline_steps",
+    "throughput_ratio", "steps", "baseline_steps", "parameters",
 )  # fmt: skip
 _OF_SEVERAL = (
     "run", "baseline_run", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
     "low_percent", "high_percent", "from_percent", "to_percent", "interval_of", "steps",
-    "baseline_steps",
+    "baseline_steps", "parameters",
 )  # fmt: skip
 """Columns that say something only of pooled runs, or of one."""
 
@@ -80,6 +80,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     ``interval_of``          what the interval is by: ``steps`` of two runs, of which alone it
                              speaks, or several ``runs``
     ``steps``                number of steps of the runs, and ``baseline_steps``; null of a table
+    ``parameters``           number of the network's parameters; null if no run says it
     ``low_percent``          least overhead of any run over any of the baseline's, and the
                              greatest, ``high_percent``; null where neither side has several
     ``throughput_ratio``     as above
@@ -221,6 +222,7 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
         pl.col(_TIMES).median(),
         *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
         runs=pl.len().cast(pl.Int64),
+        parameters=pl.col("parameters").max(),
         steps=known.pop("steps_step_ns"),
         **{name: each for name, each in known.items() if not name.startswith("steps")},
     )

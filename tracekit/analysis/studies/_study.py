@@ -15,7 +15,7 @@ from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfer
 from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis.studies._ratios import step_interval
-from tracekit.analysis.studies._run_labels import batch_label, label_number
+from tracekit.analysis.studies._run_labels import batch_label, label_number, parameters_label
 from tracekit.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ STUDY = pl.Schema(
         "method": pl.String,
         "method_source": pl.String,
         "scaling": pl.String,
+        "parameters": pl.Int64,
         "basis": pl.String,
         "iterations": pl.Int64,
         "window_ns": pl.Float64,
@@ -129,6 +130,7 @@ def study_row(
                             between GPUs), ``none``
     ``method_source``       ``label`` or ``recorded``
     ``scaling``             label
+    ``parameters``          label, as ``60M``: number of the network's parameters
     ``basis``               ``gpu``, or ``host``: the run holds no GPU work, and its times are those
                             of NVTX ranges on the host, processes in place of devices
     ``iterations``          number of steps; 0 where none is known
@@ -250,6 +252,10 @@ def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
     return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
+STEP_TIMES = ("step_ns", "step_low_ns", "step_high_ns", *_PARTS)
+"""Columns that are times of a step."""
+
+
 def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
     """Return what the time of a step is made of, by configuration.
 
@@ -325,6 +331,7 @@ def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:
         **texts,
         "batch": batch_label(labels, name),
         "gpus": label_number(labels, "gpus", MOST_GPUS, name),
+        "parameters": parameters_label(labels, name),
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.analysis.studies._epochs import MOST_BATCH, MOST_GPUS
+from tracekit.analysis.studies._run_labels import parameter_count
 from tracekit.analysis.studies._study import SCALING_MODES, STUDY
 from tracekit.errors import InputError
 
@@ -18,6 +19,7 @@ _WHOLE = {"batch": MOST_BATCH, "gpus": MOST_GPUS}
 _NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 _TIMES = {"step": "step_ns", "epoch": "epoch_ns", "time": "epoch_ns"}
 _PARTS = {"fp_bp": "fp_bp_ns", "wu": "wu_ns"}
+_PARAMETERS = "parameters"
 _TIMED = re.compile(rf"({'|'.join((*_TIMES, *_PARTS))})_({'|'.join(_NS)})")
 _MOST_BYTES = 64 << 20
 _EXAMPLE = "network,batch,gpus,method,epoch_s"
@@ -40,6 +42,7 @@ def read_times(path: Path) -> pl.DataFrame:
         ``fp_bp_s``, ``wu_s``       may be there: times of stages within it
         ``scaling``                 may be there: ``strong`` or ``weak`` for times that are of one
                                     of these only
+        ``parameters``              may be there: number of the network's parameters, as ``60M``
         ``run``                     may be there: a name
         ==========================  ===============================================================
 
@@ -64,6 +67,9 @@ def read_times(path: Path) -> pl.DataFrame:
         )
     for name in timed:
         check_values(table, path, name, _time(name), "a time above 0")
+    has_parameters = _PARAMETERS in table.columns
+    if has_parameters:
+        check_values(table, path, _PARAMETERS, _count(), "a number, as 60M")
     _check_present(table, path, ["gpus", *(name for name in timed if timed[name] in _times())])
     _check_modes(table, path)
     numbered = pl.format("row {}", pl.int_range(1, pl.len() + 1))
@@ -74,6 +80,7 @@ def read_times(path: Path) -> pl.DataFrame:
             (_time(name) * _NS[name.rpartition("_")[2]]).alias(column)
             for name, column in timed.items()
         ),
+        *([_count()] if has_parameters else []),
         method_source=pl.when(pl.col("method").is_not_null()).then(pl.lit("table")),
         row=numbered,
     )
@@ -140,7 +147,7 @@ def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
         found = _TIMED.fullmatch(name)
         if found:
             timed[name] = (_TIMES | _PARTS)[found[1]]
-        elif name not in known:
+        elif name not in (*known, _PARAMETERS):
             raise InputError(f"{path} has the unknown column {name!r}", f"known: {_known()}")
     whole = [name for name, column in timed.items() if column in _times()]
     if len(whole) != 1 or len(set(timed.values())) < len(timed):
@@ -153,7 +160,7 @@ def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
 
 def _known() -> str:
     times = [f"{name}_s" for name in (*_TIMES, *_PARTS)]
-    return ", ".join(dict.fromkeys([*_REQUIRED, *times, *_WORDS]))
+    return ", ".join(dict.fromkeys([*_REQUIRED, *times, *_WORDS, _PARAMETERS]))
 
 
 def whole_number(name: str, most: int, least: int = 1) -> pl.Expr:
@@ -161,6 +168,12 @@ def whole_number(name: str, most: int, least: int = 1) -> pl.Expr:
     written = pl.when(pl.col(name).str.contains(r"^[0-9]{1,19}$")).then(pl.col(name))
     number = written.cast(pl.Int64, strict=False)
     return pl.when(number.is_between(least, most)).then(number).alias(name)
+
+
+def _count() -> pl.Expr:
+    """Return numbers of parameters, as ``60M``; null where there is none."""
+    read = pl.col(_PARAMETERS).map_elements(parameter_count, return_dtype=pl.Int64)
+    return read.alias(_PARAMETERS)
 
 
 def _time(name: str) -> pl.Expr:
