@@ -51,7 +51,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.idle_time": "",
     "tracekit.analysis.studies": """
-        Along STEP_TIMES crossovers exchange memory_table of_epochs study_iterations
+        QUESTIONS STEP_TIMES Along Measured Published crossovers dgx1_questions exchange
+        load_published memory_table of_epochs study_iterations
     """,
     "tracekit.support": "",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
@@ -82,9 +83,10 @@ PUBLIC = {
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
-        memory_fit_figure notes overhead_figure percent printable readable_names records
-        save_figure scaling_figure shown_with_totals stage_bars_figure terminal to_csv
-        to_json to_markdown to_parquet unit_of utilisation_figure with_readable_names
+        memory_fit_figure notes overhead_figure percent page printable readable_names
+        records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
+        to_csv to_json to_markdown to_parquet unit_of utilisation_figure
+        with_readable_names
     """,
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """

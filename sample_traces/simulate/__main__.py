@@ -4,9 +4,13 @@
     python sample_traces/simulate scenarios FOLDER [--only NAME ...]
     python sample_traces/simulate grid FOLDER [--network NAME ...] [--gpus N ...]
         [--program mxnet|pytorch] [--what-if none|few|all]
+    python sample_traces/simulate study-names [--network NAME ...]
+    python sample_traces/simulate study FOLDER NAME ...
     python sample_traces/simulate bundle [FOLDER]
 
-`grid` makes 240 traces. `bundle` makes again what lies in ``sample_traces/simulated``.
+`grid` makes 240 traces. `study` makes those that are named, without what-ifs; `study-names` names
+the 150 that `tracekit study dgx1 --simulated` looks at. `bundle` makes again what lies in
+``sample_traces/simulated``.
 """
 
 from __future__ import annotations
@@ -19,7 +23,17 @@ HERE = Path(__file__).resolve().parent
 if __package__ in {None, ""}:
     sys.path[0] = str(HERE.parent)
 
-from simulate.grid import BUNDLED, CHANGES, GPUS, NETWORKS, PROGRAMS, grid, make, scenarios  # noqa: E402
+from simulate.grid import (  # noqa: E402
+    BUNDLED,
+    CHANGES,
+    GPUS,
+    NETWORKS,
+    PROGRAMS,
+    grid,
+    make,
+    scenarios,
+    study,
+)  # fmt: skip
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -39,9 +53,14 @@ def _arguments() -> argparse.ArgumentParser:
     every.add_argument(
         "--what-if", choices=CHANGES, default="few", help="with what changes steps are timed too"
     )
+    names = commands.add_parser("study-names", help="name the jobs of the DGX-1 study")
+    names.add_argument("--network", nargs="+", choices=NETWORKS, default=NETWORKS)
+    named = commands.add_parser("study", help="make jobs of the DGX-1 study")
+    named.add_argument("folder", type=Path)
+    named.add_argument("only", nargs="+", choices=dict(study()), metavar="NAME")
     bundle = commands.add_parser("bundle", help="make the traces that lie beside this folder")
     bundle.add_argument("folder", type=Path, nargs="?", default=HERE.parent / "simulated")
-    for each in (some, every, bundle):
+    for each in (some, every, named, bundle):
         each.add_argument("--workers", type=int, help="processes; as many as cores unless given")
     return parser
 
@@ -52,6 +71,14 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.command == "list":
         for name, scenario in scenarios().items():
             print(f"{name:16} {scenario.summary}")
+        return
+    if asked.command == "study-names":
+        print("\n".join(name for name, _ in study(asked.network)))
+        return
+    if asked.command == "study":
+        jobs = {name: job for name, job in study() if name in asked.only}
+        for name in make(jobs, asked.folder, workers=asked.workers, what_if="none"):
+            print(name, flush=True)
         return
     if asked.command == "grid":
         jobs, what_if = dict(grid(asked.network, asked.gpus, asked.program)), asked.what_if

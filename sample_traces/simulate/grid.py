@@ -84,6 +84,16 @@ def grid(
         )  # fmt: skip
 
 
+def study(networks: Sequence[str] = NETWORKS) -> Iterator[tuple[str, Job]]:
+    """Yield the part of the grid that `tracekit study dgx1 --simulated` looks at.
+
+    That is strong scaling of all, and weak scaling with the smallest batch on several GPUs.
+    """
+    for name, job in grid(networks):
+        if job.scaling == "strong" or (job.batch == min(BATCHES) and job.gpus > 1):
+            yield name, job
+
+
 def make(
     jobs: Mapping[str, Job], folder: Path, *, workers: int | None = None, what_if: str = "all"
 ) -> Iterator[str]:

@@ -98,6 +98,10 @@ LISTINGS = {
         ["study", "--where", "gpus=4"],
         ["study", "--table", str(TIMES)],
     ],
+    "study-dgx1": [
+        ["study", "dgx1", "--where", "gpus=4"],
+        *(["study", "dgx1", "ddp", "--what", what] for what in ("networks", "routes")),
+    ],
     "scaling": [["scaling"], ["scaling", "--table", str(TIMES), "--images", "256K"]],
     "project": [
         *(["project", "--jobs", "worked", "--what", what] for what in PROJECTED),

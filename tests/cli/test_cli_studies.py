@@ -367,3 +367,58 @@ def test_wrong_input_is_one_message(stored: Path, words: list[str], message: str
     assert done.exit_code == 2, done.stdout
     assert "Traceback" not in done.stderr
     assert re.search(message, " ".join(done.stderr.replace("│", " ").split())), done.stderr
+
+
+def test_a_study_says_what_no_run_tells(stored: Path) -> None:
+    found = document("study", "dgx1", "--where", "gpus=4")
+    assert found["meta"] == {"of_runs": "1 run"}
+    assert [row["question"] for row in found["rows"]] == list(found["parts"])
+    assert found["rows"][0]["found"] == "No run tells."
+    assert found["parts"]["networks"]["rows"][0]["gpus"] == 4
+    text = tracekit("study", "dgx1", "--where", "gpus=4").stdout
+    assert text.index("Do the workloads scale") < text.index("Why does P2P lose")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no run with study=dgx1"),
+        (["--simulated", "ddp"], "--simulated chooses its own runs"),
+        (["--network", "lenet"], "networks are chosen for the simulator"),
+    ],
+)
+def test_a_study_of_the_wrong_runs_is_refused(stored: Path, words: list[str], message: str) -> None:
+    done = tracekit("study", "dgx1", *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_an_installed_package_has_no_simulator(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit._dgx1._SIMULATOR", tmp_path)
+    done = tracekit("study", "dgx1", "--simulated")
+    assert done.exit_code == 2
+    assert "no part of an installed tracekit" in done.stderr
+    assert "sample_traces/simulate grid" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_study_simulates_what_the_store_lacks(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two GPUs alone, so that it takes seconds; what is there is not made again."""
+    names = [f"lenet-batch16-gpus{n}-{method}-strong" for n in (1, 2) for method in ("p2p", "nccl")]
+    monkeypatch.setattr("tracekit._dgx1._names", lambda _: names)
+    done = tracekit("study", "dgx1", "--simulated", "--network", "lenet", "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["meta"]["of_runs"] == "4 runs, all simulated"
+    rows = found["parts"]["scaling"]["rows"]
+    assert {(row["method"], row["gpus"]) for row in rows if row["published"]} == {
+        ("p2p", 2), ("nccl", 2),
+    }  # fmt: skip
+    assert "simulated 4 of 4" in done.stderr
+    again = tracekit("study", "dgx1", "--simulated", "--what", "methods", "-o", "page.html")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert "4 runs, all simulated" in Path("page.html").read_text()

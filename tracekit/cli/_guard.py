@@ -49,6 +49,13 @@ class GuardedGroup(ForgivingGroup):
         "profile": "record", "run": "record",
     }  # fmt: skip
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command by its name, which may be of two words."""
+        two = " ".join(args[:2])
+        if len(args) > 1 and two in self.commands:
+            return two, self.commands[two], args[2:]
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:

@@ -25,6 +25,7 @@ class Format(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 _ENDINGS = {
@@ -33,6 +34,7 @@ _ENDINGS = {
     ".parquet": Format.PARQUET,
     ".md": Format.MARKDOWN,
     ".txt": Format.TABLE,
+    ".html": Format.HTML,
 }
 _SQLITE = b"SQLite format 3\0"
 
@@ -99,23 +101,32 @@ class Target:
 
         match self.format:
             case Format.JSON:
-                return present.to_json(answer.command, answer.run, answer.meta, answer.rows)
+                facts = (answer.command, answer.run, answer.meta, answer.rows)
+                return present.to_json(*facts, answer.parts)
             case Format.CSV:
                 return present.to_csv(answer.rows)
             case Format.PARQUET:
                 return present.to_parquet(answer.rows)
             case Format.MARKDOWN:
-                return present.to_markdown(
-                    self._for_people(answer), answer.meta, answer.title, is_whole=answer.is_whole
-                )
+                parts = answer.parts.values() or [answer]
+                return "\n".join(map(self._markdown, parts))
+            case Format.HTML:
+                return present.page(answer)
             case Format.TABLE:
-                return self._table(answer)
+                return "\n".join(map(self._table, answer.parts.values() or [answer]))
 
     def _for_people(self, answer: "Answer") -> "pl.DataFrame":
         from tracekit import present
 
         rows = answer.for_people
         return rows if self.full_names else present.with_readable_names(rows)
+
+    def _markdown(self, answer: "Answer") -> str:
+        from tracekit import present
+
+        return present.to_markdown(
+            self._for_people(answer), answer.meta, answer.title, is_whole=answer.is_whole
+        )
 
     def _table(self, answer: "Answer") -> str:
         from tracekit import present

@@ -46,6 +46,8 @@ class Answer:
         What to tell people when there are no rows.
     is_whole
         Whether all rows are there, and not some that were chosen from them.
+    parts
+        Where several things were asked: the answer to each, which people read one after the other.
     as_records
         Whether people read each row as a block of lines, and not as a line of a table.
     command
@@ -67,6 +69,7 @@ class Answer:
     people: pl.DataFrame | None = None
     empty: str = "no rows"
     is_whole: bool = True
+    parts: Mapping[str, Answer] = field(default_factory=dict)
     as_records: bool = False
     command: str = ""
     run: str | None = None

@@ -216,9 +216,15 @@ def _memory_extra(answer: Answer) -> go.Figure:
     return overhead_figure(
         answer.rows.rename({"extra_percent": "overhead_percent"}),
         title="Memory of the root beyond that of the others",
-        subtitle=f"GPU {answer.source['root']}, in training",
+        subtitle=", ".join(
+            [f"GPU {answer.source['root']}, in training", *filter(None, [_of_runs(answer)])]
+        ),
         axis="extra memory",
     )
+
+
+def _of_runs(answer: Answer) -> str:
+    return str(answer.meta.get("of_runs", ""))
 
 
 def _memory_growth(answer: Answer) -> go.Figure:
@@ -259,11 +265,42 @@ def _distributions(answer: Answer) -> go.Figure:
     )
 
 
+def _batch_effect(answer: Answer) -> go.Figure:
+    return overhead_figure(
+        answer.rows.rename({"change_percent": "overhead_percent"}),
+        title="Time of an epoch over that with the smallest batch",
+        subtitle=answer.source,
+        axis="change",
+    )
+
+
+def _stage_speedup(answer: Answer) -> go.Figure:
+    return scaling_figure(
+        answer.rows.drop("speedup", "speedup_low", "speedup_high", strict=False).rename(
+            {"speedup_fp_bp": "speedup"}
+        ),
+        title="Speedup of FP and BP",
+        subtitle=answer.source,
+    )
+
+
+def _route_times(answer: Answer) -> go.Figure:
+    import polars as pl
+
+    return overhead_figure(
+        answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
+        title="What kinds of routes copies between GPUs take the time of",
+        subtitle=answer.source,
+        axis="share",
+    )
+
+
 def _idle(answer: Answer) -> go.Figure:
     return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
 
 
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
+    "batch effect": _batch_effect,
     "changes": _changes,
     "distributions": _distributions,
     "efficiency": _efficiency,
@@ -285,6 +322,8 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "run time": _run_time,
     "speedup": _speedup,
     "stage speedups": _stage_speedups,
+    "route times": _route_times,
+    "stage speedup": _stage_speedup,
     "stages": _stages,
     "step parts": _step_parts,
     "time components": _components,

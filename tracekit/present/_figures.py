@@ -327,10 +327,27 @@ def _rendered(figure: go.Figure, path: Path) -> bytes:
     raise UsageError(f"cannot write {path}, figures do not {kind}", _CHOOSE)
 
 
+def figure_html(figure: go.Figure, name: str, *, with_code: bool) -> str:
+    """Return a figure as a part of a page, whose first figure brings the code that draws all.
+
+    Parameters
+    ----------
+    figure
+        The figure.
+    name
+        Its id in the page: a fixed one makes the same figure the same text.
+    with_code
+        Whether plotly's code is part of it; nothing is fetched from the network.
+    """
+    html: str = figure.to_html(
+        full_html=False, include_plotlyjs=with_code, config=_CONFIG, div_id=name
+    )
+    return html
+
+
 def _page(figure: go.Figure) -> str:
     """Return a page that holds the figure and the code that draws it."""
-    # The fixed id makes the same figure the same file.
-    body = figure.to_html(full_html=False, include_plotlyjs=True, config=_CONFIG, div_id="figure")
+    body = figure_html(figure, "figure", with_code=True)
     title = re.sub("<[^>]*>", "", figure.layout.title.text or "tracekit")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

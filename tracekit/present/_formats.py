@@ -19,22 +19,44 @@ from tracekit.present._totals import shown_with_totals
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.model import Answer
+
 # Everything that Markdown or HTML inside it could take for markup; an underscore only where it is
 # not within a word.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$#]|(?<![^\W_])_|_(?![^\W_])")
 
 
-def to_json(command: str, run: str | None, meta: Mapping[str, Any], rows: pl.DataFrame) -> str:
+def to_json(
+    command: str,
+    run: str | None,
+    meta: Mapping[str, Any],
+    rows: pl.DataFrame,
+    parts: Mapping[str, Answer] | None = None,
+) -> str:
     """Return `{"command", "run", "meta", "rows"}` as JSON text, one line per row.
+
+    With parts it has a member ``parts``: of each, by its name, ``title``, ``meta`` and ``rows``.
 
     Times are ISO 8601 texts, spans of time ns, binary values hexadecimal texts; a number that is
     not finite is null. The text is ASCII.
     """
-    lines = ",\n".join(f"    {_dumps(row)}" for row in _portable(rows).iter_rows(named=True))
-    block = f"[\n{lines}\n  ]" if lines else "[]"
     head = {"command": command, "run": run, "meta": meta}
-    members = [f'  "{key}": {_dumps(value)},\n' for key, value in head.items()]
-    return "".join(["{\n", *members, f'  "rows": {block}\n', "}\n"])
+    members = [f'  "{key}": {_dumps(value)}' for key, value in head.items()]
+    members.append(f'  "rows": {_json_rows(rows, "  ")}')
+    if parts:
+        blocks = [
+            f'    {_dumps(name)}: {{"title": {_dumps(part.title)}, "meta": {_dumps(part.meta)}, '
+            f'"rows": {_json_rows(part.rows, "    ")}}}'
+            for name, part in parts.items()
+        ]
+        members.append('  "parts": {\n' + ",\n".join(blocks) + "\n  }")
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def _json_rows(rows: pl.DataFrame, margin: str) -> str:
+    lines = (f"{margin}  {_dumps(row)}" for row in _portable(rows).iter_rows(named=True))
+    block = ",\n".join(lines)
+    return f"[\n{block}\n{margin}]" if block else "[]"
 
 
 def to_csv(rows: pl.DataFrame) -> str:

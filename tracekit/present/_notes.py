@@ -247,9 +247,10 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
     title
         The title.
     meta
-        What an analysis says about its result: ``headline``, and ``per``, what times are means
-        over, or ``sum_over``, what they are added over; ``percentiles_per``, what percentiles
-        beside them are means over; ``peak_of``, of what memory in use is the greatest, and no sum.
+        What an analysis says about its result: ``question`` and ``headline``; ``per``, what times
+        are means over, or ``sum_over``, what they are added over; ``percentiles_per``, what
+        percentiles beside them are means over; ``peak_of``, of what memory in use is the greatest,
+        and no sum.
     unit
         Unit of the times.
     """
@@ -262,10 +263,11 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
         of.append(f"p5, median, p95: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
     if meta.get("peak_of") is not None:
         of.append(f"most in use at once, of {text_of(meta['peak_of'])}")
-    above = [text_of(meta["headline"])] if meta.get("headline") else []
+    above = [text_of(meta[key]) for key in ("question", "headline") if meta.get(key)]
     return [*above, *([" · ".join(of)] if of else [])]
 
 
+_HOLDS = {True: "so it is here", False: "here it is not", None: "nothing here tells"}
 _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "wu_residual_ns": lambda value: [f"{_RESIDUAL}: {_time(value)}"],
     "wu_residual_unknown": lambda value: [f"why that is unknown: {text_of(value)}"],
@@ -299,6 +301,11 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],
+    "question": lambda _: [],
+    "of_runs": lambda value: [f"of {text_of(value)}"],
+    "claims": lambda value: [
+        f"published: {text_of(claim)}; {_HOLDS[holds]}" for claim, holds in value.items()
+    ],
     "headline": lambda _: [],
     "per": lambda _: [],
     "sum_over": lambda _: [],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._dependence import Floats
 from tracekit.analysis.comparison._statistics import (
     LEVEL,
@@ -51,11 +52,9 @@ def between(a: Floats, b: Floats, *, related: bool = True) -> Between:
     related
         Whether the rows are one table, for the number of which p values are adjusted.
     """
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     variance, freedom = difference_error(a, b)
     apart = b.mean(axis=1) - a.mean(axis=1)
-    reach = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
+    reach = quantile(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
     low, high = apart - reach, apart + reach
     if min(a.shape[1], b.shape[1]) >= MANY:
         low, high = interval_of_means(a, b)
@@ -91,15 +90,13 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
     level
         How often the interval is to hold the truth.
     """
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     most = max(numbers)
     variances = [np.array([s**2 / n]) for s, n in zip(spreads, numbers, strict=True)]
     freedoms = [np.array([n - 1.0 if n > 1 else most - 1.0]) for n in numbers]
     variance, freedom = welch_error((variances[0], variances[1]), (freedoms[0], freedoms[1]))
     if min(numbers) == 1:
         freedom = np.array([most - 1.0])
-    return float(special.stdtrit(freedom[0], (1 + level) / 2) * np.sqrt(variance[0]))
+    return float(quantile(freedom[0], (1 + level) / 2) * np.sqrt(variance[0]))
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._dependence import ENOUGH, dependence, mean_error
 from tracekit.analysis.comparison._per_iteration import Measured, steps_of
 from tracekit.analysis.comparison._statistics import LEVEL, welch_error
@@ -26,8 +27,6 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     number of steps, ``step_se_ns``, the standard error, and ``step_effective``, that number; null
     of fewer than 5 steps, or where these depend on each other too much.
     """
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective")
     steps = steps_of(found)[np.newaxis, :]
     number, devices = steps.shape[1], max(1, found.devices)
@@ -36,7 +35,7 @@ def step_interval(found: Measured) -> dict[str, float | None]:
         return dict.fromkeys(names)
     variance, freedom = mean_error(steps.std(axis=1, ddof=1), number, told.effective)
     error = float(np.sqrt(variance[0])) / devices
-    reach = float(special.stdtrit(freedom[0], (1 + LEVEL) / 2)) * error
+    reach = float(quantile(freedom[0], (1 + LEVEL) / 2)) * error
     mean = float(steps.mean()) / devices
     return dict(
         zip(names, (mean - reach, mean + reach, error, float(told.effective[0])), strict=True)
@@ -97,14 +96,12 @@ def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.
     -------
     ``low`` and ``high``, and ``of``: ``steps`` or ``runs``; null where it is not known.
     """
-    from scipy import special  # noqa: PLC0415 - not needed by every command
-
     sides = [_side(table, prefix) for prefix in (own, other)]
     variance, freedom, of = _combined(sides[0], sides[1])
     values = table[ratio].cast(pl.Float64).to_numpy()
     known = np.isfinite(variance) & np.isfinite(freedom) & (freedom > 0) & np.isfinite(values)
-    quantile = special.stdtrit(np.where(known, freedom, 1.0), (1 + LEVEL) / 2)
-    reach = np.exp(quantile * np.sqrt(np.where(known, variance, 0.0)))
+    reach = quantile(np.where(known, freedom, 1.0), (1 + LEVEL) / 2)
+    reach = np.exp(reach * np.sqrt(np.where(known, variance, 0.0)))
     return pl.DataFrame(
         {
             "low": np.where(known, values / reach, np.nan),

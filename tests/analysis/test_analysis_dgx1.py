@@ -1,0 +1,185 @@
+"""The questions of the DGX-1 study, of a small table worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published
+from tracekit.analysis.studies._published import beside
+from tracekit.analysis.studies._sentences import ends, holds
+from tracekit.model import Answer
+
+PUBLISHED = load_published("dgx1")
+MS = 1_000_000
+
+
+def _run(network: str, method: str, gpus: int, step: float, **row: Any) -> dict[str, Any]:
+    """A run with so many ms a step, of which the passes take 2 and the weight update waits 1."""
+    return {
+        "run": f"{network}-{method}-{gpus}-{row}", "network": network, "batch": 16, "gpus": gpus,
+        "method": method, "scaling": "strong", "basis": "gpu", "step_ns": step * MS,
+        "epoch_ns": None, "fp_bp_ns": 2.0 * MS, "wu_ns": 1.5 * MS, "wu_exposed_ns": 1.0 * MS,
+        "wu_residual_ns": None, "io_exposed_ns": 0.0, "me_exposed_ns": 0.0,
+        "other_exposed_ns": 0.0, "idle_ns": 0.0, "between_ns": 0.0, "bytes_between_gpus": None,
+    } | row  # fmt: skip
+
+
+RUNS = [
+    _run("lenet", "p2p", 1, 4.0), _run("lenet", "nccl", 1, 4.0),
+    _run("lenet", "p2p", 8, 10.0), _run("lenet", "nccl", 8, 11.0),
+    _run("lenet", "p2p", 8, 5.0, batch=32),
+    _run("lenet", "p2p", 8, 9.0, scaling="weak"),
+    _run("googlenet", "p2p", 1, 40.0), _run("googlenet", "nccl", 1, 41.0),
+    _run("googlenet", "p2p", 8, 160.0), _run("googlenet", "nccl", 8, 80.0),
+]  # fmt: skip
+MEMORY = [
+    {"network": "lenet", "method": method, "batch": batch, "gpus": 8, "gpu": gpu, "source": "smi",
+     "pre_bytes": 0, "training_bytes": size}
+    for method, batch, gpu, size in (
+        ("p2p", 16, 0, 150), ("p2p", 16, 1, 100), ("p2p", 16, 2, 100), ("p2p", 32, 0, 165),
+        ("p2p", 32, 1, 110), ("nccl", 16, 0, 160), ("nccl", 16, 1, 100),
+    )
+]  # fmt: skip
+ROUTES = [
+    {"network": "lenet", "batch": 16, "gpus": 8, "method": "p2p", "route_type": kind,
+     "transfers": 4, "bytes": size, "busy_ns": time}
+    for kind, size, time in (("nvlink", 6_000, 300), ("socket", 2_000, 700))
+]  # fmt: skip
+
+
+def _answers(runs: list[dict[str, Any]] | None = None) -> dict[str, Answer]:
+    study = pl.DataFrame(RUNS if runs is None else runs, infer_schema_length=None).cast(
+        {"epoch_ns": pl.Float64, "bytes_between_gpus": pl.Float64, "scaling": pl.String}
+    )
+    return dgx1_questions(Measured(study, pl.DataFrame(MEMORY), pl.DataFrame(ROUTES), PUBLISHED))
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    return _answers()
+
+
+def test_every_question_is_asked_in_order(answers: dict[str, Answer]) -> None:
+    assert list(answers) == list(QUESTIONS) == [
+        "scaling", "methods", "networks", "batches", "stages", "memory", "weak", "routes",
+    ]  # fmt: skip
+    assert all(answer.meta["question"].endswith("?") for answer in answers.values())
+    assert all(answer.meta["headline"].endswith(".") for answer in answers.values())
+    assert all(answer.rows.height for answer in answers.values())
+
+
+def test_speedups_stand_beside_published_ones(answers: dict[str, Answer]) -> None:
+    """A step on 8 GPUs handles 8 times the images: 8 x 4 / 10 = 3.2 against 3.36."""
+    rows = answers["scaling"].rows.filter(pl.col("gpus") == 8)
+    found = {(n, m): rest for n, m, *rest in rows.select(
+        "network", "method", "speedup", "published", "relation", "error_percent", "within"
+    ).rows()}  # fmt: skip
+    assert found["lenet", "p2p"] == [3.2, 3.36, "=", pytest.approx(100 * (3.2 / 3.36 - 1)), None]
+    assert found["googlenet", "p2p"] == [2.0, 3.0, "<", None, True]
+    assert found["googlenet", "nccl"] == [pytest.approx(4.1), 4.4, "<", None, True]
+    said = answers["scaling"].meta["headline"]
+    assert said.startswith(
+        "On 8 GPUs training is 2.00 (googlenet, p2p, batch 16) to 4.10 (googlenet, nccl, batch 16)"
+    )
+    assert said.endswith("2 of 2 published bounds hold.")
+
+
+def test_nccl_against_p2p(answers: dict[str, Answer]) -> None:
+    answer = answers["methods"]
+    rows = answer.rows.select("network", "gpus", "overhead_percent", "published").sort(
+        "network", "gpus"
+    )
+    assert rows.rows() == [
+        ("googlenet", 1, 2.5, 18.7), ("googlenet", 8, -50.0, 18.7),
+        ("lenet", 1, 0.0, 16.4), ("lenet", 8, pytest.approx(10.0), 16.4),
+    ]  # fmt: skip
+    assert "in 0 of 2 on 1 GPU, 1 of 2 on 8 GPUs" in answer.meta["headline"]
+    assert set(answer.meta["claims"].values()) == {True}
+
+
+def test_networks_on_most_gpus(answers: dict[str, Answer]) -> None:
+    answer = answers["networks"]
+    assert answer.rows.filter(network="lenet", method="p2p")["wu_share"].item() == 0.1
+    assert list(answer.meta["claims"].values()) == [True, True]
+
+
+def test_epochs_by_batch(answers: dict[str, Answer]) -> None:
+    """Half the steps, each half as long."""
+    rows = answers["batches"].rows
+    assert rows.select("batch", "change_percent", "proportional_percent").rows() == [
+        (32, -75.0, -50.0)
+    ]
+    assert list(answers["batches"].meta["claims"].values()) == [False]
+
+
+def test_memory_of_the_root(answers: dict[str, Answer]) -> None:
+    rows = answers["memory"].rows.select(
+        "method", "batch", "extra_percent", "published", "increase_percent",
+        "published_increase_percent",
+    )  # fmt: skip
+    assert rows.rows() == [
+        ("nccl", 16, 60.0, 41.1, 0.0, None),
+        ("p2p", 16, 50.0, 41.1, 0.0, None),
+        ("p2p", 32, 50.0, 39.4, 10.0, 3.0),
+    ]
+    more, apart = answers["memory"].meta["claims"].values()
+    assert (more, apart) == (True, False)  # 160 and 150 bytes are 6.7 % apart
+
+
+def test_weak_against_strong(answers: dict[str, Answer]) -> None:
+    assert answers["weak"].rows["reduction_percent"].to_list() == [pytest.approx(10.0)]
+    assert set(answers["weak"].meta["claims"].values()) == {True}
+
+
+def test_kinds_of_routes(answers: dict[str, Answer]) -> None:
+    rows = answers["routes"].rows.select("route_type", "achieved_gb_s", "bytes_share", "time_share")
+    assert rows.rows() == [
+        ("nvlink", 20.0, 0.75, 0.3), ("socket", pytest.approx(2 / 0.7), 0.25, 0.7)
+    ]  # fmt: skip
+    assert set(answers["routes"].meta["claims"].values()) == {False}  # it does not for lenet
+
+
+def test_what_was_not_measured_on_one_gpu_is_set_beside_nothing() -> None:
+    found = _answers([run for run in RUNS if run["gpus"] == 8 and run["method"] == "p2p"])
+    for key in ("scaling", "methods", "stages", "weak"):
+        assert found[key].rows.is_empty()
+        assert found[key].meta["headline"] == "No run tells."
+    assert set(found["networks"].meta["claims"].values()) == {None}
+    assert found["routes"].meta["headline"].startswith("On 8 GPUs NCCL and P2P are not both known.")
+
+
+def test_what_was_published() -> None:
+    assert PUBLISHED.images == 262_144
+    assert PUBLISHED.speedups.height == 2 * 3 + 2 * 3 * 3
+    assert PUBLISHED.overheads["published"].min() == 16.2
+    assert PUBLISHED.overheads["published"].max() == 31.8
+    assert (PUBLISHED.memory_extra.height, PUBLISHED.memory_growth.height) == (15, 10)
+
+
+@pytest.mark.parametrize(
+    ("relation", "own", "error", "within"),
+    [
+        ("=", 3.0, 50.0, None),
+        ("<", 2.0, None, False),
+        ("<=", 2.0, None, True),
+        ("?", 2.0, None, None),
+    ],
+)
+def test_errors_are_of_values_and_bounds_hold_or_not(
+    relation: str, own: float, error: float | None, within: bool | None
+) -> None:
+    published = pl.DataFrame({"key": [1], "published": [2.0], "relation": [relation]})
+    row = beside(pl.DataFrame({"key": [1, 2], "own": [own, 1.0]}), published, "own")
+    assert row.select("error_percent", "within").rows() == [(error, within), (None, None)]
+
+
+def test_ends_say_what_they_are_of() -> None:
+    rows = pl.DataFrame({"network": ["a", "b", "c"], "value": [3.0, 1.0, None]})
+    assert ends(rows, "value", "{:.0f}") == "1 (b) to 3 (a)"
+    assert ends(rows.head(1), "value", "{:.0f} %") == "3 %"
+    assert ends(rows.tail(1), "value", "{:.0f}") == "an unknown number"
+    assert holds(rows["value"], lambda values: (values > 0).all()) is True
+    assert holds(rows["value"].tail(1), lambda values: (values > 0).all()) is None

@@ -1,0 +1,220 @@
+"""The study of the DGX-1, asked of runs of the store, or of runs that the simulator makes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tracekit._run as runs
+from tracekit._memories import memory_points
+from tracekit._question import Question
+from tracekit._studies import Reference, select_runs
+from tracekit.errors import UsageError
+from tracekit.store import Store
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.analysis.studies import Measured
+    from tracekit.model import Answer
+
+Say = Callable[[str], None]
+
+RECORDED, SIMULATED = "dgx1", "dgx1-simulated"
+"""What the label ``study`` says of runs that were recorded, and of those that were simulated."""
+
+_SIMULATOR = Path(__file__).resolve().parents[1] / "sample_traces" / "simulate"
+_MACHINE = "dgx1v"
+_AMONG_GPUS = r"^GPU.*>GPU\d+$"
+_ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "bytes", "busy_ns")
+
+
+@Question
+def study_dgx1(
+    references: Sequence[Reference] = (),
+    *,
+    where: Mapping[str, str] | None = None,
+    what: str | None = None,
+    simulated: bool = False,
+    networks: Sequence[str] = (),
+    topology: StrPath | None = None,
+    skip: int = 0,
+    store: StrPath | None = None,
+    say: Say | None = None,
+) -> Answer:
+    """Answer the questions of the DGX-1 study, with what was published beside one's own numbers.
+
+    Parameters
+    ----------
+    references, where
+        The runs, as for `select_runs`; by default those with the label ``study=dgx1``.
+    what
+        One of `tracekit.analysis.studies.QUESTIONS`; all of them by default.
+    simulated
+        Whether the runs are those of the simulator; what is not in the store yet is simulated. That
+        takes a copy of tracekit's repository, of which the simulator is a part, and simpy.
+    networks
+        Of which networks runs are simulated; all by default.
+    topology
+        The machine, as for `Run.traffic`.
+    skip
+        How many iterations to leave out at the beginning of each run.
+    say
+        Told what is being simulated.
+
+    Raises
+    ------
+    UsageError
+        If there is no such run or question, or no simulator.
+    """
+    from tracekit.analysis.studies import QUESTIONS, dgx1_questions
+    from tracekit.present import FACE
+
+    if what not in (None, *QUESTIONS):
+        raise UsageError(f"{what!r} is no question of this study", f"ask {', '.join(QUESTIONS)}")
+    if simulated:
+        if references or where:
+            raise UsageError("--simulated chooses its own runs", "name no runs with it")
+        _simulate(networks, store, say or _silent)
+        where, topology = {"study": SIMULATED}, topology or _MACHINE
+    elif networks:
+        raise UsageError("networks are chosen for the simulator", "give --simulated, or --where")
+    elif not references and where is None:
+        where = {"study": RECORDED}
+    chosen = select_runs(references, where=where, store=store)
+    if networks:
+        chosen = [run for run in chosen if run.labels.get("network") in networks]
+    source = _of(chosen)
+    parts = {
+        key: replace(part.saying(of_runs=source), source=part.source or source, face=FACE)
+        for key, part in dgx1_questions(_measured(chosen, topology, skip)).items()
+    }
+    return _overview(parts, source) if what is None else parts[what]
+
+
+def _overview(parts: Mapping[str, Answer], source: str) -> Answer:
+    import polars as pl
+
+    from tracekit.model import Answer
+    from tracekit.present import FACE
+
+    rows = [
+        {"question": key, "asked": part.meta["question"], "found": part.meta["headline"]}
+        for key, part in parts.items()
+    ]
+    return Answer(
+        rows=pl.DataFrame(rows), meta={"of_runs": source}, title="The study of the DGX-1",
+        parts=parts, command="study dgx1", source=source, face=FACE, as_records=True,
+    )  # fmt: skip
+
+
+def _of(chosen: Sequence[runs.Run]) -> str:
+    """Say of how many runs everything is, and how many of these no GPU ran."""
+    from tracekit._questions import is_simulated
+
+    count = sum(map(is_simulated, chosen))
+    of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
+    return f"{len(chosen):,} run{'' if len(chosen) == 1 else 's'}{of}"
+
+
+# -- what the questions are asked of -----------------------------------------------------------
+
+
+def _measured(chosen: Sequence[runs.Run], topology: StrPath | None, skip: int) -> Measured:
+    import polars as pl
+
+    from tracekit import analysis
+    from tracekit.analysis.studies import Measured, load_published
+
+    study = analysis.study(
+        analysis.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
+    )
+    counts = study.select("run", pl.col("gpus"))
+    memory = memory_points(chosen).join(counts, on="run", how="left", maintain_order="left")
+    return Measured(study, memory, _routes(chosen, study, topology), load_published(RECORDED))
+
+
+def _routes(
+    chosen: Sequence[runs.Run], study: pl.DataFrame, topology: StrPath | None
+) -> pl.DataFrame:
+    """Return what copies between GPUs took in the runs with P2P on most GPUs, by kind of route."""
+    import polars as pl
+
+    most = study.filter(method="p2p").filter(pl.col("gpus") == study["gpus"].max())
+    wanted = most.unique(["network", "batch"], keep="first", maintain_order=True)
+    keys = {row["run"]: row for row in wanted.select("run", *_ROUTES[:4]).rows(named=True)}
+    tables = [
+        run.traffic(topology=topology).links("route")
+        .filter(pl.col("route").str.contains(_AMONG_GPUS))
+        .group_by("route_type").agg(pl.col("transfers", "bytes", "busy_ns").sum())
+        .with_columns(pl.lit(value).alias(name) for name, value in keys[run.name].items())
+        .select(_ROUTES)
+        for run in chosen if run.name in keys
+    ]  # fmt: skip
+    nothing = pl.DataFrame(schema={name: study.schema.get(name, pl.Int64) for name in _ROUTES})
+    kinds = nothing.cast({"route_type": pl.String}).schema
+    return pl.concat([pl.DataFrame(schema=kinds), *tables], how="vertical_relaxed")
+
+
+# -- simulated runs ----------------------------------------------------------------------------
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
+    """Put into the store what it lacks of the grid of the study, by the simulator."""
+    place = Store.discover(None if store is None else Path(store))
+    there = {record.name for record in place.runs({"study": SIMULATED})}
+    missing = [name for name in _names(networks) if f"simulated-{name}" not in there]
+    if not missing:
+        return
+    with tempfile.TemporaryDirectory(prefix="tracekit-") as folder:
+        done = _made(missing, Path(folder))
+        for number, name in enumerate(done, 1):
+            say(f"simulated {number} of {len(missing)}: {name}")
+            trace = Path(folder) / f"{name}.sqlite"
+            labels = {"study": SIMULATED}
+            runs.ingest(trace, name=f"simulated-{name}", labels=labels, store=store)
+            trace.unlink()
+
+
+def _names(networks: Sequence[str]) -> list[str]:
+    """Return the names of the jobs: strong scaling of all, weak scaling of the smallest batch."""
+    asked = ["--network", *networks] if networks else []
+    told = _simulator("study-names", *asked)
+    out, _ = told.communicate()
+    if told.returncode:
+        raise UsageError("the simulator knows no such job", "networks are those of the study")
+    return out.split()
+
+
+def _made(names: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield the name of each job whose trace is there."""
+    with _simulator("study", str(folder), *names) as process:
+        try:
+            yield from map(str.strip, process.stdout or ())
+        except BaseException:
+            process.terminate()  # who asked has given up
+            raise
+    if process.returncode:
+        raise UsageError("the simulator failed", "its own message is above")
+
+
+def _simulator(*words: str) -> subprocess.Popen[str]:
+    if not (_SIMULATOR / "__main__.py").is_file():
+        raise UsageError(
+            "the simulator is no part of an installed tracekit, only of its repository",
+            "run this from a copy of the repository (pip install -e '.[test]'), or make traces "
+            "there by `python sample_traces/simulate grid FOLDER` and ingest them with "
+            f"--label study={SIMULATED}",
+        )
+    command = [sys.executable, str(_SIMULATOR), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603

@@ -1,0 +1,357 @@
+"""The questions of the DGX-1 study, in their order: each with its table, and one sentence.
+
+What was published as a number stands beside one's own, and what was published as a finding is said
+to hold or not. Every sentence is made of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis.studies._memory_use import memory_extra, memory_growth
+from tracekit.analysis.studies._overhead import overhead
+from tracekit.analysis.studies._published import Published, beside
+from tracekit.analysis.studies._scaling import scaling
+from tracekit.analysis.studies._sentences import ends, holds, number_of, number_of_gpus
+from tracekit.analysis.studies._study import study_stages, without_empty
+from tracekit.model import Answer
+
+COMMAND = "study dgx1"
+
+_gpus, _batch = pl.col("gpus"), pl.col("batch")
+_BESIDE = ("published", "relation", "error_percent", "within")
+_KEY = ("network", "batch", "method", "gpus")
+_MEMORY = ("network", "method", "batch")
+_PUBLISHED = pl.col("published").alias("published_percent")
+_SMALL = ("lenet", "alexnet")
+"""The networks that the slides call small."""
+_POINTS = 1.0
+"""Percentage points within which things are called the same."""
+_NOISE = 0.05
+"""Speedup that may be chance."""
+_OVERHEADS = {
+    **dict.fromkeys(("network", "method", "scaling"), pl.String),
+    **dict.fromkeys(("batch", "gpus", "time_ns", "baseline_ns"), pl.Int64),
+    "overhead_percent": pl.Float64,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the questions are asked of.
+
+    Parameters
+    ----------
+    study
+        The table of a study.
+    memory
+        Memory of each GPU of each run: ``network, method, batch, gpus, gpu, source, pre_bytes,
+        training_bytes``.
+    routes
+        What copies between GPUs took, by kind of route: ``network, batch, gpus, method,
+        route_type, transfers, bytes, busy_ns``.
+    published
+        What was published.
+    """
+
+    study: pl.DataFrame
+    memory: pl.DataFrame
+    routes: pl.DataFrame
+    published: Published
+
+    @property
+    def strong(self) -> pl.DataFrame:
+        """The study without runs that are of weak scaling alone."""
+        return self.study.filter((pl.col("scaling") != "weak").fill_null(value=True))
+
+    @property
+    def most(self) -> int:
+        """The largest number of GPUs."""
+        return max(self.study["gpus"].drop_nulls(), default=0)
+
+    def epochs(self) -> pl.DataFrame:
+        """Return `scaling` of the published data set, of what was measured on one GPU too."""
+        rows = scaling(self.strong, images=self.published.images).rows
+        return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
+
+    def overheads(self) -> pl.DataFrame:
+        """Return what NCCL takes beyond P2P, of configurations that have both."""
+        study = self.strong.filter(pl.col("method").is_in(["p2p", "nccl"]))
+        if study["method"].n_unique() < len({"p2p", "nccl"}):
+            return pl.DataFrame(schema=_OVERHEADS)
+        return overhead(study).rows.drop_nulls("overhead_percent")
+
+
+def dgx1_questions(measured: Measured) -> dict[str, Answer]:
+    """Return the answer to each question, by its key.
+
+    Its meta holds the ``question``; ``headline``, the sentence that answers it; and ``claims``: of
+    findings that were published, whether they hold here, None where nothing tells.
+    """
+    return {key: _asked(measured, *each) for key, each in QUESTIONS.items()}
+
+
+def _asked(measured: Measured, question: str, ask: Callable[[Measured], Answer]) -> Answer:
+    answer = ask(measured)
+    if answer.rows.is_empty():
+        empty = {"question": question, "headline": "No run tells."}
+        return Answer(rows=answer.rows, meta=empty, command=COMMAND)
+    return replace(answer, meta={"question": question, **answer.meta}, command=COMMAND)
+
+
+def _told(
+    title: str,
+    headline: str,
+    rows: pl.DataFrame,
+    figure: str,
+    *,
+    people: pl.DataFrame | None = None,
+    claims: Mapping[str, bool | None] | None = None,
+    more: Mapping[str, Any] | None = None,
+    tables: Mapping[str, pl.DataFrame] | None = None,
+) -> Answer:
+    return Answer(
+        rows=rows,
+        meta={"headline": headline, "claims": claims or {}, **(more or {})},
+        title=title,
+        people=people,
+        figures={"figure": figure},
+        tables=tables or {},
+    )
+
+
+# -- the questions -----------------------------------------------------------------------------
+
+
+def _scales(measured: Measured) -> Answer:
+    rows = beside(measured.epochs(), measured.published.speedups, "speedup")
+    several = rows.filter(_gpus > 1)
+    headline = (
+        f"On {number_of_gpus(measured.most)} training is "
+        f"{ends(several.filter(_gpus == measured.most), 'speedup', '{:.2f}')} times as fast as on "
+        f"one. {_agreement(several)}"
+    )
+    people = without_empty(several.select(*_KEY, "speedup", "efficiency", *_BESIDE), _BESIDE)
+    more = {"mode": "strong"}
+    return _told("speedup and efficiency", headline, rows, "speedup", people=people, more=more)
+
+
+def _agreement(rows: pl.DataFrame) -> str:
+    """Say how published values and bounds compare with one's own."""
+    errors, bounds = rows["error_percent"].drop_nulls().abs(), rows["within"].drop_nulls()
+    parts = []
+    if errors.len():
+        parts.append(
+            f"of published values {errors.len()} are known here, and missed by "
+            f"{number_of(errors.mean(), '{:.1f} %')} in the mean and "
+            f"{number_of(errors.max(), '{:.1f} %')} at most"
+        )
+    if bounds.len():
+        parts.append(f"{bounds.sum()} of {bounds.len()} published bounds hold")
+    told = "; ".join(parts) or "nothing published is of these configurations"
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def _methods(measured: Measured) -> Answer:
+    known = measured.published.overheads
+    untold = known.with_columns(relation=pl.lit("?"))  # of how many GPUs they are
+    rows = beside(measured.overheads(), untold, "overhead_percent").drop("error_percent", "within")
+    faster = [
+        f"{own.filter(pl.col('overhead_percent') < 0).height} of {own.height} on "
+        f"{number_of_gpus(number)}"
+        for (number,), own in rows.sort("gpus").group_by("gpus", maintain_order=True)
+    ]
+    headline = (
+        f"NCCL takes less time than P2P in {', '.join(faster)}; it takes "
+        f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published are "
+        f"{ends(known, 'published', '{:+.1f} %')}, of a number of GPUs that is not told."
+    )
+    people = rows.select(*_KEY, "time_ns", "baseline_ns", "overhead_percent", _PUBLISHED)
+    claim = holds(rows.filter(_gpus > 1)["overhead_percent"], lambda percent: (percent > 0).any())
+    return _told(
+        "NCCL against P2P", headline, rows, "overheads", people=people,
+        claims={"NCCL takes longer than P2P on several GPUs in some cases": claim},
+        more={"baseline": "p2p"}, tables={"overheads": rows},
+    )  # fmt: skip
+
+
+def _network_size(measured: Measured) -> Answer:
+    smallest, gpus = measured.strong["batch"].min(), number_of_gpus(measured.most)
+    is_chosen = (_gpus == measured.most) & _batch.eq_missing(pl.lit(smallest, pl.Int64))
+    study = measured.strong.filter(is_chosen)
+    columns = (*_KEY, "step_ns", "fp_bp_ns", "wu_ns", "wu_exposed_ns")
+    rows = study.select(*columns, wu_share=pl.col("wu_exposed_ns") / pl.col("step_ns"))
+    rows = rows.sort("fp_bp_ns", "method", nulls_last=True)
+    ms = rows.with_columns(ms=pl.col("fp_bp_ns") / 1e6)
+    batch = "unknown" if smallest is None else number_of(smallest, "{}")
+    headline = (
+        f"With batch {batch} on {gpus}, FP and BP of a step take {ends(ms, 'ms', '{:.2f} ms')}, "
+        f"and what a step waits for its weight update is {ends(rows, 'wu_share', '{:.1%}')} of it."
+    )
+    slower = measured.overheads().filter(is_chosen)
+    is_small = pl.col("network").is_in(_SMALL)
+    large, small = (slower.filter(some)["overhead_percent"] for some in (~is_small, is_small))
+    claims = {
+        f"on {gpus} large networks take less time with NCCL": holds(large, lambda x: (x < 0).all()),
+        f"on {gpus} lenet and alexnet take less time with P2P": holds(
+            small, lambda x: (x > 0).all()
+        ),
+    }
+    return _told(
+        "steps by network", headline, rows, "stages", claims=claims, more={"per": "step/GPU"},
+        tables={"stages": study_stages(study)},
+    )  # fmt: skip
+
+
+def _batch_size(measured: Measured) -> Answer:
+    epochs = scaling(measured.strong, images=measured.published.images).rows
+    epochs = epochs.select(*_KEY, "time_ns").drop_nulls("batch").sort(_KEY)
+    by = ["network", "method", "gpus"]
+    smallest, first = _batch.min().over(by), pl.col("time_ns").sort_by("batch").first().over(by)
+    rows = epochs.with_columns(
+        change_percent=100 * (pl.col("time_ns") / first - 1),
+        proportional_percent=100 * (smallest / _batch - 1),
+    ).filter(_batch > smallest)
+    largest = rows.filter(_batch.max() == _batch)
+    ideal = number_of(largest["proportional_percent"].min(), "{:+.1f} %")
+    headline = (
+        f"An epoch with batch {number_of(rows['batch'].max(), '{}')} takes "
+        f"{ends(largest, 'change_percent', '{:+.1f} %')} of time against that with batch "
+        f"{number_of(epochs['batch'].min(), '{}')}; in proportion it would be {ideal}."
+    )
+    apart = (rows["change_percent"] - rows["proportional_percent"]).abs()
+    claims = {
+        f"the time falls in proportion to the batch (taken as {_POINTS:.0f} point)": holds(
+            apart, lambda points: (points <= _POINTS).all()
+        )
+    }
+    return _told("epochs by batch", headline, rows, "batch effect", claims=claims)
+
+
+def _stages(measured: Measured) -> Answer:
+    rows = measured.epochs()
+    people = rows.filter(_gpus > 1).select(*_KEY, "speedup_fp_bp", "speedup_wu")
+    two = people.filter(_gpus == 2)  # noqa: PLR2004 - the slides tell of the step from 1 to 2
+    small = two.filter(pl.col("network").is_in(_SMALL))
+    most = people.filter(_gpus == measured.most)
+    headline = (
+        f"On two GPUs FP and BP of an epoch are {ends(two, 'speedup_fp_bp', '{:.2f}')} times as "
+        f"fast as on one; on {number_of_gpus(measured.most)} the weight update is "
+        f"{ends(most, 'speedup_wu', '{:.2f}')} times as fast as on one."
+    )
+    claims = {
+        f"FP and BP of lenet and alexnet are more than twice (taken as {2 + _NOISE}) as fast on "
+        "two GPUs": holds(small["speedup_fp_bp"], lambda times: (times > 2 + _NOISE).all())
+    }
+    return _told("speedup of stages", headline, rows, "stage speedup", people=people, claims=claims)
+
+
+def _memory(measured: Measured) -> Answer:
+    rows, known = _memory_rows(measured), measured.published
+    headline = (
+        f"GPU 0 holds {ends(rows, 'extra_percent', '{:.1f} %')} more than the others (published: "
+        f"{ends(known.memory_extra, 'published', '{:.1f} %')}); larger batches take up to "
+        f"{number_of(rows['increase_percent'].max(), '{:.1f} %')} more than the smallest "
+        f"(published: {number_of(known.memory_growth['published'].max(), '{:.1f} %')})."
+    )
+    most = known.bounds["methods_memory"]
+    claims = {
+        f"GPU 0 holds more than the others (taken as {_POINTS:.0f} %)": holds(
+            rows["extra_percent"], lambda percent: (percent > _POINTS).all()
+        ),
+        f"memory with P2P and with NCCL is at most {most:.0f} % apart": holds(
+            _apart(rows), lambda percent: (percent <= most).all()
+        ),
+    }
+    people = rows.select(
+        *_MEMORY, "root_bytes", "extra_percent", _PUBLISHED, "increase_percent",
+        "published_increase_percent",
+    )  # fmt: skip
+    found = _told(
+        "memory of GPU 0", headline, rows, "memory extra", people=people, claims=claims,
+        more={"peak_of": "GPU 0 in training"},
+    )  # fmt: skip
+    return replace(found, source={"root": 0, "capacity": None})
+
+
+def _memory_rows(measured: Measured) -> pl.DataFrame:
+    """Return extra memory and growth of GPU 0 on most GPUs, with what was published."""
+    points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
+    growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
+    grown = beside(growth, known.memory_growth, "increase_percent").select(
+        *_MEMORY, "increase_percent", published_increase_percent="published"
+    )
+    extra = memory_extra(points, by=_MEMORY).drop_nulls("extra_percent")
+    extra = beside(extra, known.memory_extra, "extra_percent")
+    return extra.join(grown, on=_MEMORY, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _apart(rows: pl.DataFrame) -> pl.Series:
+    """Return by how much memory with one method is more than with another, percent."""
+    used = pl.col("root_bytes")
+    apart = 100 * (used.max() / used.min() - 1)
+    pairs = rows.group_by("network", "batch").agg(apart=apart, both=pl.len())
+    return pairs.filter(pl.col("both") > 1)["apart"]
+
+
+def _weak(measured: Measured) -> Answer:
+    found = scaling(measured.study, mode="weak", images=measured.published.images).rows
+    rows = found.filter(pl.col("baseline_gpus") == 1).drop_nulls("reduction_percent")
+    most = measured.published.bounds["weak_reduction"]
+    headline = (
+        "For each data set weak scaling takes "
+        f"{ends(rows, 'reduction_percent', '{:.1f} %')} less time than strong scaling does "
+        f"(published: at most {most:.0f} %)."
+    )
+    claims = {
+        f"weak scaling saves time, at most {most:.0f} % (taken as {_POINTS:.0f} % or more)": holds(
+            rows["reduction_percent"], lambda percent: percent.is_between(_POINTS, most).all()
+        )
+    }
+    people = rows.select(*_KEY, "speedup", "efficiency", "reduction_percent")
+    return _told(
+        "weak scaling", headline, rows, "speedup", people=people, claims=claims,
+        more={"mode": "weak"},
+    )  # fmt: skip
+
+
+def _routes(measured: Measured) -> Answer:
+    of_run, gpus = ["network", "batch", "method"], number_of_gpus(measured.most)
+    rows = measured.routes.filter(_gpus == measured.most).with_columns(
+        achieved_gb_s=pl.col("bytes") / pl.col("busy_ns"),
+        bytes_share=pl.col("bytes") / pl.col("bytes").sum().over(of_run),
+        time_share=pl.col("busy_ns") / pl.col("busy_ns").sum().over(of_run),
+    )
+    rows = rows.sort(*of_run, "route_type")
+    near, far = rows.filter(route_type="nvlink"), rows.filter(pl.col("route_type") != "nvlink")
+    against = measured.overheads().filter(_gpus == measured.most)
+    loss = f"NCCL takes {ends(against, 'overhead_percent', '{:+.1f} %')} of time against P2P"
+    headline = (
+        f"On {gpus} {'NCCL and P2P are not both known' if against.is_empty() else loss}. Of the "
+        f"bytes that P2P copies {ends(far, 'bytes_share', '{:.0%}')} go where no NVLink does: at "
+        f"{ends(far, 'achieved_gb_s', '{:.1f} GB/s')} against "
+        f"{ends(near, 'achieved_gb_s', '{:.1f} GB/s')} over NVLinks they take "
+        f"{ends(far, 'time_share', '{:.0%}')} of the time of copies."
+    )
+    lost = holds(against["overhead_percent"], lambda percent: (percent < 0).all())
+    return _told(
+        "copies between GPUs by kind of route", headline, rows, "route times",
+        claims={f"P2P takes longer than NCCL on {gpus}": lost},
+    )  # fmt: skip
+
+
+QUESTIONS: Mapping[str, tuple[str, Callable[[Measured], Answer]]] = {
+    "scaling": ("Do the workloads scale with the number of GPUs?", _scales),
+    "methods": ("Does NCCL always beat P2P?", _methods),
+    "networks": ("What does the size of the network change?", _network_size),
+    "batches": ("What does the size of the batch change?", _batch_size),
+    "stages": ("How do the stages of training scale?", _stages),
+    "memory": ("How much memory does training take, by network and batch?", _memory),
+    "weak": ("What does weak scaling change against strong scaling?", _weak),
+    "routes": ("Why does P2P lose on 8 GPUs?", _routes),
+}
+"""By key, in the order of the slides: the question, and what answers it."""

@@ -1,0 +1,79 @@
+"""`tracekit study dgx1`: the questions of the DGX-1 study, of recorded or of simulated runs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli._command import command
+from tracekit.cli._options import (
+    RunsArgument,
+    SkipOption,
+    StoreOption,
+    WhereOption,
+    parse_labels,
+)
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+
+class What(StrEnum):
+    """The questions, in their order."""
+
+    SCALING = "scaling"
+    METHODS = "methods"
+    NETWORKS = "networks"
+    BATCHES = "batches"
+    STAGES = "stages"
+    MEMORY = "memory"
+    WEAK = "weak"
+    ROUTES = "routes"
+
+
+@command(
+    "tracekit study dgx1 -o dgx1.html",
+    "tracekit study dgx1 --simulated --network lenet",
+    "tracekit study dgx1 --what scaling --figure scaling.png",
+    name="study dgx1",
+    figures={"figure": "Draw the answer to the question of --what"},
+)
+def dgx1(
+    runs: RunsArgument = None,
+    *,
+    where: WhereOption = None,
+    what: Annotated[
+        What | None, typer.Option("--what", help="Answer one question alone.")
+    ] = None,
+    simulated: Annotated[
+        bool,
+        typer.Option(
+            "--simulated",
+            help="Simulate what the store lacks of the study's runs, and take these. Needs a copy "
+            "of tracekit's repository; all 150 take some minutes.",
+        ),
+    ] = False,
+    network: Annotated[
+        list[str] | None,
+        typer.Option("--network", metavar="NAME", help="With --simulated: of this network alone."),
+    ] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option("--topology", metavar="FILE|NAME", help="The machine, as for links."),
+    ] = None,
+    skip: SkipOption = 0,
+    store: StoreOption = None,
+) -> "Answer":  # fmt: skip
+    """Answer the questions of the DGX-1 study, published numbers beside yours.
+
+    Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
+    that ends in .html is a page with a table, a figure and a sentence for each question.
+    """
+    from tracekit._dgx1 import study_dgx1
+
+    return study_dgx1.answer(
+        runs or (), where=parse_labels(where) if where else None,
+        what=None if what is None else what.value, simulated=simulated, networks=network or (),
+        topology=topology, skip=skip, store=store, say=lambda text: typer.echo(text, err=True),
+    )  # fmt: skip
