@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tracekit._question import Question
 from tracekit._questions import of_run
 from tracekit._studies import Reference, select_runs, simulated_of
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import polars as pl
+
     from tracekit._run import Run
     from tracekit.analysis import Bubbles
     from tracekit.model import Answer
 
-_NO_PIPELINE = "nothing says that this run is a pipeline: give --micro-batches if it is one"
+_STALLS = {
+    "kernels": "kernel_ns", "waiting for the loader": "wait_ns", "copying input": "input_ns",
+    "idle, unexplained": "unexplained_ns",
+}  # fmt: skip
+"""Parts of a GPU's time in figures."""
 
 Time = Reference | float
 """A run, or a time that was measured elsewhere, ns."""
@@ -44,6 +51,8 @@ def stalls(
     skip
         How many iterations to leave out at the beginning of each.
     """
+    import polars as pl
+
     from tracekit.analysis import before_and_after, data_stalls, stalls_of_run
 
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
@@ -51,12 +60,16 @@ def stalls(
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         meta = {"sum_over": f"{steps:,} steps of each GPU" if steps else "the whole run"}
-        return _answer("stalls", "data stalls", tables[0], meta, runs)
+        answer = _answer("stalls", "data stalls", tables[0], meta, runs)
+        parts = _stall_parts(tables[0], pl.format("GPU {}", "device"))
+        return replace(answer, figures={"figure": "stalls"}, source=parts)
     rows = [
         {"run": run.name, **stalls_of_run(table)} for run, table in zip(runs, tables, strict=True)
     ]
     found = before_and_after(rows, "window_ns")
-    return _answer("stalls", "data stalls by run", found, {"per": "step/GPU"}, runs)
+    answer = _answer("stalls", "data stalls by run", found, {"per": "step/GPU"}, runs)
+    parts = _stall_parts(found, pl.col("run"))
+    return replace(answer, figures={"figure": "stalls"}, source=parts)
 
 
 @Question
@@ -133,6 +146,9 @@ def bubbles(
     ------
     UsageError
         If steps of several runs are asked for.
+    UndecidedError
+        If nothing shows that a run is a pipeline: neither what it recorded, nor its labels, nor
+        `micro_batches` or `schedule`.
     """
     from tracekit.analysis import WAITING, before_and_after, bubbles_of_run, pipeline_bubbles
 
@@ -145,11 +161,48 @@ def bubbles(
         found = pipeline_bubbles(
             run.trace, skip=skip, micro_batches=micro, waiting=waiting or WAITING
         )
+        _require_pipeline(run, found, schedule)
         rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
     if len(runs) > 1:
         table = before_and_after(rows, "window_ns")
-        return _answer("bubbles", "pipeline bubbles by run", table, {"per": "step/stage"}, runs)
+        answer = _answer("bubbles", "pipeline bubbles by run", table, {"per": "step/stage"}, runs)
+        return replace(answer, figures={"figure": "bubbles"}, source=_bubble_parts(table, "run"))
     return _of_pipeline(runs, found, rows[0], per_step=per_step)
+
+
+def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
+    known = (found.micro_batches, schedule, _schedule(run.labels))
+    is_labelled = run.labels.get("method") == "pipeline"
+    if not (found.is_told or is_labelled or any(each is not None for each in known)):
+        raise UndecidedError(
+            f"nothing shows that {run.name} is a pipeline: its passes send and receive nothing, "
+            "and no ranges number its micro-batches",
+            "give --micro-batches or --schedule if it is one",
+        )
+
+
+def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Return what bars of bubbles are made of."""
+    import polars as pl
+
+    neighbour = pl.col("dependency_ns")
+    return table.select(
+        name=pl.col(name).cast(pl.String),
+        working="busy_ns",
+        **{
+            "bubble, a neighbour works": neighbour,
+            "bubble, neither works": pl.col("bubble_ns") - neighbour,
+        },
+    )
+
+
+def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
+    """Return what bars of stalls are made of; what is left are copies that are no input."""
+    import polars as pl
+
+    rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
+    parts = {part: pl.col(column) for part, column in _STALLS.items()}
+    return table.select(name=name, **parts, **{"other copies": rest})
 
 
 def _of_pipeline(
@@ -163,13 +216,11 @@ def _of_pipeline(
     }  # fmt: skip
     unit = "the stages" if per_step else f"{steps:,} steps of each stage"
     basis = {"basis": "host, from NVTX ranges"} if found.basis == "host" else {}
-    told = facts["micro_batches"] is not None or facts["schedule"] is not None
-    meta = {
-        "sum_over": unit, "pipeline": facts, **basis, "warnings": [] if told else [_NO_PIPELINE]
-    }  # fmt: skip
+    meta = {"sum_over": unit, "pipeline": facts, **basis}
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
     table = found.steps if per_step else found.stages
-    return _answer("bubbles", title, table, meta, runs)
+    answer = _answer("bubbles", title, table, meta, runs)
+    return replace(answer, figures={"figure": "pipeline"}, source=found.timeline)
 
 
 def _labelled(labels: Mapping[str, str]) -> int | None:

@@ -9,12 +9,13 @@ TracekitError
 │   ├── NotATraceError     it is something else
 │   ├── UnsupportedTraceError  it is a trace of a kind that is not read yet
 │   ├── DamagedTraceError  it is a trace, but cut short or corrupt
-│   └── MissingDataError   it is a trace, but lacks what was asked for
+│   ├── MissingDataError   it is a trace, but lacks what was asked for
+│   └── UndecidedError     it is a trace, and what it holds does not tell what was asked
 ├── StoreError             the store or its catalogue cannot be used
 └── RecordingError         a program cannot be recorded, or ended with an error
 
 Each says what is wrong, where, and what to do. The command line prints it as one message and exits
-with 2; no traceback is shown for any of them.
+with 2, or with 3 where it cannot be told; no traceback is shown for any of them.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ class DamagedTraceError(InputError):
 
 class MissingDataError(InputError):
     """The trace lacks what was asked for."""
+
+
+class UndecidedError(InputError):
+    """What the trace holds does not tell what was asked."""
+
+    exit_code = 3
 
 
 class StoreError(TracekitError):

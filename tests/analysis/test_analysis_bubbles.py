@@ -67,6 +67,34 @@ def test_equal_stages_lose_what_theory_says(stages: int, micro_batches: int) -> 
     assert found.of_ideal == pytest.approx(theory["theory_ideal_share"])
 
 
+def test_a_time_line_is_that_of_the_median_step() -> None:
+    """2 stages, 2 micro-batches: passes that follow each other without a gap are one piece."""
+    found = pipeline_bubbles(gpipe(2, 2, steps=2).trace())
+    assert found.timeline.rows() == [
+        (0, "FP", 0, 200), (0, "BP", 500, 900), (1, "FP", 100, 300), (1, "BP", 300, 700),
+    ]  # fmt: skip
+    assert pipeline_bubbles(on_host().trace()).timeline["part"].null_count() > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({}, False),
+        ({"kind": "p2p", "stage": "FP"}, True),
+        ({"kind": "p2p", "stage": "WU"}, False),
+        ({"kind": "collective", "stage": "BP", "name": "ncclDevKernel_SendRecv"}, True),
+        ({"kind": "collective", "stage": "FP", "name": "ncclDevKernel_AllGather"}, False),
+    ],
+)
+def test_what_shows_that_it_is_a_pipeline(row: dict[str, str], told: bool) -> None:
+    b = TraceBuilder()
+    for device in (0, 1):
+        b.iteration(0, 0, 900, thread=10 * device)
+        b.op("FP", 1, thread=10 * device, device=device, start=1, end=100, stage="FP", iteration=0)
+    b.op(row.pop("name", "op"), 200, start=200, end=300, iteration=0, **row)
+    assert pipeline_bubbles(b.trace()).is_told is told
+
+
 def test_theory() -> None:
     assert bubble_theory(4, 8) == {
         "theory_share": pytest.approx(3 / 11), "theory_ideal_share": pytest.approx(0.375)

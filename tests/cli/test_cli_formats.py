@@ -116,9 +116,9 @@ LISTINGS = {
         ["stalls", "--preloaded", "100s", "--cached", "130s", "--cold", "170s"],
     ],
     "bubbles": [
-        ["bubbles", "ddp"],
+        ["bubbles", "ddp", "--micro-batches", "4"],
         ["bubbles", str(PIPELINE), "--per-step"],
-        ["bubbles", str(PIPELINE), "ddp", "--skip", "1"],
+        ["bubbles", str(PIPELINE), "ddp", "--skip", "1", "--schedule", "1f1b"],
         ["bubbles", "--stages", "4", "--micro-batches", "8"],
     ],
     "overhead": [

@@ -70,9 +70,27 @@ def test_bubbles_by_theory() -> None:
     assert row["theory_share"] == pytest.approx(0.75)
 
 
-def test_a_run_that_nothing_shows_to_be_a_pipeline_gets_a_warning(stored: Path) -> None:
-    assert "nothing says that this run is a pipeline" in tracekit("bubbles", "ddp").stdout
-    assert "warning" not in tracekit("bubbles", "ddp", "--micro-batches", "4").stdout
+def test_a_run_that_nothing_shows_to_be_a_pipeline_is_refused(stored: Path) -> None:
+    done = tracekit("bubbles", "ddp")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "nothing shows that ddp is a pipeline" in done.stderr
+    assert "--micro-batches or --schedule" in done.stderr
+    for words in (["--micro-batches", "4"], ["--schedule", "gpipe"]):
+        assert tracekit("bubbles", "ddp", *words).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["stalls", "ddp"], ["stalls", "ddp", OTHER], ["bubbles", PIPELINE],
+     ["bubbles", PIPELINE, "ddp", "--micro-batches", "4"]],
+    ids=lambda words: " ".join(map(str, words[:1])),
+)  # fmt: skip
+def test_figures(stored: Path, tmp_path: Path, words: list[str | Path]) -> None:
+    done = tracekit(*words, "--figure", tmp_path / "figure.json")
+    assert done.exit_code == 0, done.stderr
+    bars = json.loads((tmp_path / "figure.json").read_text())["data"]
+    assert len(bars) > 1
+    assert {bar["type"] for bar in bars} == {"bar"}
 
 
 def test_scalability_before_and_after(tmp_path: Path) -> None:

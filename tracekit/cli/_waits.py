@@ -32,6 +32,7 @@ def _three(name: str, what: str) -> Any:
     "tracekit stalls --skip 1",
     "tracekit stalls before after",
     "tracekit stalls --preloaded run-a --cached run-b --cold run-c",
+    figures={"figure": "Draw what GPUs do and wait for"},
 )
 def stalls(
     runs: RunsArgument = None,
@@ -75,6 +76,7 @@ def _run_or_time(text: str) -> "Time":
     "tracekit bubbles --per-step",
     "tracekit bubbles before after",
     "tracekit bubbles --stages 4 --micro-batches 8",
+    figures={"figure": "Draw a step of the pipeline, or of several runs what they lose"},
 )
 def bubbles(
     runs: RunsArgument = None,

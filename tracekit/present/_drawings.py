@@ -22,6 +22,12 @@ from tracekit.present._projection_figures import (
 )
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_bars import stage_bars_figure
+from tracekit.present._waits_figures import (
+    BUBBLE_COLOURS,
+    STALL_COLOURS,
+    parts_figure,
+    pipeline_figure,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,12 +301,43 @@ def _route_times(answer: Answer) -> go.Figure:
     )
 
 
+def _stalls(answer: Answer) -> go.Figure:
+    return parts_figure(
+        answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
+    )
+
+
+def _bubbles(answer: Answer) -> go.Figure:
+    title = "What the stages of pipelines lose"
+    return parts_figure(answer.source, BUBBLE_COLOURS, title=title, subtitle=_waited(answer))
+
+
+def _waited(answer: Answer) -> str:
+    """Say of which run, and over what times are added or means."""
+    meta = answer.meta
+    over = f"sum over {meta['sum_over']}" if "sum_over" in meta else f"mean per {meta['per']}"
+    some = "some of it simulated" if meta.get("simulated") else ""
+    return ", ".join(filter(None, [answer.title.rpartition(" · ")[0], over, some]))
+
+
+def _one_step(answer: Answer) -> go.Figure:
+    facts = answer.meta["pipeline"]
+    told = [answer.title.rpartition(" · ")[0], "the step with the median length"]
+    told += [f"{facts['bubble_share']:.1%} of all steps is bubble"]
+    if facts["theory_share"] is not None:
+        told.append(f"{facts['theory_share']:.1%} by theory")
+    return pipeline_figure(
+        answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, told))
+    )
+
+
 def _idle(answer: Answer) -> go.Figure:
     return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
 
 
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": _batch_effect,
+    "bubbles": _bubbles,
     "changes": _changes,
     "distributions": _distributions,
     "efficiency": _efficiency,
@@ -318,6 +355,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "messages": _messages,
     "overhead map": _overhead_map,
     "overheads": _overheads,
+    "pipeline": _one_step,
     "plain machine": _plain_machine,
     "run time": _run_time,
     "speedup": _speedup,
@@ -325,6 +363,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "route times": _route_times,
     "stage speedup": _stage_speedup,
     "stages": _stages,
+    "stalls": _stalls,
     "step parts": _step_parts,
     "time components": _components,
     "timeline": _timeline,

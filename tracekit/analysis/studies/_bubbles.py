@@ -22,6 +22,8 @@ WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
 
 _PASSES = ("FP", "BP")
 _SCHEDULES = ("gpipe", "1f1b")
+_COPIES = ("p2p", "staged")
+_SENDS = r"(?i)send|recv"
 _COMMUNICATION = ("collective", "p2p", "staged")
 _MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 _OWNER = ["process", "device"]
@@ -46,12 +48,21 @@ class Bubbles:
         ``gpu``, or ``host``: times are those of ranges.
     micro_batches
         How many micro-batches a step has, or None.
+    timeline
+        Of the step with the median length, when its stages work: ``stage``; ``part``, ``FP``,
+        ``BP``, or null on the host and where passes are not known; ``start_ns, end_ns`` from its
+        beginning.
+    is_told
+        Whether the run itself shows that it is a pipeline: forward ranges number micro-batches, a
+        pass sends or receives, or copies to another GPU.
     """
 
     stages: pl.DataFrame
     steps: pl.DataFrame
     basis: str
     micro_batches: int | None
+    timeline: pl.DataFrame
+    is_told: bool
 
     @property
     def share(self) -> float:
@@ -141,6 +152,7 @@ def pipeline_bubbles(
     inside = [each.join(kept, on=["process", "iteration"], how="semi") for each in (work, talk)]
     numbered = _numbered(*inside)
     steps = _measured(*numbered)
+    counted = _counted_micro_batches(paired)
     owners = numbered[0].select("stage", *_OWNER).unique().sort("stage")
     of_step = pl.col(_SUMS[1:]).sum()
     return Bubbles(
@@ -150,7 +162,9 @@ def pipeline_bubbles(
         steps.group_by("iteration").agg(pl.col("window_ns").first(), of_step).sort("iteration")
         .with_columns(bubble_share=pl.col("bubble_ns") / (owners.height * pl.col("window_ns"))),
         "gpu" if is_gpu else "host",
-        micro_batches or _counted_micro_batches(paired),
+        micro_batches or counted,
+        _timeline(numbered[0], steps),
+        counted is not None or _hands_on(paired, waiting, is_gpu=is_gpu),
     )  # fmt: skip
 
 
@@ -185,8 +199,10 @@ def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     ops = ops.drop_nulls("iteration")
     computes = ops.filter(kind == "compute")
     passes = computes.filter(pl.col("stage").is_in(_PASSES))
-    work = computes if passes.is_empty() else passes
-    return work.select(columns), ops.filter(kind.is_in(_COMMUNICATION)).select(columns)
+    work = computes.with_columns(stage=None) if passes.is_empty() else passes
+    return work.select(*columns, part=pl.col("stage").cast(pl.String)), ops.filter(
+        kind.is_in(_COMMUNICATION)
+    ).select(columns)
 
 
 def _of_host(
@@ -203,7 +219,8 @@ def _of_host(
     talk = found.filter("waits").select("process", *_SPAN)
     work = _without(found.filter(pl.col("stage").is_in(_PASSES)).select("process", *_SPAN), talk)
     starts = iterations.sort("start").select("process", "iteration", begin="start", until="end")
-    return _in_iterations(work, starts), _in_iterations(talk, starts)
+    unknown = pl.lit(None, pl.String).alias("part")
+    return _in_iterations(work, starts).with_columns(unknown), _in_iterations(talk, starts)
 
 
 def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
@@ -287,6 +304,34 @@ def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
         dependency_ns=pl.col("nearby") - busy,
         communication_ns=pl.col("talking") - busy,
     ).drop("nearby", "talking")
+
+
+def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return when stages work in the step with the median length, as `Bubbles` holds it."""
+    lengths = steps.unique("iteration").sort("window_ns", "iteration")
+    own = work.filter(pl.col("iteration") == lengths["iteration"][(lengths.height - 1) // 2])
+    by = ["stage", "part"]
+    ended = pl.col("end").cum_max().shift(1).over(by)
+    begun = own["start"].min()
+    return (
+        own.sort("start")
+        .with_columns(piece=(pl.col("start") > ended).fill_null(value=False).cum_sum().over(by))
+        .group_by(*by, "piece")
+        .agg(start_ns=pl.col("start").min() - begun, end_ns=pl.col("end").max() - begun)
+        .sort("stage", "start_ns")
+        .select(*by, "start_ns", "end_ns")
+    )
+
+
+def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
+    """Tell whether a pass sends to or receives from another stage."""
+    if not is_gpu:
+        talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
+        return not talks.head(1).collect().is_empty()
+    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
+    sends = (kind == "collective") & name.str.contains(_SENDS)
+    passes = trace["ops"].filter(pl.col("stage").cast(pl.String).is_in(_PASSES))
+    return not passes.filter(kind.is_in(_COPIES) | sends).head(1).collect().is_empty()
 
 
 def _counted_micro_batches(trace: Trace) -> int | None:

@@ -1,0 +1,172 @@
+"""What GPUs wait for: parts of their time as bars, and a step of a pipeline on a time line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.present._configurations import not_shown
+from tracekit.present._figures import (
+    TIME_UNITS,
+    empty_figure,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+    text_width,
+    unit_of,
+)
+from tracekit.present._palette import IDLE_COLOUR, STAGE_COLOURS
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+STALL_COLOURS = {
+    "kernels": "#0072B2",
+    "waiting for the loader": "#E69F00",
+    "copying input": "#F0E442",
+    "other copies": "#CC79A7",
+    "idle, unexplained": IDLE_COLOUR,
+}
+"""Colour of each part of a GPU's time beside the loader."""
+
+BUBBLE_COLOURS = {
+    "working": "#0072B2",
+    "bubble, a neighbour works": "#D55E00",
+    "bubble, neither works": IDLE_COLOUR,
+}
+"""Colour of each part of a stage's time."""
+
+_MOST_BARS = 40
+_MOST_PIECES = 20_000
+_WIDTH, _RIGHT, _WIDEST = 960, 72, 40
+_GAP = 0.2
+_WORK = {"FP": "forward", "BP": "backward", None: "work"}
+
+
+def parts_figure(
+    table: pl.DataFrame, colours: Mapping[str, str], *, title: str, subtitle: str
+) -> go.Figure:
+    """Return bars, each of which is made of parts.
+
+    Parameters
+    ----------
+    table
+        One row per bar, at most 40 of which are drawn: ``name``, and ns of each part.
+    colours
+        Colour of each part; those that the table lacks are left out.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    import plotly.graph_objects as go
+
+    if table.is_empty():
+        return empty_figure(title, subtitle, "nothing was measured")
+    shown, parts = table.head(_MOST_BARS), [name for name in colours if name in table.columns]
+    names = [shorten(printable(name), _WIDEST) for name in shown["name"]]
+    layout = _layout(names, parts, not_shown(table.height - shown.height, "bars"), title, subtitle)
+    figure = go.Figure(
+        layout={**layout, "barmode": "stack", "bargap": _GAP, "legend": legend_above(layout)}
+    )
+    divisor, unit = unit_of(shown.select(parts).sum_horizontal().max() or 0, TIME_UNITS)  # type: ignore[arg-type]
+    for part in parts:
+        figure.add_trace(
+            go.Bar(
+                x=(shown[part] / divisor).to_list(),
+                y=list(range(len(names))),
+                orientation="h",
+                name=figure_text(part),
+                showlegend=True,
+                marker={"color": colours[part], "line": {"color": "white", "width": 0.5}},
+                hovertemplate=f"<b>{figure_text(part)}</b><br>%{{x:,.3f}} {unit}<extra></extra>",
+            )
+        )
+    figure.update_yaxes(**_named(names))
+    figure.update_xaxes(title_text=f"time ({unit})", rangemode="tozero")
+    return figure
+
+
+def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return a step of a pipeline: when each of its stages works; what is left blank is bubble.
+
+    Parameters
+    ----------
+    timeline
+        ``stage``; ``part``, ``FP``, ``BP`` or null where it is not known; ``start_ns`` and
+        ``end_ns`` from the beginning of the step. At most 20,000 pieces are drawn.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    import plotly.graph_objects as go
+
+    if timeline.is_empty():
+        return empty_figure(title, subtitle, "no step has work of all stages")
+    stages = timeline["stage"].unique().sort().to_list()
+    shown = timeline.head(_MOST_PIECES)
+    parts = [part for part in _WORK if part in shown["part"].unique().to_list()]
+    names = [f"stage {stage}" for stage in stages]
+    told = [*(_WORK[part] for part in parts), "bubble"]
+    left_out = not_shown(timeline.height - shown.height, "pieces")
+    layout = _layout(names, told, left_out, title, subtitle)
+    figure = go.Figure(
+        layout={**layout, "barmode": "overlay", "bargap": _GAP, "legend": legend_above(layout)}
+    )
+    end: int = timeline["end_ns"].max()  # type: ignore[assignment]
+    divisor, unit = unit_of(end, TIME_UNITS)
+    places = {stage: place for place, stage in enumerate(stages)}
+    figure.add_trace(_blank(len(stages), end / divisor))
+    for part in parts:
+        own = shown.filter(shown["part"].eq_missing(part))
+        length = (own["end_ns"] - own["start_ns"]) / divisor
+        figure.add_trace(
+            go.Bar(
+                base=(own["start_ns"] / divisor).to_list(),
+                x=length.to_list(),
+                y=[places[stage] for stage in own["stage"]],
+                orientation="h",
+                name=_WORK[part],
+                showlegend=True,
+                marker={"color": STAGE_COLOURS.get(part or "FP"), "line": {"width": 0}},
+                hovertemplate=f"<b>{_WORK[part]}</b><br>from %{{base:,.3f}} {unit}, "
+                f"for %{{x:,.3f}} {unit}<extra></extra>",
+            )
+        )
+    figure.update_yaxes(**_named(names))
+    figure.update_xaxes(title_text=f"time from the beginning of the step ({unit})")
+    return figure
+
+
+def _blank(stages: int, length: float) -> go.Bar:
+    """Return what a step leaves where no stage works."""
+    import plotly.graph_objects as go
+
+    return go.Bar(
+        x=[length] * stages, y=list(range(stages)), orientation="h", name="bubble",
+        showlegend=True, marker={"color": IDLE_COLOUR}, hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _layout(
+    names: Sequence[str], parts: Sequence[str], notes: Sequence[str], title: str, subtitle: str
+) -> dict[str, object]:
+    left = max(_RIGHT, text_width(names) + 28)
+    lines = legend_lines(parts, _WIDTH - left - _RIGHT)
+    return figure_layout(
+        title,
+        subtitle,
+        width=_WIDTH,
+        height=150 + 20 * lines + 34 * len(names),
+        margin={"l": left, "r": _RIGHT, "t": 92 + 20 * lines, "b": 60},
+        notes=notes,
+    )
+
+
+def _named(names: Sequence[str]) -> dict[str, object]:
+    """Return an axis that names bars from top to bottom."""
+    return {
+        "tickvals": list(range(len(names))), "ticktext": [figure_text(name) for name in names],
+        "range": [len(names) - 0.5, -0.5], "showgrid": False,
+    }  # fmt: skip
