@@ -42,8 +42,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.clocks": "",
     "tracekit.analysis.closeup": """
-        exposed_communication median_step ops_inside ranges_inside slowest_step
-        step_lengths step_spans
+        exposed_communication idle_spans median_step ops_inside ranges_inside
+        slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": "",
     "tracekit.analysis.comparison": """
@@ -83,11 +83,12 @@ PUBLIC = {
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
-        memory_fit_figure notes overhead_figure percent page printable readable_names
+        memory_fit_figure notes overhead_figure page percent printable readable_names
         records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
         to_csv to_json to_markdown to_parquet unit_of utilisation_figure
         with_readable_names
     """,
+    "tracekit.export": "FORMATS export parse_iterations",
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """
         LAUNCHERS Configuration Launch Nsys Plan Study Wanted file_name find_nsys
@@ -119,6 +120,7 @@ MAY_IMPORT = {
     "analysis": {"model", "machine"},
     "present": {"model", "analysis", "machine"},
     "report": {"model", "analysis", "machine", "present"},
+    "export": {"model", "analysis"},
     "recording": set(),
     **{part: set() for part in EVERYWHERE},
 }

@@ -200,6 +200,17 @@ class Run:
 
         write_whole(Path(path), report_of([self, *beside], against=against).encode())
 
+    def export(
+        self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
+    ) -> None:
+        """Write the run, or its steps from one to another, for Perfetto or Chrome.
+
+        See `tracekit.export.export`.
+        """
+        from tracekit.export import export
+
+        export(self.trace, Path(path), to, iterations)
+
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
         from tracekit.analysis import collective_calls, range_paths

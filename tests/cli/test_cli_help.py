@@ -38,7 +38,7 @@ def test_the_commands() -> None:
     assert [" ".join(path) for path, _ in ALL] == [
         "", "ingest", "record", "breakdown", "idle", "compare", "links", "collectives",
         "latency", "memory", "study", "scaling", "overhead", "study dgx1", "project", "stalls",
-        "bubbles", "report", "info", "sql",
+        "bubbles", "report", "export", "info", "sql",
         "runs", "runs list", "runs show", "runs rename", "runs remove",
         "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip
@@ -87,6 +87,7 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
         ("topology",),
         ("import",),
         ("report",),
+        ("export",),
         (),
     }:
         assert "--format" not in options

@@ -12,7 +12,8 @@ from tracekit.support.process import own_process
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "idle", "compare", "links", "collectives", "latency",
-    "memory", "studies", "dgx1", "project", "waits", "report", "topology", "info", "sql",
+    "memory", "studies", "dgx1", "project", "waits", "report", "export", "topology", "info",
+    "sql",
 )  # fmt: skip
 """The modules that register commands, in the order of the help."""
 

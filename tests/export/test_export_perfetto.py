@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from trace_builder import TraceBuilder
+
+import tracekit
+from tracekit.analysis import closeup
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.export import export, parse_iterations
+from tracekit.model import Trace
+
+messages = pytest.importorskip(
+    "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="perfetto is not installed"
+)
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+@dataclass
+class Slice:
+    track: str
+    start: int
+    end: int
+    name: str
+    depth: int
+    categories: list[str]
+    flows: list[int]
+    ends_flows: list[int]
+
+
+@dataclass
+class Read:
+    """A trace as a program that reads Perfetto's format understands it."""
+
+    slices: list[Slice] = field(default_factory=list)
+    counters: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    open: list[Slice] = field(default_factory=list)
+
+    def on(self, track: str) -> list[Slice]:
+        return [each for each in self.slices if each.track.endswith(f"/{track}")]
+
+
+def read(path: Path) -> Read:
+    trace = messages.Trace()
+    trace.ParseFromString(path.read_bytes())
+    packets = sorted(trace.packet, key=lambda packet: packet.timestamp)
+    names, categories, tracks, parents = {}, {}, {}, {}
+    for packet in trace.packet:
+        for each in packet.interned_data.event_names:
+            names[each.iid] = each.name
+        for each in packet.interned_data.event_categories:
+            categories[each.iid] = each.name
+        if packet.HasField("track_descriptor"):
+            described = packet.track_descriptor
+            tracks[described.uuid], parents[described.uuid] = described.name, described.parent_uuid
+    found = Read()
+    stacks: dict[int, list[Slice]] = defaultdict(list)
+    for packet in packets:
+        if not packet.HasField("track_event"):
+            continue
+        event = packet.track_event
+        track = f"{tracks[parents[event.track_uuid]]}/{tracks[event.track_uuid]}"
+        if event.type == event.TYPE_COUNTER:
+            found.counters[track].append((packet.timestamp, event.double_counter_value))
+        elif event.type == event.TYPE_SLICE_END:
+            stacks[event.track_uuid].pop().end = packet.timestamp
+        else:
+            stack = stacks[event.track_uuid]
+            told = [categories[iid] for iid in event.category_iids]
+            begun = Slice(track, packet.timestamp, -1, names[event.name_iid], len(stack), told,
+                          list(event.flow_ids), list(event.terminating_flow_ids))  # fmt: skip
+            stack.append(begun)
+            found.slices.append(begun)
+    found.open = [each for stack in stacks.values() for each in stack]
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
+    store = tmp_path_factory.mktemp("export") / "store"
+    return tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", store=store)[0]
+
+
+@pytest.fixture(scope="module")
+def whole(run: tracekit.Run, tmp_path_factory: pytest.TempPathFactory) -> Read:
+    path = tmp_path_factory.mktemp("written") / "run.pftrace"
+    run.export(path)
+    return read(path)
+
+
+def test_stage_tracks_add_up_to_busy_time(run: tracekit.Run, whole: Read) -> None:
+    rows = run.breakdown(by="device,stage")
+    for device, stage, busy in rows.select("device", "stage", "busy_ns").iter_rows():
+        own = [s for s in whole.on(f"stage {stage}") if s.track.startswith(f"GPU {device} ")]
+        assert sum(s.end - s.start for s in own) == busy, (device, stage)
+
+
+def test_idle_tracks_add_up_to_idle_time(run: tracekit.Run, whole: Read) -> None:
+    causes: dict[str, int] = defaultdict(int)
+    for each in whole.on("idle, by cause"):
+        causes[each.name] += each.end - each.start
+    wanted = dict(run.idle(by="cause").select("cause", "idle_ns").iter_rows())
+    assert causes == {cause: length for cause, length in wanted.items() if length}
+
+
+def test_every_op_is_there_once_and_flows_join_it_to_its_launch(
+    run: tracekit.Run, whole: Read
+) -> None:
+    ops = run.trace.read("ops").sort("op")
+    on_streams = [s for s in whole.slices if "/stream " in s.track]
+    assert sorted((s.start, s.end) for s in on_streams) == sorted(
+        ops.select("start", "end").iter_rows()
+    )
+    begun = {flow: s for s in whole.slices for flow in s.flows}
+    ended = {flow: s for s in whole.slices for flow in s.ends_flows}
+    assert begun.keys() == ended.keys() == {op + 1 for op in ops.drop_nulls("call")["op"]}
+    launches = dict(ops.select("op", "launch_start").iter_rows())
+    starts = dict(ops.select("op", "start").iter_rows())
+    for flow, launch in begun.items():
+        assert launch.start == launches[flow - 1]
+        assert ended[flow].start == starts[flow - 1]
+        assert launch.categories == ["call"]
+
+
+def test_slices_nest(run: tracekit.Run, whole: Read) -> None:
+    assert whole.open == []
+    assert all(s.end >= s.start for s in whole.slices)
+    stacks: dict[str, list[Slice]] = defaultdict(list)
+    for each in whole.slices:
+        stack = stacks[each.track]
+        while stack and len(stack) > each.depth:
+            stack.pop()
+        assert all(outer.start <= each.start <= each.end <= outer.end for outer in stack)
+        stack.append(each)
+    ranges = run.trace.read("ranges").filter(style="push_pop")
+    of_threads = [s for s in whole.slices if s.track.startswith("process")]
+    written = [s for s in of_threads if "call" not in s.categories]
+    assert len(written) == ranges.height
+
+
+def test_chosen_steps_hold_their_busy_time(run: tracekit.Run, tmp_path: Path) -> None:
+    run.export(tmp_path / "some.pftrace", iterations=(2, 3))
+    some = read(tmp_path / "some.pftrace")
+    assert {s.name for s in some.on("steps")} == {"step 2", "step 3"}
+    rows = run.breakdown(by="iteration,stage,device").drop_nulls("busy_ns")
+    wanted = rows.filter(pl.col("iteration").is_between(2, 3))
+    wanted = wanted.group_by("device", "stage").agg(pl.col("busy_ns").sum())
+    for device, stage, busy in wanted.iter_rows():
+        own = [s for s in some.on(f"stage {stage}") if s.track.startswith(f"GPU {device} ")]
+        assert sum(s.end - s.start for s in own) == busy, (device, stage)
+
+
+def test_counters_and_overlapping_ops(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.op("one", at=0, start=10, end=30)
+    b.op("two", at=1, start=20, end=40)
+    trace = b.trace()
+    sample = {"report": 0, "device": 0, "metric": "nvlink_tx", "recorded_name": "NVLink TX",
+              "start": None, "time": 15, "value": 2.5, "unit": "percent"}  # fmt: skip
+    known = trace["metrics"].collect_schema()
+    values = known["metric"].categories.to_list()  # type: ignore[attr-defined]
+    sample["metric"] = values[0]
+    metrics = pl.DataFrame([sample], schema_overrides=dict(known))
+    trace = trace.with_tables({"metrics": metrics})
+    export(trace, tmp_path / "two.pftrace")
+    found = read(tmp_path / "two.pftrace")
+    assert {s.track.rpartition("/")[2]: s.name for s in found.slices if "stream" in s.track} == {
+        "stream 7": "one", "stream 7 +1": "two",
+    }  # fmt: skip
+    assert [*found.counters.values()] == [[(15, 2.5)]]
+
+
+def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "run.pftrace"
+    with pytest.raises(UsageError, match="no step from 900 to 901: there are 0 to"):
+        run.export(path, iterations=(900, 901))
+    with pytest.raises(UsageError, match="no format"):
+        run.export(path, to="svg")
+    with pytest.raises(MissingDataError, match="no GPU work"):
+        export(Trace.of({}), path)
+    monkeypatch.setattr("tracekit.export._export._MOST_OPS", 10)
+    with pytest.raises(UsageError, match="too many to write"):
+        run.export(path)
+    run.export(path, iterations=(1, 1))
+    assert closeup.step_spans(run.trace).height
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("10:12", (10, 12)), ("7", (7, 7)), (" 1 : 2 ", (1, 2))]
+)
+def test_steps_are_written_so(text: str, wanted: tuple[int, int]) -> None:
+    assert parse_iterations(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "a", "3:2", "-1:2", "1:2:3"])
+def test_what_names_no_steps(text: str) -> None:
+    with pytest.raises(UsageError, match="names no steps"):
+        parse_iterations(text)
+
+
+def test_chrome_holds_the_same(run: tracekit.Run, whole: Read, tmp_path: Path) -> None:
+    run.export(tmp_path / "run.json", to="chrome")
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    slices = [
+        (round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000), e["name"])
+        for e in events if e["ph"] == "X"
+    ]  # fmt: skip
+    assert sorted(slices) == sorted((s.start, s.end, s.name) for s in whole.slices)
+    flows = {kind: {e["id"] for e in events if e["ph"] == kind} for kind in "sf"}
+    assert flows["s"] == flows["f"] == {flow for s in whole.slices for flow in s.flows}

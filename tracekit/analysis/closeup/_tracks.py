@@ -1,0 +1,75 @@
+"""A run as spans side by side: what each stage covers of each GPU, and why nothing runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis._windows import cut
+from tracekit.analysis.idle_time._pieces import idle_pieces
+from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.studies._step_windows import inside_steps
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+
+
+def whole_spans(trace: Trace) -> pl.DataFrame:
+    """Return where each GPU works for each process: ``process, device, start, end``."""
+    edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
+    return edges.sort(_OWNER).collect()
+
+
+def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return what the ops of each stage cover of each GPU inside some spans.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``process, device, start, end``; no two of one process and GPU overlap.
+
+    Returns
+    -------
+    ``device, stage, start, end``; no two of one GPU and stage overlap or touch, so that their
+    lengths add up to its busy time.
+    """
+    ops = trace["ops"].select(*_OWNER, "stage", "start", "end").collect()
+    windows = spans.select(
+        *_OWNER, "start", "end", iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
+    )
+    pieces = inside_steps(ops, windows.sort(*_OWNER, "start"))
+    return merged(pieces.filter(pl.col("end") > pl.col("start")), ["device", "stage"])
+
+
+def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return where nothing runs on each GPU between the ends of some spans, and why.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``device, start, end``.
+
+    Returns
+    -------
+    ``device, start, end, cause``, in order of time on each GPU.
+    """
+    windows = spans.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+    windows = windows.sort("device").select(
+        "device",
+        "start",
+        "end",
+        process=pl.lit(None, pl.Int32),
+        iteration=pl.lit(None, pl.Int64),
+    )
+    _, pieces = idle_pieces(trace, windows)
+    inside = cut(pieces, windows).filter(pl.col("end") > pl.col("start"))
+    return inside.select("device", "start", "end", pl.col("cause").cast(pl.String)).sort(
+        "device", "start"
+    )

@@ -1,0 +1,68 @@
+"""`tracekit export`: a run for other programs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli._command import app, examples
+from tracekit.cli._guard import complain
+from tracekit.cli._options import LATEST, RunArgument, StoreOption, open_run
+from tracekit.cli._output import Format, Target
+
+
+class To(StrEnum):
+    """What a run is written as."""
+
+    PERFETTO = "perfetto"
+    CHROME = "chrome"
+
+
+_ENDINGS = {To.PERFETTO: ".pftrace", To.CHROME: ".json"}
+
+
+@app.command(
+    epilog=examples(
+        "tracekit export mnist --iterations 10:12",
+        "tracekit export mnist --to chrome -o mnist.json",
+    )
+)
+def export(
+    run: RunArgument = LATEST,
+    *,
+    to: Annotated[
+        To, typer.Option("--to", help="Perfetto's protobuf, or Chrome's JSON.")
+    ] = To.PERFETTO,
+    iterations: Annotated[
+        str | None,
+        typer.Option(
+            "--iterations",
+            metavar="FIRST:LAST",
+            help="The steps to write, both included. Default: all of the run.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write. Default: the run's name with .pftrace or .json.",
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write a run for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    There are tracks of each GPU's steps, stages, idle time by cause, streams and sampled counters,
+    and of each thread's ranges and launches, with arrows from a launch to its op.
+    """
+    from tracekit.export import parse_iterations
+
+    chosen = None if iterations is None else parse_iterations(iterations)
+    opened = open_run(run, store)
+    path = output or Path(f"{opened.name}{_ENDINGS[to]}")
+    Target.of(Format.TABLE, path)
+    opened.export(path, to=to.value, iterations=chosen)
+    complain(f"wrote {path}")

@@ -1,0 +1,98 @@
+"""A run, or some of its steps, as a file for another program."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis import closeup
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.export import _chrome, _perfetto
+from tracekit.export._tracks import tracks_of
+from tracekit.support.files import writing_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracekit.model import Trace
+
+_WRITERS = {"perfetto": _perfetto.write, "chrome": _chrome.write}
+FORMATS = tuple(_WRITERS)
+"""What a run can be written as."""
+
+_MOST_OPS = 1_000_000
+
+
+def export(
+    trace: Trace, path: Path, to: str = "perfetto", iterations: tuple[int, int] | None = None
+) -> None:
+    """Write a run as a trace of another program; ``docs/export.md`` lists what is in it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    path
+        The file to write.
+    to
+        One of `FORMATS`.
+    iterations
+        The first and the last step to write; all of the run by default.
+
+    Raises
+    ------
+    UsageError
+        If the format is unknown, the steps are not there, or the run is too large to be written
+        as a whole.
+    MissingDataError
+        If the run holds no GPU work.
+    """
+    if to not in _WRITERS:
+        raise UsageError(f"{to!r} is no format to export to", f"there is {', '.join(FORMATS)}")
+    steps = closeup.step_spans(trace)
+    if steps.is_empty():
+        raise MissingDataError("this run holds no GPU work", "record with `nsys profile -t cuda`")
+    if iterations is None:
+        _check_size(trace)
+        spans = closeup.whole_spans(trace)
+    else:
+        steps = _chosen(steps, *iterations)
+        spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
+    with writing_whole(path) as file:
+        _WRITERS[to](tracks_of(trace, spans.sort("process", "device"), steps), file)
+
+
+def parse_iterations(text: str) -> tuple[int, int]:
+    """Return the first and the last step that a text means, such as ``10:12`` or ``7``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
+    first = int(found[1]) if found else 1
+    last = int(found[2] or found[1]) if found else 0
+    if first > last:
+        raise UsageError(f"{text!r} names no steps", "write --iterations 10:12, both included")
+    return first, last
+
+
+def _chosen(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+    found = steps.filter(pl.col("iteration").is_between(first, last))
+    if found.is_empty():
+        known = steps["iteration"].drop_nulls().sort()
+        hint = f"there are {known[0]} to {known[-1]}" if known.len() else "it has no steps"
+        raise UsageError(f"the run has no step from {first} to {last}", hint)
+    return found
+
+
+def _check_size(trace: Trace) -> None:
+    number = int(trace["ops"].select(pl.len()).collect().item())
+    if number > _MOST_OPS:
+        raise UsageError(
+            f"the run holds {number:,} ops, too many to write and to look at at once",
+            "choose some steps with --iterations 10:12",
+        )

@@ -1,0 +1,145 @@
+"""Tracks as Perfetto's protobuf, a packet at a time."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError
+from tracekit.export._lanes import Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracekit.export._tracks import Track
+
+_SEQUENCE = 1
+_TRACE_PACKET = 1  # the number of the field `packet` of a trace
+_LENGTH_DELIMITED = 2
+_SEVEN_BITS = 0x7F
+_MORE = 0x80
+
+
+def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
+    """Write tracks.
+
+    Raises
+    ------
+    UsageError
+        If the package that knows Perfetto's messages is not there.
+    """
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
+    except ImportError as error:
+        raise UsageError(
+            "cannot write Perfetto's format without the package perfetto",
+            "pip install 'tracekit[perfetto]', or write --to chrome",
+        ) from error
+    writer = _Writer(messages, file)
+    for track in tracks:
+        writer.add(track)
+
+
+class _Writer:
+    """Writes packets of one sequence; a name is written once and then referred to by number."""
+
+    def __init__(self, messages: Any, file: IO[bytes]) -> None:
+        self._messages, self._file = messages, file
+        self._groups: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._categories: dict[str, int] = {}
+        self._uuids = 0
+        first = self._packet()
+        first.sequence_flags = messages.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        self._write(first)
+
+    def add(self, track: Track) -> None:
+        """Write a track with all that is on it."""
+        group = self._group(track.group)
+        if track.unit is not None:
+            self._counter(track, group)
+            return
+        lanes, uuids = Lanes(), list[int]()
+        for start, end, name, category, size, flows, flow in track.rows.iter_rows():
+            lane = lanes.place(start, end)
+            if lane == len(uuids):
+                uuids.append(self._track(track.name + (f" +{lane}" if lane else ""), group))
+            packet = self._packet(start)
+            event = packet.track_event
+            event.type, event.track_uuid = event.TYPE_SLICE_BEGIN, uuids[lane]
+            self._name(packet, name, category)
+            event.flow_ids.extend(flows or ())
+            event.terminating_flow_ids.extend(() if flow is None else (flow,))
+            if size is not None:
+                noted = event.debug_annotations.add()
+                noted.name, noted.int_value = "bytes", size
+            self._write(packet)
+            closing = self._packet(end)
+            closing.track_event.type = event.TYPE_SLICE_END
+            closing.track_event.track_uuid = uuids[lane]
+            self._write(closing)
+
+    def _counter(self, track: Track, group: int) -> None:
+        packet, uuid = self._described(track.name, group)
+        packet.track_descriptor.counter.unit_name = track.unit or ""
+        self._write(packet)
+        for time, value in track.rows.iter_rows():
+            sample = self._packet(time)
+            event = sample.track_event
+            event.type, event.track_uuid = event.TYPE_COUNTER, uuid
+            event.double_counter_value = value
+            self._write(sample)
+
+    def _group(self, name: str) -> int:
+        if name not in self._groups:
+            self._groups[name] = self._track(name, None)
+        return self._groups[name]
+
+    def _track(self, name: str, parent: int | None) -> int:
+        packet, uuid = self._described(name, parent)
+        self._write(packet)
+        return uuid
+
+    def _described(self, name: str, parent: int | None) -> tuple[Any, int]:
+        self._uuids += 1
+        packet = self._packet()
+        described = packet.track_descriptor
+        described.uuid, described.name = self._uuids, name
+        described.child_ordering = described.EXPLICIT
+        described.sibling_order_rank = self._uuids
+        if parent is not None:
+            described.parent_uuid = parent
+        return packet, self._uuids
+
+    def _name(self, packet: Any, name: str, category: str | None) -> None:
+        if name not in self._names:
+            self._names[name] = len(self._names) + 1
+            packet.interned_data.event_names.add(iid=self._names[name], name=name)
+        packet.track_event.name_iid = self._names[name]
+        for each in category.split(",") if category else ():
+            if each not in self._categories:
+                self._categories[each] = len(self._categories) + 1
+                packet.interned_data.event_categories.add(iid=self._categories[each], name=each)
+            packet.track_event.category_iids.append(self._categories[each])
+
+    def _packet(self, time: int | None = None) -> Any:
+        packet = self._messages.TracePacket()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.sequence_flags = packet.SEQ_NEEDS_INCREMENTAL_STATE
+        if time is not None:
+            packet.timestamp = time
+        return packet
+
+    def _write(self, packet: Any) -> None:
+        content = packet.SerializeToString()
+        key = bytes([_TRACE_PACKET << 3 | _LENGTH_DELIMITED])
+        self._file.write(key + _varint(len(content)) + content)
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number > _SEVEN_BITS:
+        out.append(number & _SEVEN_BITS | _MORE)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,176 @@
+"""A run as tracks of slices and counters, whatever format they are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis import closeup
+from tracekit.model import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+_NO_NAME = "(no name)"
+_SLICE = ("start", "end", "name", "category", "bytes", "flows_out", "flow_in")
+
+
+@dataclass(frozen=True)
+class Track:
+    """One track.
+
+    Parameters
+    ----------
+    group
+        What it is of: a GPU, or a process.
+    name
+        What it shows.
+    rows
+        Of slices `_SLICE`, by start, outer ones first; of a counter ``time, value``.
+    unit
+        Unit of a counter; None for slices.
+    """
+
+    group: str
+    name: str
+    rows: pl.DataFrame
+    unit: str | None = None
+
+
+def tracks_of(trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame) -> Iterator[Track]:
+    """Yield the tracks of what lies inside some spans.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``process, device, start, end``.
+    steps
+        Where steps lie, as `closeup.step_spans` returns them.
+    """
+    ops = closeup.ops_inside(trace, spans)
+    groups = _gpu_names(trace)
+    yield from _steps(steps, groups)
+    yield from _stages(closeup.stage_spans(trace, spans), groups)
+    yield from _idle(closeup.idle_spans(trace, spans), groups)
+    yield from _streams(ops, groups)
+    yield from _counters(trace, spans, groups)
+    yield from _threads(trace, spans, ops)
+
+
+def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
+    """Return rows with the columns of slices; those that are not given are null."""
+    absent = {
+        "category": pl.lit(None, pl.String),
+        "bytes": pl.lit(None, pl.Int64),
+        "flows_out": pl.lit(None, pl.List(pl.Int64)),
+        "flow_in": pl.lit(None, pl.Int64),
+    }
+    made = rows.with_columns(**{**absent, **columns}).select(_SLICE)
+    named = pl.col("name").cast(pl.String).fill_null(_NO_NAME)
+    return made.with_columns(named).sort("start", "end", descending=[False, True])
+
+
+def _gpu_names(trace: Trace) -> dict[int, str]:
+    """Return what GPUs are called; those of reports with a clock of their own say so."""
+    devices = trace.read("devices").select("device", "name", "report")
+    clocks = trace.read("reports").select("report", "clock")
+    several = clocks.height > 1
+    known = devices.join(clocks, on="report", how="left")
+    return {
+        row["device"]: f"GPU {row['device']}"
+        + (f" ({row['name']})" if row["name"] else "")
+        + (" on a clock of its own" if several and row["clock"] is None else "")
+        for row in known.iter_rows(named=True)
+    }
+
+
+def _gpu(groups: dict[int, str], device: object) -> str:
+    """Return what a GPU is called, which a report need not list."""
+    number = int(str(device))
+    return groups.get(number, f"GPU {number}")
+
+
+def _steps(steps: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
+    named = steps.drop_nulls("iteration").with_columns(name=pl.format("step {}", "iteration"))
+    for (device,), own in named.sort("device").group_by("device", maintain_order=True):
+        yield Track(_gpu(groups, device), "steps", _slices(own))
+
+
+def _stages(spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
+    order = pl.col("stage").cast(pl.Enum(STAGES))
+    for (device, stage), own in spans.sort("device", order).group_by(
+        "device", "stage", maintain_order=True
+    ):
+        yield Track(_gpu(groups, device), f"stage {stage}", _slices(own, name=pl.col("stage")))
+
+
+def _idle(spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
+    for (device,), own in spans.group_by("device", maintain_order=True):
+        yield Track(_gpu(groups, device), "idle, by cause", _slices(own, name=pl.col("cause")))
+
+
+def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
+    several = ops.group_by("device").agg(n=pl.struct("process", "context").n_unique())
+    shared = set(several.filter(pl.col("n") > 1)["device"])
+    keys = ["device", "process", "context", "stream"]
+    ordered = ops.sort(*keys, "start", nulls_last=True)
+    for (device, process, context, stream), own in ordered.group_by(keys, maintain_order=True):
+        number = "unknown" if stream is None else stream
+        of = f", process {process}, context {context}" if device in shared else ""
+        slices = _slices(
+            own,
+            category=pl.concat_str(pl.col("stage", "kind").cast(pl.String), separator=","),
+            flow_in=pl.when(pl.col("call").is_not_null()).then(pl.col("op") + 1),
+        )
+        yield Track(_gpu(groups, device), f"stream {number}{of}", slices)
+
+
+def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
+    """Yield what was sampled of GPUs and NICs, such as bytes on NVLink and PCIe."""
+    low, high = spans["start"].min(), spans["end"].max()
+    inside = (pl.col("time") >= low) & (pl.col("time") <= high)
+    samples = trace["metrics"].filter(inside).collect()
+    keys = ["device", "nic", "recorded_name", "unit"]
+    for (device, nic, name, unit), own in samples.sort("time").group_by(keys, maintain_order=True):
+        group = f"NIC {nic}" if device is None else _gpu(groups, device)
+        yield Track(group, str(name), own.select("time", "value"), unit=str(unit or ""))
+
+
+def _threads(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
+    """Yield the ranges of each thread, with its calls that launched some ops."""
+    whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
+    begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
+    whole = whole.join(begun, on="process", how="left").with_columns(
+        start=pl.min_horizontal("start", "begin")
+    )
+    ranges = closeup.ranges_inside(trace, whole)
+    flows = ops.drop_nulls("call").group_by("call").agg(flows_out=(pl.col("op") + 1).sort())
+    launches = trace["calls"].join(flows.lazy(), on="call").collect()
+    category = pl.when(pl.col("stage").is_null()).then(pl.lit("range"))
+    both = pl.concat(
+        [
+            _of_threads(ranges, category=category.otherwise(pl.col("stage").cast(pl.String))),
+            _of_threads(launches, category=pl.lit("call"), flows_out=pl.col("flows_out")),
+        ]
+    ).sort("process", "thread", "start", "end", descending=[False, False, False, True])
+    names = dict(trace.read("threads").select("thread", "name").iter_rows())
+    pids = dict(trace.read("processes").select("process", "pid").iter_rows())
+    for (process, thread), own in both.group_by("process", "thread", maintain_order=True):
+        name = f"thread {thread}" + (f" ({names[thread]})" if names.get(thread) else "")
+        group = f"process {process} (pid {pids.get(process)})"
+        yield Track(group, name, own.select(_SLICE))
+
+
+def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
+    keyed = rows.select("process", "thread")
+    # The order of `_slices` is that of its rows.
+    ordered = rows.sort("start", "end", descending=[False, True])
+    keyed = ordered.select("process", "thread")
+    return pl.concat([keyed, _slices(ordered, **columns)], how="horizontal")
