@@ -140,6 +140,12 @@ class Close:
         """What communication adds to steps; see `closeup.exposed_communication`."""
         return closeup.exposed_communication(self.run.trace, self.spans)
 
+    @cached_property
+    def idle(self) -> Answer:
+        """Why nothing runs, by cause."""
+        answer: Answer = self.run.idle.answer(by="cause")
+        return answer
+
     @property
     def chosen(self) -> dict[str, int | None]:
         """The steps that are shown, by what they are; one without a number is the whole run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.present import STAGE_COLOURS, notes, readable_names, shown_with_totals
+from tracekit.present import STAGE_COLOURS, count, notes, readable_names, shown_with_totals
 from tracekit.report._fragments import fragment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
-_MOST = 2000
+_MOST = 1000
 _LONG = 24
 
 
@@ -53,10 +53,19 @@ class Table:
     is_open: bool
 
 
-def answer_table(answer: Answer, key: str, title: str, *, is_open: bool = False) -> Markup:
-    """Return the rows of an answer as a table, with what is said of them."""
+def answer_table(
+    answer: Answer,
+    key: str,
+    title: str,
+    *,
+    rows: pl.DataFrame | None = None,
+    is_open: bool = False,
+) -> Markup:
+    """Return an answer, or some of its rows, as a table with what is said of it."""
+    shown = answer.for_people if rows is None else rows
     said = {name: value for name, value in answer.meta.items() if name != "warnings"}
-    return frame_table(answer.for_people, key, title, meta=said, is_open=is_open)
+    left_out = answer.for_people.height - shown.height
+    return frame_table(shown, key, title, meta=said, left_out=left_out, is_open=is_open)
 
 
 def frame_table(
@@ -65,6 +74,7 @@ def frame_table(
     title: str,
     *,
     meta: Mapping[str, Any] | None = None,
+    left_out: int = 0,
     is_open: bool = False,
 ) -> Markup:
     """Return rows as a table.
@@ -72,13 +82,15 @@ def frame_table(
     Parameters
     ----------
     frame
-        The rows; the first 2,000 are shown.
+        The rows; the first 1,000 are shown.
     key
         Name of the table in the page.
     title
         What it is of.
     meta
         What is said about the rows; becomes the lines below them.
+    left_out
+        How many other rows there are.
     is_open
         Whether it is unfolded at first.
     """
@@ -88,8 +100,9 @@ def frame_table(
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
     below = notes(said)
-    if frame.height > head.height:
-        below.insert(0, f"{frame.height - head.height:,} more rows are not shown")
+    left_out += frame.height - head.height
+    if left_out:
+        below.insert(0, f"{count(left_out, 'more row')} not shown")
     return fragment(
         "table",
         Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),

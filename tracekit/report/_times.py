@@ -49,6 +49,8 @@ _ENOUGH = 8
 _SEPARATOR = " > "
 _MOST_COLUMNS = 60
 _MOST_GAPS = 20
+_MOST_RANGES = 200
+_MOST_KERNELS = 300
 
 
 def step_chart(subject: Subject) -> Markup:
@@ -180,11 +182,19 @@ def ranges(subject: Subject) -> Markup:
     pieces: list[Markup | None] = []
     if not run.trace["ranges"].head(1).collect().is_empty():
         answer = run.breakdown.answer(by="range", inclusive=True)
-        pieces += [_icicle(answer.rows), answer_table(answer, "ranges", "Time by range")]
+        most = answer.rows.filter(pl.col("busy_ns") >= _least_of_most(answer.rows))
+        pieces += [_icicle(answer.rows), answer_table(answer, "ranges", "Time by range", rows=most)]
     if not run.trace["ops"].head(1).collect().is_empty():
         kernels = run.breakdown.answer(by="kernel")
-        pieces.append(answer_table(kernels, "kernels", "Time by kernel", is_open=True))
+        most = kernels.rows.head(_MOST_KERNELS)
+        pieces.append(answer_table(kernels, "kernels", "Time by kernel", rows=most, is_open=True))
     return joined(*pieces)
+
+
+def _least_of_most(rows: pl.DataFrame) -> int:
+    """Return how long ranges are busy at least that are listed: 1 ns, or what few are."""
+    busy = rows["busy_ns"].top_k(_MOST_RANGES)
+    return max(1, int(busy.min() or 0)) if busy.len() == _MOST_RANGES else 1  # type: ignore[arg-type]
 
 
 def _icicle(rows: pl.DataFrame) -> Markup | None:
@@ -200,11 +210,10 @@ def _icicle(rows: pl.DataFrame) -> Markup | None:
 def idle(subject: Subject) -> Markup:
     """Draw why nothing runs on each GPU."""
     run = subject.run
-    causes = run.idle.answer(by="cause")
-    own = run.idle(by="device,cause")
+    causes = subject.close.idle
     gaps = run.idle.answer(longest=_MOST_GAPS)
     return joined(
-        _cause_bars(own),
+        _cause_bars(causes.source),
         answer_table(causes, "idle", "Idle time by cause", is_open=True),
         answer_table(gaps, "gaps", "The longest gaps, with what tells their causes"),
     )

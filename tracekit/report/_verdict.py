@@ -86,7 +86,7 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     if facts["basis"] == "host":
         said = f"none of a stage is open for {share} of a step"
         return f"These are NVTX ranges on the host, as no GPU work was recorded; {said}."
-    causes = subject.run.idle(by="cause").filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
+    causes = subject.close.idle.rows.filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
     if causes.is_empty():
         return f"{said}."
     cause, length = causes.select("cause", "step_ns").row(0)
