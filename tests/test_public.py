@@ -49,6 +49,7 @@ PUBLIC = {
     "tracekit.analysis.comparison": """
         Recorded change_points comparability compare_recordings history typical_step
     """,
+    "tracekit.analysis.dependencies": "critical_path parse_changes whatif",
     "tracekit.analysis.idle_time": "",
     "tracekit.analysis.studies": """
         QUESTIONS STEP_TIMES Along Measured Published crossovers dgx1_questions exchange

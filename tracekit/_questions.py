@@ -67,6 +67,69 @@ def idle(
     return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
 
 
+def critical_path(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "cause",
+    *,
+    skip: int = 0,
+    kernels: int | None = None,
+    topology: StrPath | None = None,
+) -> Answer:
+    """Say what the length of steps is made of; see `tracekit.analysis.dependencies`."""
+    from tracekit.analysis.dependencies import critical_path
+
+    traffic = run.traffic(topology=topology)
+    found = critical_path(run.trace, traffic, by, skip=skip, kernels=kernels)
+    return of_run(run, found).warning(run.warnings)
+
+
+def whatif(
+    run: Run,
+    /,
+    *,
+    speed: Sequence[str] = (),
+    stage: Sequence[str] = (),
+    bandwidth: Sequence[str] = (),
+    loader: str | None = None,
+    no_sync: bool = False,
+    overlap: bool = False,
+    skip: int = 0,
+    topology: StrPath | None = None,
+) -> Answer:
+    """Say how long steps would take with something changed, by replay.
+
+    Parameters
+    ----------
+    speed
+        Kernels that are faster, by a pattern of their names, such as ``gemm=2x``.
+    stage
+        Stages whose kernels are faster, such as ``BP=1.5x``.
+    bandwidth
+        Types of links that are faster, such as ``nvlink=2x``, or ``collective=2x``.
+    loader
+        How much faster the data loader is, such as ``2x``; ``inf`` for one that takes no time.
+    no_sync
+        Whether the host waits for no GPU work.
+    overlap
+        Whether nothing but communication waits for communication between GPUs.
+    skip
+        How many iterations to leave out at the beginning.
+    topology
+        As `Run.traffic` takes it.
+
+    See `tracekit.analysis.dependencies` for the columns.
+    """
+    from tracekit.analysis.dependencies import parse_changes, whatif
+
+    changes = parse_changes(
+        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, no_sync=no_sync,
+        overlap=overlap,
+    )  # fmt: skip
+    traffic = run.traffic(topology=topology)
+    return of_run(run, whatif(run.trace, traffic, changes, skip=skip)).warning(run.warnings)
+
+
 def links(
     run: Run,
     /,

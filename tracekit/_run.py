@@ -54,6 +54,8 @@ class Run:
 
     breakdown = RunQuestion(_questions.breakdown)
     idle = RunQuestion(_questions.idle)
+    critical_path = RunQuestion(_questions.critical_path)
+    whatif = RunQuestion(_questions.whatif)
     links = RunQuestion(_questions.links)
     collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)

@@ -53,6 +53,7 @@ _SPARE = (
     "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks", "steps",
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of",
+    "edges", "segments", "slack_min_ns", "slack_p50_ns",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
@@ -85,6 +86,7 @@ TRAITS: Mapping[str, Traits] = {
     "found": Traits(prose=True),
     "record_with": Traits(prose=True),
     "warnings": Traits(prose=True),
+    "change": Traits(essential=True),
     "size_bytes": Traits(exact=True),
     "launched": Traits(label="launches known"),
     "coverage": Traits(label="coverage (stages known)"),

@@ -101,6 +101,7 @@ def _outliers(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 device` or `59 iterations`."""
     plural = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+    plural = f"{noun[:-1]}ies" if noun.endswith("cy") else plural
     return f"{number:,} {noun if number == 1 else plural}"
 
 
@@ -234,6 +235,8 @@ def _value(key: str, value: object) -> str:
         return "unknown"
     if isinstance(value, int) and key.endswith("_ns"):
         return duration(value)
+    if isinstance(value, float) and key.endswith("_share"):
+        return percent(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{text_of(k)} {text_of(v)}" for k, v in value.items())
     return text_of(value)
@@ -298,6 +301,17 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "collective_wait_unknown": lambda value: [
         f"waiting inside collectives, which is busy time: unknown, {text_of(value)}"
     ],
+    "unexplained_share": lambda value: [
+        "what nothing explains of the steps: " + ("unknown" if value is None else percent(value))
+    ],
+    "replay_error_share": lambda value: [
+        "the unchanged replay of a step is off by "
+        + ("an unknown share" if value is None else f"{percent(value)} in the median")
+    ],
+    "contradicted": lambda value: (
+        [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
+    ),
+    "trusted": lambda _: [],  # what is not is warned of
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],

@@ -1,0 +1,436 @@
+"""What waits for what: paths and replays by hand, and against a naive longest path."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import numpy as np
+import polars as pl
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import Traffic
+from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
+from tracekit.analysis.dependencies._sweeps import (
+    LATEST,
+    latest,
+    put_in_order,
+    replay,
+    walk_back,
+)
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.machine import machine_of
+from tracekit.model import TABLES, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracekit.model import Answer
+
+US = 1_000
+
+# -- the sweeps ------------------------------------------------------------------------------------
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, int]], list[int]]:
+    """Draw moments with edges from lower to higher ones, numbered anew, and what each carries."""
+    count = draw(st.integers(1, 9))
+    names = draw(st.permutations(range(count)))
+    pairs = [(a, b) for b in range(count) for a in range(b)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    edges = [(names[a], names[b], draw(st.integers(0, 20))) for a, b in chosen]
+    return count, edges, draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+
+
+class _Arrays:
+    """A graph as the sweeps take it."""
+
+    def __init__(self, count: int, edges: list[tuple[int, int, int]]) -> None:
+        inward = sorted(edges, key=lambda edge: edge[1])
+        outward = sorted(edges)
+        numbers = np.arange(count + 1)
+        first = np.searchsorted([edge[1] for edge in inward], numbers)
+        self.edges = inward
+        self.into = (
+            first,
+            np.array([edge[0] for edge in inward], np.int64),
+            np.array([edge[2] for edge in inward], np.int64),
+        )
+        out = (np.searchsorted([edge[0] for edge in outward], numbers),
+               np.array([edge[1] for edge in outward], np.int64))  # fmt: skip
+        self.order = np.zeros(count, np.int64)
+        self.placed = put_in_order(first, out, np.zeros(count, np.int64), self.order)
+
+
+def _longest(count: int, edges: list[tuple[int, int, int]], carried: list[int]) -> list[int]:
+    """Return when each moment comes, as the longest path to it that networkx finds."""
+    found = []
+    for moment in range(count):
+        graph: nx.DiGraph = nx.DiGraph()
+        graph.add_nodes_from(range(count))
+        graph.add_weighted_edges_from((a, b, length + carried[b]) for a, b, length in edges)
+        before = graph.subgraph({moment, *nx.ancestors(graph, moment)})
+        found.append(int(nx.dag_longest_path_length(before)))
+    return found
+
+
+@settings(max_examples=examples(50))
+@given(graphs())
+def test_a_replay_is_the_longest_path_to_each_moment(
+    drawn: tuple[int, list[tuple[int, int, int]], list[int]],
+) -> None:
+    count, edges, carried = drawn
+    arrays = _Arrays(count, edges)
+    assert arrays.placed == count
+    time = np.zeros(count, np.int64)
+    replay(arrays.order, arrays.into, np.array(carried), time)
+    waited = {b for _, b, _ in edges}
+    expected = _longest(count, edges, [carried[m] if m in waited else 0 for m in range(count)])
+    assert time.tolist() == expected
+
+
+@settings(max_examples=examples(50))
+@given(graphs())
+def test_the_way_back_is_a_longest_path_and_slack_is_what_it_leaves(
+    drawn: tuple[int, list[tuple[int, int, int]], list[int]],
+) -> None:
+    count, edges, _ = drawn
+    arrays, none = _Arrays(count, edges), np.zeros(count, np.int64)
+    time = np.zeros(count, np.int64)
+    replay(arrays.order, arrays.into, none, time)
+    end = int(time.argmax())
+    path = np.zeros((2, len(edges) + 1), np.int64)
+    ends = np.array([end]), np.array([0])
+    walked = walk_back(ends, arrays.into, time, path)
+    assert sum(arrays.edges[edge][2] for edge in path[0, :walked]) == time[end]
+    allowed = np.full(count, LATEST)
+    allowed[end] = time[end]
+    latest(arrays.order, arrays.into, none, allowed)
+    for moment in range(count):
+        graph: nx.DiGraph = nx.DiGraph()
+        graph.add_nodes_from(range(count))
+        graph.add_weighted_edges_from(edges)
+        if not nx.has_path(graph, moment, end):
+            assert allowed[moment] == LATEST
+            continue
+        after = graph.subgraph(({moment} | nx.descendants(graph, moment))
+                               & ({end} | nx.ancestors(graph, end)))  # fmt: skip
+        assert allowed[moment] == time[end] - nx.dag_longest_path_length(after)
+
+
+def test_what_waits_for_itself_has_no_place() -> None:
+    assert _Arrays(3, [(0, 1, 1), (1, 0, 1)]).placed == 1
+
+
+_NOTHING_MOVED: Any = None
+
+# -- paths by hand ---------------------------------------------------------------------------------
+
+
+def _ask(question: Callable[..., Answer], trace: Trace, *rest: Any, **options: Any) -> Answer:
+    traffic = Traffic(trace, machine_of(trace.read("devices"), "dgx1v"))
+    return question(trace, traffic, *rest, **options)
+
+
+def _path(trace: Trace, by: str = "cause", **options: Any) -> dict[Any, int]:
+    rows = _ask(critical_path, trace, by, **options).rows
+    columns = rows.columns[: rows.columns.index("segments")]
+    return {
+        row[: len(columns)] if len(columns) > 1 else row[0]: row[-1]
+        for row in rows.select(*columns, "path_ns").rows()
+    }
+
+
+def _replayed(trace: Trace, **changes: Any) -> dict[str, float]:
+    rows = _ask(whatif, trace, parse_changes(**changes)).rows
+    return dict(rows.select("change", "step_ns").rows())
+
+
+def _call(b: TraceBuilder, name: str, start: int, end: int, thread: int = 0) -> None:
+    b.call(start, end, thread=thread, correlation=9_000 + len(b.rows["calls"]))
+    b.rows["calls"][-1]["name"] = name
+
+
+def _op(b: TraceBuilder, name: str, at: int, start: int, end: int, **row: Any) -> None:
+    """Add an op, and the call of 4 us at `at` that launches it, all in us."""
+    b.op(name, at * US, start=start * US, end=end * US, launch_end=(at + 4) * US, **row)
+    b.rows["calls"][-1]["end"] = (at + 4) * US
+    b.rows["calls"][-1]["thread"] = row.get("thread", 0)
+    b.rows["ops"][-1]["call"] = len(b.rows["calls"]) - 1
+
+
+def _linked(b: TraceBuilder) -> Trace:
+    """Make the trace; calls are numbered by start, and ops name theirs."""
+    used = sorted({row["device"] for row in b.rows["ops"]})
+    b.rows["devices"] = [
+        {"device": device, "report": 0, "active": True, "identity": "ordinal"} for device in used
+    ]
+    trace = b.trace()
+    calls = trace.read("calls").select("call", "correlation", "process")
+    ops = trace.read("ops").drop("call").join(
+        calls, on=["process", "correlation"], how="left", maintain_order="left"
+    )  # fmt: skip
+    return trace.with_tables({"ops": ops})
+
+
+def _late_launch() -> Trace:
+    """Return two kernels: the second is launched 40 us after the first has ended."""
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 100, stage="FP")
+    _op(b, "relu", 140, 147, 200, stage="FP")
+    return _linked(b)
+
+
+def test_a_late_launch_is_the_hosts() -> None:
+    # Back from 200: relu took 53, its launch 7, and the host came to it 140 after its last call,
+    # of which 133 are of the step, which began with gemm at 7.
+    trace = _late_launch()
+    assert _path(trace) == {"gpu": 53 * US, "latency": 7 * US, "host": 133 * US}
+    assert _path(trace, "kernel") == {None: 140 * US, "relu": 53 * US}
+    assert _replayed(trace, speed=["gemm=2x"])["speed gemm=2x"] == 193 * US
+    assert _replayed(trace, speed=["relu=2x"])["speed relu=2x"] == 193 * US - 26_500
+
+
+def _behind() -> Trace:
+    """Return two kernels of a stream, launched early: the second follows the first by 1 us."""
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 100, stage="FP")
+    _op(b, "relu", 10, 101, 200, stage="BP")
+    return _linked(b)
+
+
+def test_a_stream_is_in_order() -> None:
+    trace = _behind()
+    assert _path(trace, "stage,cause") == {
+        ("BP", "gpu"): 99 * US, ("BP", "latency"): 1 * US, ("FP", "gpu"): 93 * US
+    }  # fmt: skip
+    found = _replayed(trace, stage=["BP=2x"], speed=["gemm=3x"])
+    assert found == {
+        "measured": 193 * US,
+        "unchanged, replayed": 193 * US,
+        "stage BP=2x": 193 * US - 49_500,
+        "speed gemm=3x": 193 * US - 62_000,
+        "all of these": 193 * US - 49_500 - 62_000,
+    }
+
+
+def test_slack_is_what_an_op_could_take_longer() -> None:
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 200, stage="FP")
+    _op(b, "copy", 10, 17, 50, stage="FP", stream=8)
+    _op(b, "relu", 20, 201, 300, stage="FP")
+    _call(b, "cudaStreamWaitEvent", 16 * US, 17 * US)
+    rows = _ask(critical_path, _linked(b), kernels=5).rows
+    assert dict(rows.select("name", "slack_min_ns").rows()) == {
+        "gemm": 0, "relu": 0, "copy": 151 * US
+    }  # fmt: skip
+    assert rows["on_path"].to_list() == [1, 1, 0]
+
+
+def _synchronised() -> TraceBuilder:
+    """Return a kernel that the host waits for before it launches the next one."""
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 100, stage="FP")
+    _call(b, "cudaDeviceSynchronize", 10 * US, 105 * US)
+    _op(b, "relu", 115, 122, 200, stage="FP")
+    return b
+
+
+def test_a_call_that_synchronises_waits_for_the_gpu() -> None:
+    trace = _linked(_synchronised())
+    # gemm 93, return 5, host 10, launch 7, relu 78
+    assert _path(trace) == {"gpu": 171 * US, "latency": 12 * US, "host": 10 * US}
+    found = _replayed(trace, speed=["gemm=2x"], no_sync=True)
+    assert found["speed gemm=2x"] == 193 * US - 46_500
+    # Without it relu is launched 20 us after the begin of the synchronisation, but follows gemm.
+    assert found["no synchronisation"] == (93 + 78) * US
+
+
+def test_a_launch_waits_for_room_in_the_queue() -> None:
+    b = TraceBuilder()
+    for number in range(300):
+        start = 7 + 100 * number
+        _op(b, "gemm", 5 * number, start, start + 99, stage="FP")
+    # This call lasts until the 21st op is done, and 279 ops are queued behind it.
+    b.op("relu", 1_510 * US, start=30_010 * US, end=30_100 * US, launch_end=2_110 * US, stage="FP")
+    b.rows["calls"][-1]["end"] = 2_110 * US
+    _call(b, "cudaDeviceSynchronize", 2_120 * US, 2_130 * US)
+    trace = _linked(b)
+    found = _replayed(trace, stage=["FP=4x"])
+    assert found["stage FP=4x"] == pytest.approx(301 * 25_750, rel=0.01)
+
+
+def test_main_and_backward_thread_hand_over() -> None:
+    b = TraceBuilder()
+    _op(b, "fprop", 0, 7, 20, stage="FP")
+    _op(b, "dgrad", 100, 107, 120, stage="BP", thread=1)
+    _op(b, "wgrad", 110, 121, 140, stage="BP", thread=1)
+    _op(b, "sgd", 200, 207, 220, stage="WU")
+    b.range(0, 230 * US, "step", thread=0)
+    trace = _linked(b)
+    # sgd's launch follows the last call of the backward thread, 86 us before; that thread's own
+    # first call follows the main thread's.
+    assert _path(trace, "cause") == {"gpu": 13 * US, "host": 193 * US, "latency": 7 * US}
+    rows = _ask(critical_path, trace, "stage,cause").rows
+    assert dict(rows.filter(cause="host").select("stage", "path_ns").rows()) == {
+        "WU": 86 * US, "BP": (200 - 86 - 7) * US
+    }  # fmt: skip
+
+
+def test_collectives_begin_when_the_last_one_joins() -> None:
+    b = TraceBuilder()
+    for process, (joined, late) in enumerate(((20, 0), (60, 40))):
+        thread = 10 * process
+        row: dict[str, Any] = {"thread": thread, "device": process, "stage": "WU"}
+        _op(b, "wgrad", 0, 7, joined - 1, **row)
+        _op(b, "ncclAllReduce", 10, joined, 100, kind="collective", collective="all_reduce",
+            **row | {"stream": 9})  # fmt: skip
+        _op(b, "sgd", 12, 101, 120 + late, **row)
+        _call(b, "cudaStreamWaitEvent", 9 * US, 9 * US + 500, thread)
+        _call(b, "cudaStreamWaitEvent", 11 * US, 11 * US + 500, thread)
+    trace = _linked(b)
+    assert _path(trace, "device,cause") == {
+        (1, "gpu"): (59 - 7 + 59) * US, (1, "comm"): 40 * US, (1, "latency"): 2 * US,
+    }  # fmt: skip
+    found = _replayed(trace, bandwidth=["collective=2x"], overlap=True)
+    assert found["bandwidth collective=2x"] == (153 - 20) * US
+    # sgd follows wgrad on its stream.
+    assert found["perfect overlap"] == (52 + 59) * US
+
+
+def _loading(waits: int) -> Trace:
+    """Return five steps of 100 us of work, before each of which the host waits for input."""
+    b = TraceBuilder()
+    period = 120 + waits
+    for step in range(5):
+        at = step * period
+        b.iteration(step, at * US, (at + 120) * US, source="ranges")
+        _op(b, "gemm", at + 2, at + 9, at + 109, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 10) * US, (at + 118) * US)
+    return _linked(b)
+
+
+def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
+    trace = _loading(300)
+    found = _replayed(trace, loader="2x", speed=["gemm=inf"])
+    assert found["unchanged, replayed"] == pytest.approx(found["measured"], rel=0.03)
+    four = 4 * 420 + 100
+    assert found["measured"] == four * US / 5
+    # Gaps before the third and later steps follow the one before; half of 420 us each.
+    assert found["loader 2x"] < found["measured"] - 100 * US
+    assert found["speed gemm=inf"] > found["measured"] - 60 * US
+
+
+def test_a_short_time_between_steps_is_the_hosts_own() -> None:
+    trace = _loading(10)
+    assert "input" not in _path(trace)
+
+
+# -- what cannot be said ---------------------------------------------------------------------------
+
+
+def test_what_nothing_explains_is_carried_and_said() -> None:
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 100, stage="FP")
+    _op(b, "relu", 10, 400, 500, stage="FP")
+    trace = _linked(b)
+    assert _path(trace)["unexplained"] == 300 * US
+    found = _ask(whatif, trace, parse_changes(speed=["gemm=2x"]))
+    assert found.meta["trusted"] is False
+    assert any("not to be trusted" in text for text in found.warnings)
+    assert found.rows["step_ns"].to_list() == [493 * US, 493 * US, 493 * US - 46_500]
+
+
+def test_a_change_of_nothing_says_so() -> None:
+    found = _ask(whatif, _behind(), parse_changes(bandwidth=["nvlink=2x"], loader="2x"))
+    assert found.rows["edges"].to_list() == [0, 0, 0, 0, 0]
+    assert found.rows["step_ns"].n_unique() == 1
+    assert len([text for text in found.warnings if "nothing in this run" in text]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speed": ["gemm"]}, "does not say what is faster"),
+        ({"speed": ["(=2x"]}, "is not a pattern"),
+        ({"stage": ["XX=2x"]}, "no stage 'XX'"),
+        ({"bandwidth": ["ether=2x"]}, "no type of link 'ether'"),
+        ({"loader": "0x"}, "is not a factor"),
+        ({"loader": "twice"}, "is not a factor"),
+    ],
+)
+def test_changes_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse_changes(**changes)
+
+
+def test_a_question_needs_changes_work_and_steps() -> None:
+    with pytest.raises(UsageError, match="nothing is changed"):
+        _ask(whatif, _behind())
+    with pytest.raises(MissingDataError, match="no GPU work"):
+        critical_path(TraceBuilder().trace(), _NOTHING_MOVED)
+    with pytest.raises(UsageError, match="0 kernels"):
+        _ask(critical_path, _behind(), kernels=0)
+    with pytest.raises(UsageError, match="no critical path by"):
+        _ask(critical_path, _behind(), "colour")
+
+
+# -- random traces ---------------------------------------------------------------------------------
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Draw ops of some streams with calls of some threads, in no order that makes sense."""
+    b = TraceBuilder()
+    for number in range(draw(st.integers(1, 14))):
+        at = draw(st.integers(0, 300))
+        start = at + draw(st.integers(0, 200))
+        _op(b, "gemm", at, start, start + draw(st.integers(0, 90)),
+            thread=draw(st.sampled_from([0, 1, 10])), stream=draw(st.integers(7, 8)),
+            stage=draw(st.sampled_from(["FP", "BP", "IO"])), iteration=number // 4)  # fmt: skip
+    for _ in range(draw(st.integers(0, 3))):
+        name = draw(st.sampled_from(["cudaDeviceSynchronize", "cudaStreamWaitEvent", "cudaFree"]))
+        at = draw(st.integers(0, 400))
+        _call(b, name, at * US, (at + draw(st.integers(0, 300))) * US)
+    for step in range(4):
+        b.iteration(step, step * 100 * US, (step + 1) * 100 * US, source="ranges", whole=True)
+    return _linked(b)
+
+
+@settings(max_examples=examples(12))
+@given(traces())
+def test_parts_of_paths_add_up_to_the_steps(trace: Trace) -> None:
+    try:
+        found = _ask(critical_path, trace, "cause,stage,device")
+    except MissingDataError:  # all of it is input
+        return
+    assert found.rows["path_ns"].sum() == found.meta["steps_ns"]
+    if found.meta["steps_ns"]:
+        assert found.rows["share"].sum() == pytest.approx(1)
+
+
+def test_tables_of_events_are_followed() -> None:
+    b = TraceBuilder()
+    _op(b, "wgrad", 0, 7, 100, stage="BP")
+    _op(b, "copy", 20, 101, 150, stage="WU", stream=9)
+    _call(b, "cudaEventRecord", 10 * US, 11 * US)
+    _call(b, "cudaStreamWaitEvent", 12 * US, 13 * US)
+    record, wait = (row["correlation"] for row in b.rows["calls"][-2:])
+    trace = _linked(b)
+    place = {"report": 0, "process": 0, "device": 0}
+    rows = {
+        "event_records": [{**place, "stream": 7, "event": 3, "correlation": record}],
+        "syncs": [{**place, "stream": 9, "event": 3, "correlation": wait, "start": 12 * US,
+                   "end": 13 * US, "type": "stream_wait_event"}],
+    }  # fmt: skip
+    told = trace.with_tables({
+        name: TABLES[name].conform(pl.DataFrame(some)) for name, some in rows.items()
+    })  # fmt: skip
+    assert _path(told) == {"gpu": 142 * US, "latency": 1 * US}
+    assert _replayed(told, speed=["wgrad=2x"])["speed wgrad=2x"] == 143 * US - 46_500

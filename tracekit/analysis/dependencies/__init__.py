@@ -1,0 +1,20 @@
+"""What waits for what in a step: its critical path, and how long it would take changed."""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.dependencies._changes import parse_changes
+    from tracekit.analysis.dependencies._critical_path import critical_path
+    from tracekit.analysis.dependencies._whatif import whatif
+
+_HOMES = {
+    "critical_path": "tracekit.analysis.dependencies._critical_path",
+    "parse_changes": "tracekit.analysis.dependencies._changes",
+    "whatif": "tracekit.analysis.dependencies._whatif",
+}
+
+__all__ = ["critical_path", "parse_changes", "whatif"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,215 @@
+"""What could be changed: each change gives edges of the dependency graph other lengths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Protocol
+
+import polars as pl
+
+from tracekit.analysis.dependencies._links_of import NARROWEST_FIRST
+from tracekit.errors import UsageError
+from tracekit.model import STAGES
+
+NOTHING = -1
+"""The length of an edge that holds nothing back."""
+_DONE = ("work", "transfer")
+_COMMUNICATES = pl.col("work").is_in(["comm"])
+_WAITS = ("event", "return", "stream")
+
+
+class Change(Protocol):
+    """Something that could be different."""
+
+    @property
+    def label(self) -> str:
+        """How it is asked for."""
+
+    def touches(self) -> pl.Expr:
+        """Return which edges it changes."""
+
+    def length(self) -> pl.Expr:
+        """Return their new ``weight``."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Kernels that are faster: those whose name matches, or those of a stage."""
+
+    factor: float
+    name: str | None = None
+    stage: str | None = None
+
+    @property
+    def label(self) -> str:
+        """How it is asked for."""
+        if self.stage is not None:
+            return f"stage {self.stage}={_times(self.factor)}"
+        return f"speed {self.name}={_times(self.factor)}"
+
+    def touches(self) -> pl.Expr:
+        """Return the work of these kernels, collectives aside."""
+        kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
+        if self.stage is not None:
+            return kernels & (pl.col("stage") == self.stage)
+        return kernels & pl.col("name").str.contains(f"(?i){self.name}")
+
+    def length(self) -> pl.Expr:
+        """Return their time."""
+        return _divided(pl.col("weight"), self.factor)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Links of a type that are faster, and what they hold up: copies and collectives."""
+
+    link: str
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """How it is asked for."""
+        return f"bandwidth {self.link}={_times(self.factor)}"
+
+    def touches(self) -> pl.Expr:
+        """Return the transfers that a link of this type holds up."""
+        over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
+        own = pl.col("op_kind") == "collective" if self.link == "collective" else (
+            pl.col("link") == self.link
+        )  # fmt: skip
+        return pl.col("kind").is_in(_DONE) & own & over
+
+    def length(self) -> pl.Expr:
+        """Return the time of a transfer: other links on its way carry no more than they can."""
+        bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
+        return _divided(pl.col("weight"), pl.min_horizontal(pl.lit(self.factor), bound))
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A data loader that prepares batches faster."""
+
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """How it is asked for."""
+        return f"loader {_times(self.factor)}"
+
+    def touches(self) -> pl.Expr:
+        """Return the times from batch to batch."""
+        return pl.col("kind") == "loader"
+
+    def length(self) -> pl.Expr:
+        """Return them, shorter."""
+        return _divided(pl.col("weight"), self.factor)
+
+
+@dataclass(frozen=True)
+class NoSync:
+    """A host that waits for no GPU work; a launch still waits for room in the queue."""
+
+    label: str = "no synchronisation"
+
+    def touches(self) -> pl.Expr:
+        """Return the waits of calls."""
+        return pl.col("kind") == "return"
+
+    def length(self) -> pl.Expr:
+        """Return that they wait for nothing."""
+        return pl.lit(NOTHING, pl.Int64)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Communication between GPUs that nothing but communication waits for."""
+
+    label: str = "perfect overlap"
+
+    def touches(self) -> pl.Expr:
+        """Return what other work and calls wait for communication by."""
+        return (
+            pl.col("kind").is_in(_WAITS)
+            & (pl.col("of_source") == "comm")
+            & (pl.col("work").fill_null("") != "comm")
+        )
+
+    def length(self) -> pl.Expr:
+        """Return that they wait for nothing."""
+        return pl.lit(NOTHING, pl.Int64)
+
+
+def _times(factor: float) -> str:
+    return f"{factor:g}x" if isfinite(factor) else "inf"
+
+
+def _divided(length: pl.Expr, factor: float | pl.Expr) -> pl.Expr:
+    """Return times at a factor of the speed; with an infinite one they take nothing."""
+    return (length / factor).round().cast(pl.Int64)
+
+
+def parse_changes(
+    *,
+    speed: Sequence[str] = (),
+    stage: Sequence[str] = (),
+    bandwidth: Sequence[str] = (),
+    loader: str | None = None,
+    no_sync: bool = False,
+    overlap: bool = False,
+) -> list[Change]:
+    """Return the changes that texts such as ``gemm=2x`` mean.
+
+    Raises
+    ------
+    UsageError
+        If one means none.
+    """
+    changes: list[Change] = []
+    for text in speed:
+        name, factor = _pair(text, "speed", "gemm=2x")
+        changes.append(Speed(factor, name=_pattern(name)))
+    for text in stage:
+        name, factor = _pair(text, "stage", "BP=1.5x")
+        changes.append(Speed(factor, stage=_one_of(name.upper(), STAGES, "stage")))
+    for text in bandwidth:
+        name, factor = _pair(text, "bandwidth", "nvlink=2x")
+        known = (*NARROWEST_FIRST, "collective")
+        changes.append(Bandwidth(_one_of(name.lower(), known, "type of link"), factor))
+    if loader is not None:
+        changes.append(Loader(_factor(loader, "loader", "2x")))
+    return [*changes, *([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
+
+
+def _pair(text: str, option: str, example: str) -> tuple[str, float]:
+    name, equals, factor = text.rpartition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"{text!r} does not say what is faster", f"write --{option} {example}")
+    return name.strip(), _factor(factor, option, example)
+
+
+def _factor(text: str, option: str, example: str) -> float:
+    found = re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?|inf)\s*x?\s*", text.lower())
+    factor = float(found[1]) if found else 0.0
+    if not factor:
+        raise UsageError(
+            f"{text!r} is not a factor of speed", f"write --{option} {example}, or inf for no time"
+        )
+    return factor
+
+
+def _one_of(name: str, known: Sequence[str], what: str) -> str:
+    if name not in known:
+        raise UsageError(f"no {what} {name!r}", f"there is {', '.join(known)}")
+    return name
+
+
+def _pattern(text: str) -> str:
+    """Return a pattern that names are held against; what is none is taken as it stands."""
+    try:
+        pl.Series([""]).str.contains(f"(?i){text}")
+    except pl.exceptions.ComputeError as error:
+        raise UsageError(f"{text!r} is not a pattern of names: {error}", "escape it") from error
+    return text

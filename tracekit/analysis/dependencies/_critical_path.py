@@ -1,0 +1,189 @@
+"""The critical path: what each step waited for last, from its end back to its begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis.dependencies._job import Job, distrust, job_of
+from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
+from tracekit.errors import UsageError
+from tracekit.model import Answer
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.model import Trace
+
+_KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
+_LENGTH = pl.col("end") - pl.col("start")
+_SHARES = "share: path_ns / steps_ns, the length of all steps"
+
+
+def critical_path(
+    trace: Trace,
+    traffic: Traffic,
+    by: str | Sequence[str] = "cause",
+    *,
+    skip: int = 0,
+    kernels: int | None = None,
+) -> Answer:
+    """Say what the length of steps is made of: the longest path through what waits for what.
+
+    From the moment that ends a step the path leads to what that moment waited for last, and so on
+    back to the step's begin; its parts add up to the step, to the nanosecond.
+    ``docs/critical-path.md`` defines what may wait for what.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    traffic
+        What it moved.
+    by
+        Keys, as a sequence or separated by commas: cause, stage, link (that a transfer crosses),
+        device, rank, iteration, kernel.
+    skip
+        How many iterations to leave out at the beginning.
+    kernels
+        List so many of the ops that take longest on the path instead, by name.
+
+    Returns
+    -------
+    The keys' columns (``name`` of a kernel), then
+
+    ==============  ==============================================================
+    ``segments``    number of parts of paths
+    ``path_ns``     their length
+    ``step_ns``     the same, mean per step
+    ``share``       path_ns over the length of all steps
+    ==============  ==============================================================
+
+    With `kernels` a row per name: ``name, stage, ops`` (of the steps), ``on_path`` (how many of
+    these), ``path_ns, step_ns, share``, and by how much later such ops could end with no step
+    ending later: ``slack_min_ns`` and ``slack_p50_ns``, of those that the end of a step waits for.
+
+    ``meta`` holds ``steps``, ``steps_ns`` (their length, added up), ``step_p50_ns``, ``skip``,
+    ``unexplained_share`` (what nothing explains), ``shares``, and ``contradicted``, how many
+    dependencies were left out because they run against time.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, or iterations are skipped that the run has not.
+    MissingDataError
+        If the run holds no GPU work or no whole step, or its reports are on several clocks.
+    """
+    keys = chosen_keys(by, _KEYS, "critical path")
+    if kernels is not None and kernels < 1:
+        raise UsageError(f"{kernels} kernels cannot be listed", "give 1 or more")
+    job = job_of(trace, traffic, skip)
+    meta = _meta(job, skip)
+    if kernels is not None:
+        return Answer(
+            rows=_by_kernel(job, meta).head(kernels), meta=meta, command="critical-path",
+            title=f"the {kernels} ops that take longest on the critical path",
+        )  # fmt: skip
+    columns = ["name" if key == "kernel" else key for key in keys]
+    rows = _shared(_parts(job), columns, meta)
+    order = ["iteration", "path_ns"] if "iteration" in keys else ["path_ns"]
+    return Answer(
+        rows=rows.sort(*order, *columns, descending=[x == "path_ns" for x in (*order, *columns)],
+                       nulls_last=True),
+        meta=meta,
+        title=f"critical path by {', '.join(keys)}",
+        command="critical-path",
+    )  # fmt: skip
+
+
+def _parts(job: Job) -> pl.DataFrame:
+    """Return the parts of paths: ``length, cause, stage, link, device, rank, iteration, name``.
+
+    A segment is a part of the cause of its edge, and one that nothing explains.
+    """
+    segments = job.segments.filter(_LENGTH > 0)
+    about = job.edges.select(
+        "kind", "work", "stage", "link", "device", "process", "name", edge=pl.int_range(pl.len())
+    )
+    known = segments.join(about, on="edge", how="left", maintain_order="left")
+    named = known.with_columns(
+        cause=cause_of(),
+        is_done=pl.col("kind").cast(pl.String).is_in(["work", "transfer"]).fill_null(value=False),
+        iteration=job.bounds["iteration"].gather(known["step"]),
+    ).join(process_ranks(job.trace).select("process", "rank"), on="process", how="left")
+    columns = ["cause", "stage", "link", "device", "rank", "iteration", "name"]
+    explained = named.with_columns(
+        pl.when("is_done").then(name).alias(name) for name in ("link", "name")
+    ).select(*columns, length="explained")
+    late = named.with_columns(
+        cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
+    ).select(*columns, length="late")
+    return pl.concat([explained, late]).filter(pl.col("length") > 0)
+
+
+def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
+    total, steps = meta["steps_ns"], meta["steps"]
+    if "iteration" in keys:  # of which each has one step
+        steps = 1
+    return (
+        parts.group_by(keys)
+        .agg(segments=pl.len().cast(pl.Int64), path_ns=pl.col("length").sum())
+        .with_columns(
+            step_ns=pl.col("path_ns") / steps,
+            share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
+        )
+    )
+
+
+def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
+    """Return the ops of the steps by name, those that take longest on the path first."""
+    done = job.edges.select("kind", "op", edge=pl.int_range(pl.len())).filter(
+        pl.col("kind").cast(pl.String).is_in(["work", "transfer"])
+    )
+    on_path = job.segments.join(done, on="edge").group_by("op").agg(
+        path_ns=pl.col("explained").sum()
+    )  # fmt: skip
+    names = job.edges.select("op", "name", "stage").drop_nulls("op").unique("op")
+    first, last = job.bounds["start"].min(), job.bounds["end"].max()
+    inside = job.graph.moments.ops.filter(
+        (pl.col("start") >= first) & (pl.col("start") < last)
+    ).select("op")
+    rows = (
+        inside.join(names, on="op").join(on_path, on="op", how="left")
+        .join(slack_of(job.graph, job.bounds), on="op", how="left")
+        .group_by("name", "stage")
+        .agg(
+            ops=pl.len().cast(pl.Int64),
+            on_path=(pl.col("path_ns") > 0).sum().cast(pl.Int64),
+            path_ns=pl.col("path_ns").sum(),
+            slack_min_ns=pl.col("slack_ns").min(),
+            slack_p50_ns=pl.col("slack_ns").median(),
+        )
+    )  # fmt: skip
+    total = meta["steps_ns"]
+    return rows.with_columns(
+        step_ns=pl.col("path_ns") / meta["steps"],
+        share=pl.col("path_ns") / total if total else pl.lit(None, pl.Float64),
+    ).sort("path_ns", "name", "stage", descending=[True, False, False]).select(
+        "name", "stage", "ops", "on_path", "path_ns", "step_ns", "share", "slack_min_ns",
+        "slack_p50_ns",
+    )  # fmt: skip
+
+
+def _meta(job: Job, skip: int) -> dict[str, Any]:
+    lengths = job.bounds["end"] - job.bounds["start"]
+    share = job.unexplained
+    warnings = distrust(share)
+    return {
+        "steps": job.bounds.height,
+        "steps_ns": int(lengths.sum()),
+        "step_p50_ns": int(lengths.quantile(0.5, "nearest") or 0),
+        "skip": skip,
+        "unexplained_share": share,
+        "contradicted": job.graph.contradicted,
+        "shares": _SHARES,
+        **({"warnings": warnings} if warnings else {}),
+    }

@@ -1,0 +1,39 @@
+"""Edges of the dependency graph: what they may be, and how they are written down."""
+
+from __future__ import annotations
+
+import polars as pl
+
+KINDS = (
+    "host", "call", "handover", "loader", "launch", "queue", "stream", "event", "order", "work",
+    "meet", "transfer", "return",
+)  # fmt: skip
+"""Why one moment comes no earlier than another: see ``docs/critical-path.md``."""
+KIND = pl.Enum(KINDS)
+FITTED = ("launch", "queue", "stream", "event", "order", "return")
+"""Kinds whose length is not recorded: it is that of most edges of the kind."""
+EDGES = pl.Schema(
+    {"source": pl.Int64(), "target": pl.Int64(), "kind": KIND, "weight": pl.Int64()}
+)  # fmt: skip
+
+
+def edges(
+    rows: pl.DataFrame, source: str, target: str, kind: str, weight: str | None = None
+) -> pl.DataFrame:
+    """Return edges of a kind.
+
+    Parameters
+    ----------
+    rows
+        A row per edge.
+    source, target
+        Columns of the moments that it leads from and to.
+    kind
+        One of `KINDS`.
+    weight
+        Column of its length; None where that is to be found.
+    """
+    length = pl.lit(None, pl.Int64) if weight is None else pl.col(weight)
+    return rows.select(
+        source=source, target=target, kind=pl.lit(kind, KIND), weight=length
+    ).cast(EDGES)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Which link an op's bytes are held up by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import polars as pl
+
+from tracekit.analysis.communication._routes import crossings
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.dependencies._moments import Moments
+
+NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
+"""Types of links; of those that bytes cross the first one is what holds them up."""
+UNTOLD = "untold"
+"""The link of what moves between GPUs over a way that is not known."""
+_FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Float64()})
+
+
+def link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
+    """Return ``op, link, others_use`` of ops that move bytes.
+
+    `link` is the type of link that holds an op up, or `UNTOLD`; `others_use` is how much of what
+    they can carry the other links on its way carried meanwhile, that of the fullest one: where its
+    own link gets faster, these bound it. Of collectives it is NVLink where NVLinks join all GPUs of
+    the run, else PCIe.
+    """
+    moving = moments.ops.filter(pl.col("work").is_in(["comm", "host_copy"]))
+    copies = _copies(traffic)
+    of_groups = moving.filter(pl.col("kind") == "collective").select(
+        "op", link=pl.lit(_joined_by(traffic, moving)), others_use=pl.lit(None, pl.Float64)
+    )
+    rest = moving.select("op").join(copies, on="op", how="left")
+    untold = rest.join(of_groups, on="op", how="anti").with_columns(
+        pl.col("link").fill_null(UNTOLD)
+    )
+    return pl.concat([untold.select(*_FOUND).cast(_FOUND), of_groups.cast(_FOUND)])
+
+
+def _copies(traffic: Traffic) -> pl.DataFrame:
+    """Return ``op, link, others_use`` of copies whose route is known."""
+    transfers = traffic.transfers.filter(pl.col("method") != "nccl")
+    if transfers.is_empty():
+        return pl.DataFrame(schema=_FOUND)
+    crossed = crossings(transfers, traffic.placed.machine, traffic.placed.place)
+    both = pl.concat([crossed, crossed.drop_nulls("second_op").with_columns(op="second_op")])
+    rank = {name: place for place, name in enumerate(NARROWEST_FIRST)}
+    ranked = both.drop_nulls("op").with_columns(
+        rank=pl.col("type").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+    )
+    narrowest = pl.col("rank") == pl.col("rank").min().over("op")
+    used = _used(ranked.with_columns(is_own=narrowest).filter(pl.col("end") > pl.col("start")))
+    return used.group_by("op").agg(
+        link=pl.col("type").sort_by("rank").first(),
+        others_use=pl.col("use").filter(~pl.col("is_own")).max(),
+    )
+
+
+def _used(crossed: pl.DataFrame) -> pl.DataFrame:
+    """Add ``use``: what a link carried while a transfer crossed it, of what it can carry.
+
+    That is its peak, or less where no transfer that links of this type held up came so far.
+    """
+    way = ["link", "src", "dst"]
+    rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
+    rated = crossed.with_columns(rate=rate)
+    turns = pl.concat(
+        [
+            rated.select(*way, time="start", change="rate"),
+            rated.select(*way, time="end", change=-pl.col("rate")),
+        ]
+    ).group_by(*way, "time").agg(pl.col("change").sum()).sort(*way, "time")  # fmt: skip
+    flow = pl.col("change").cum_sum().over(way)
+    lasted = (pl.col("time") - pl.col("time").shift().over(way)).fill_null(0)
+    curve = turns.with_columns(flow=flow).with_columns(
+        carried=(pl.col("flow").shift().over(way).fill_null(0) * lasted).cum_sum().over(way)
+    )
+    at = {
+        edge: curve.select(*way, pl.col("time").alias(edge), pl.col("carried").alias(f"by_{edge}"))
+        for edge in ("start", "end")
+    }
+    known = rated.join(at["start"], on=[*way, "start"], how="left").join(
+        at["end"], on=[*way, "end"], how="left"
+    )
+    reached = known.with_columns(
+        mean=(pl.col("by_end") - pl.col("by_start")) / (pl.col("end") - pl.col("start"))
+    )
+    peak = pl.col("bandwidth") / 1e9
+    best = pl.col("mean").filter(pl.col("is_own")).max().over("type")
+    return reached.with_columns(use=pl.col("mean") / pl.min_horizontal(peak, best))
+
+
+def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
+    """Return what collectives cross: NVLinks if these join all GPUs that take part."""
+    place = traffic.placed.place
+    devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
+    gpus = [f"GPU{place[device]}" for device in devices if device in place]
+    graph = traffic.placed.machine.graph
+    peers = nx.Graph()
+    peers.add_edges_from(ends for *ends, link in graph.edges(data="link") if link.is_peer)
+    if not traffic.placed.machine.tells_peers or not gpus:
+        return UNTOLD
+    kinds = {link.type for *_, link in graph.edges(data="link") if link.is_peer}
+    whole = all(peers.has_node(gpu) and nx.has_path(peers, gpus[0], gpu) for gpu in gpus)
+    return min(kinds) if whole and kinds else "pcie"

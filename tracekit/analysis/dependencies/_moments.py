@@ -1,0 +1,83 @@
+"""Moments of a run: when calls and ops begin and end, in the order in which edges name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+LANE = ["process", "device", "context", "stream"]
+"""What runs its ops in order of their launches."""
+_CALLS = ["call", "process", "thread", "start", "end", "correlation"]
+_OPS = [
+    "op", "process", "device", "context", "stream", "start", "end", "kind", "stage", "iteration",
+    "correlation", "call", "launch_thread", "launch_start", "launch_end", "copy_kind", "src_device",
+    "dst_device", "bytes",
+]  # fmt: skip
+_PEER = ("p2p", "staged")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Calls, ops, and the numbers of the moments at which they begin and end.
+
+    Parameters
+    ----------
+    calls
+        ``call, process, thread, start, end, name, correlation, begin, finish``, by thread and
+        start; `begin` and `finish` are moments.
+    ops
+        Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
+        is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by lane and start.
+    """
+
+    calls: pl.DataFrame
+    ops: pl.DataFrame
+
+    @property
+    def count(self) -> int:
+        """How many moments there are."""
+        return 2 * (self.calls.height + self.ops.height)
+
+    def times(self) -> pl.Series:
+        """Return when each moment came."""
+        pairs = pl.concat([self.calls.select("start", "end"), self.ops.select("start", "end")])
+        both = pairs.select(pl.concat_list("start", "end").alias("time"))
+        return both.explode("time")["time"]
+
+    def loaders(self) -> pl.Series:
+        """Return the threads that launch nothing but input."""
+        of_thread = self.ops.drop_nulls("launch_thread").group_by("launch_thread")
+        only = of_thread.agg(loads=(pl.col("stage") == "IO").all())
+        return only.filter("loads")["launch_thread"].sort()
+
+
+def moments_of(trace: Trace) -> Moments:
+    """Return the moments of a run."""
+    named = trace["calls"].select(*_CALLS, pl.col("name").cast(pl.String))
+    calls = named.sort("thread", "start", "end").collect()
+    ops = trace["ops"].select(_OPS).with_columns(
+        pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
+    ).sort(*LANE, "start", "end").collect()  # fmt: skip
+    return Moments(_numbered(calls, 0), _numbered(ops, 2 * calls.height))
+
+
+def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
+    begin = first + 2 * pl.int_range(pl.len(), dtype=pl.Int64)
+    return rows.with_columns(begin=begin, finish=begin + 1)
+
+
+def _work() -> pl.Expr:
+    """Return what an op is: work of a GPU, or communication with another one or the host."""
+    kind = pl.col("kind").cast(pl.String)
+    moves = (kind == "collective") | kind.is_in(_PEER)
+    return (
+        pl.when(moves).then(pl.lit("comm"))
+        .when(kind.is_in(["h2d", "d2h"])).then(pl.lit("host_copy"))
+        .when(kind.is_in(["d2d", "memset", "h2h", "unknown"])).then(pl.lit("memory"))
+        .otherwise(pl.lit("compute"))
+    )  # fmt: skip

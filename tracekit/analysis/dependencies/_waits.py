@@ -1,0 +1,274 @@
+"""Who waits for GPU work: calls that synchronise or copy, and streams that wait for events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.dependencies._edges import edges
+from tracekit.analysis.dependencies._moments import LANE
+from tracekit.analysis.dependencies._on_gpu import SLOW_CALL_NS
+
+if TYPE_CHECKING:
+    from tracekit.analysis.dependencies._moments import Moments
+    from tracekit.model import Trace
+
+_SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
+_FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
+_STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
+_RECORDS = r"^cu(da)?EventRecord"
+
+
+def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the edges from ops to calls that wait for them, and from stream to stream.
+
+    Beside them ``giver, target, lag``: calls that make a stream wait for an event, and the call of
+    another thread that recorded it.
+    """
+    told, event_waits = _syncs(trace, moments)
+    calls = pl.concat([told, _by_name(moments, told), _copies(moments), _frees(moments)])
+    streams, handed = _events(trace, moments)
+    followed = pl.concat([streams, _untold(moments, streams)]).unique(maintain_order=True)
+    returning = pl.concat([calls, event_waits]).unique(maintain_order=True)
+    found = [edges(returning, "source", "target", "return"),
+             edges(followed, "source", "target", "event")]  # fmt: skip
+    return pl.concat(found), handed
+
+
+# -- calls that wait ---------------------------------------------------------------------------
+
+
+def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return ``source, target`` of calls that wait, as recorded: for streams, and for events."""
+    waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")
+    rows = waits.with_columns(pl.col("context").fill_null(-1)).collect()
+    calls = moments.calls.select("process", "correlation", "start", target="finish", ended="end")
+    known = rows.drop("start", "end").join(calls, on=["process", "correlation"])
+    of_event = known.filter(pl.col("type") == "event")
+    events = _recorded(trace, moments, of_event.with_columns(
+        known=pl.coalesce("recorded_by", "correlation")
+    ))  # fmt: skip
+    lanes = moments.ops.select(LANE).unique(maintain_order=True)
+    of_lanes = known.filter(pl.col("type") != "event").select(
+        "process", "start", "target", "ended", on_device="device", on_context="context",
+        on_stream="stream", one=pl.col("type") == "stream",
+    ).join(lanes, on="process").filter(
+        (pl.col("on_device").is_null() | (pl.col("on_device") == pl.col("device")))
+        & ((pl.col("on_context") < 0) | (pl.col("on_context") == pl.col("context")))
+        & (~pl.col("one") | pl.col("on_stream").is_null()
+           | (pl.col("on_stream") == pl.col("stream")))
+    )  # fmt: skip
+    return _last_launched(moments, of_lanes), events.select("source", "target")
+
+
+def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return ``source, target``: the last op launched on a lane before a call, which waits for it.
+
+    Parameters
+    ----------
+    moments
+        The run.
+    waits
+        ``start, target, ended`` of calls, and a lane.
+    """
+    launched = moments.ops.drop_nulls("launch_start").select(
+        *LANE, "end", time="launch_start", source="finish"
+    )
+    return (
+        waits.sort("start")
+        .join_asof(launched.sort("time"), left_on="start", right_on="time", by=LANE,
+                   check_sortedness=False)
+        .drop_nulls("source")
+        .filter(pl.col("end") <= pl.col("ended"))
+        .select("source", "target")
+    )  # fmt: skip
+
+
+def _by_name(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
+    """Return ``source, target`` of calls that synchronise by their name alone."""
+    calls = moments.calls.filter(pl.col("name").str.contains(_SYNCHRONISES))
+    untold = calls.join(told.select(finish="target"), on="finish", how="anti").select(
+        "process", "start", target="finish", ended="end",
+        device_wide=~pl.col("name").str.contains("Stream|Event"),
+    )  # fmt: skip
+    lanes = moments.ops.select(LANE).unique(maintain_order=True)
+    all_lanes = untold.filter("device_wide").join(lanes, on="process")
+    one = untold.filter(~pl.col("device_wide")).select("process", "start", "target", "ended")
+    return pl.concat([_last_launched(moments, all_lanes), _last_done(moments, one)])
+
+
+def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return ``source, target``: the last op of the process that ended while a call waited."""
+    done = moments.ops.select("process", "launch_start", time="end", source="finish").sort("time")
+    return (
+        waits.sort("ended")
+        .join_asof(done, left_on="ended", right_on="time", by="process", check_sortedness=False)
+        .filter((pl.col("time") > pl.col("start")) & (pl.col("launch_start") <= pl.col("start")))
+        .select("source", "target")
+    )
+
+
+def _copies(moments: Moments) -> pl.DataFrame:
+    """Return ``source, target`` of calls that return once the copy that they launched is done."""
+    done = moments.ops.filter(
+        pl.col("copy_kind").is_not_null() & (pl.col("launch_end") >= pl.col("end"))
+    )
+    calls = moments.calls.select("call", target="finish")
+    return done.join(calls, on="call").select("target", source="finish").select("source", "target")
+
+
+def _frees(moments: Moments) -> pl.DataFrame:
+    """Return ``source, target`` of calls that free memory, and waited for work meanwhile."""
+    frees = moments.calls.filter(
+        pl.col("name").str.contains(_FREES) & (pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
+    )
+    return _last_done(
+        moments, frees.select("process", "start", target="finish", ended="end")
+    )  # fmt: skip
+
+
+# -- streams that wait -------------------------------------------------------------------------
+
+
+def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return ``source, target`` of ops that wait for events, and ``target, lag, giver`` of calls.
+
+    The next op on a stream that waits follows the last one on the stream on which the event was
+    recorded. The call that makes it wait follows the one that recorded it, on another thread too.
+    """
+    waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event").with_columns(
+        pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1),
+        known=pl.coalesce("recorded_by", "correlation"),
+    ).drop_nulls(["known", "device"]).collect()  # fmt: skip
+    if waits.is_empty():
+        columns = ["source", "target", "lag", "giver"]
+        nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64()))
+        return nothing.select("source", "target"), nothing.select("target", "lag", "giver")
+    calls = moments.calls.select("process", "thread", "correlation", "begin", "finish",
+                                 "end", call_start="start")  # fmt: skip
+    launched = moments.ops.drop_nulls("launch_start").select(
+        *LANE, target="begin", time="launch_start", began="start"
+    )
+    holding = waits.sort("start").join_asof(
+        launched.sort("time"), left_on="start", right_on="time", by=LANE, strategy="forward",
+        check_sortedness=False,
+    )  # fmt: skip
+    held = _recorded(trace, moments, holding.drop_nulls("target").rename({"began": "ended"}))
+    recorded = _records(trace, waits).rename({"record": "correlation"})
+    given = recorded.select("process", "correlation", wait="wait").join(
+        calls.select("process", "correlation", giver="thread", source="finish", given="end"),
+        on=["process", "correlation"],
+    ).join(
+        calls.select("process", wait="correlation", taker="thread", target="begin",
+                     taken="call_start"),
+        on=["process", "wait"],
+    )  # fmt: skip
+    sound = (pl.col("giver") != pl.col("taker")) & (pl.col("given") <= pl.col("taken"))
+    given = given.filter(sound)
+    lag = pl.col("taken") - pl.col("given")
+    return held.select("source", "target"), given.select("target", lag=lag, giver="source")
+
+
+def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return waits for events, with the call that recorded each last: ``record`` and its lane."""
+    records = trace["event_records"].drop_nulls("correlation").select(
+        "process", "event", record="correlation", record_device="device",
+        record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
+    ).collect()  # fmt: skip
+    named = waits.with_columns(wait="correlation").drop_nulls("known").sort("known")
+    return named.drop("correlation").join_asof(
+        records.sort("record"), left_on="known", right_on="record", by=["process", "event"],
+        check_sortedness=False,
+    ).drop_nulls("record")  # fmt: skip
+
+
+def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return ``source, target`` of waits for events: the last op before the event's record.
+
+    Parameters
+    ----------
+    trace, moments
+        The run.
+    waits
+        ``process, event, correlation, known, target, ended``.
+    """
+    ops = moments.ops.drop_nulls("correlation").select(
+        "process", "context", "stream", "end", number="correlation", source="finish"
+    )
+    recorded = _records(trace, waits).select(
+        "process", "target", "record", "ended", context="record_context", stream="record_stream"
+    )
+    return (
+        recorded.sort("record")
+        .join_asof(ops.sort("number"), left_on="record", right_on="number",
+                   by=["process", "context", "stream"], check_sortedness=False)
+        .drop_nulls("source")
+        .filter(pl.col("end") <= pl.col("ended"))
+    )  # fmt: skip
+
+
+def _untold(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
+    """Return ``source, target`` where calls make streams wait, and no event was recorded.
+
+    The next op that the calling thread launches, and the next one that its process does, is taken
+    to wait for the last one that its process had launched on each other stream of that GPU, where
+    it did start after it: the thread that ends a backward pass makes the optimizer's stream wait.
+    """
+    if not told.is_empty():
+        return told.clear()
+    waits = moments.calls.filter(pl.col("name").str.contains(_STREAM_WAITS))
+    launched = moments.ops.drop_nulls("launch_start")
+    loaders = moments.loaders()
+    held = (
+        pl.concat(
+            [_next_op(waits, launched, "thread"), _next_op(waits, launched, "process", loaders)]
+        )
+        .unique(["target", "waited"], maintain_order=True)
+        .unique("target", keep="last")
+    )
+    lanes = launched.select(LANE).unique(maintain_order=True)
+    pairs = held.join(
+        lanes.rename({"context": "other_context", "stream": "other"}), on=["process", "device"]
+    ).filter((pl.col("other") != pl.col("stream")) | (pl.col("other_context") != pl.col("context")))
+    sources = launched.select(
+        "process", "device", "end", other_context="context", other="stream", time="launch_start",
+        source="finish",
+    )  # fmt: skip
+    keys = ["process", "device", "other_context", "other"]
+    return (
+        pairs.sort("waited")
+        .join_asof(sources.sort("time"), left_on="waited", right_on="time", by=keys,
+                   check_sortedness=False)
+        .drop_nulls("source")
+        .filter(pl.col("end") <= pl.col("start"))
+        .select("source", "target")
+    )  # fmt: skip
+
+
+def _next_op(
+    waits: pl.DataFrame, launched: pl.DataFrame, by: str, aside: pl.Series | None = None
+) -> pl.DataFrame:
+    """Return calls with the next op that their thread or process launches.
+
+    Parameters
+    ----------
+    waits
+        Calls.
+    launched
+        Ops.
+    by
+        ``thread`` or ``process``.
+    aside
+        Threads that have no part in it.
+    """
+    none = waits["thread"].clear() if aside is None else aside
+    ops = launched.filter(~pl.col("launch_thread").is_in(none.implode())).select(
+        *LANE, "start", thread="launch_thread", time="launch_start", target="begin"
+    )
+    calls = waits.filter(~pl.col("thread").is_in(none.implode())).select(by, waited="start")
+    found = calls.sort("waited").join_asof(
+        ops.sort("time"), left_on="waited", right_on="time", by=by, strategy="forward",
+        check_sortedness=False,
+    )  # fmt: skip
+    return found.drop_nulls("target").select(*LANE, "start", "target", "waited")

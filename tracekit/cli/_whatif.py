@@ -1,0 +1,88 @@
+"""`tracekit whatif`: how long steps would take with something changed."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli._command import command
+from tracekit.cli._options import (
+    LATEST,
+    IterationOption,
+    RulesOption,
+    RunArgument,
+    SkipOption,
+    StoreOption,
+    TopologyOption,
+    open_run,
+)
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+_PANEL = "Changes"
+
+
+@command(
+    "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
+    "tracekit whatif mnist --loader 2x --no-sync",
+    "tracekit whatif ddp --bandwidth nvlink=2x --overlap",
+)
+def whatif(
+    run: RunArgument = LATEST,
+    *,
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--speed", metavar="NAME=FACTOR", rich_help_panel=_PANEL,
+            help="Kernels are faster whose names match a pattern; may be given several times.",
+        ),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stage", metavar="STAGE=FACTOR", rich_help_panel=_PANEL,
+            help="Kernels of a stage are faster; may be given several times.",
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bandwidth", metavar="LINK=FACTOR", rich_help_panel=_PANEL,
+            help="Links are faster: nvlink, pcie, socket, network, xgmi, c2c, or all that "
+            "collectives cross (collective); may be given several times.",
+        ),
+    ] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(
+            "--loader", metavar="FACTOR", rich_help_panel=_PANEL,
+            help="The data loader is faster; inf for one that takes no time.",
+        ),
+    ] = None,
+    no_sync: Annotated[
+        bool,
+        typer.Option(
+            "--no-sync", rich_help_panel=_PANEL, help="The host waits for no GPU work."
+        ),
+    ] = False,
+    overlap: Annotated[
+        bool,
+        typer.Option(
+            "--overlap", rich_help_panel=_PANEL,
+            help="Nothing but communication waits for communication between GPUs.",
+        ),
+    ] = False,
+    skip: SkipOption = 0,
+    topology: TopologyOption = None,
+    rules: RulesOption = None,
+    iteration: IterationOption = None,
+    store: StoreOption = None,
+) -> "Answer":  # fmt: skip
+    """Say how long steps would take with something changed: each change alone, and all of them.
+
+    What waits for what is replayed; docs/whatif.md says how, and how far to trust it.
+    """
+    return open_run(run, store, rules, iteration).whatif.answer(
+        speed=speed or (), stage=stage or (), bandwidth=bandwidth or (), loader=loader,
+        no_sync=no_sync, overlap=overlap, skip=skip, topology=topology,
+    )  # fmt: skip
