@@ -10,7 +10,8 @@ import pytest
 import tracekit as tk
 
 TRAINING = (
-    "ddp_unet_4xa100_rank0", "jacobi_p2p_nvlink_8xv100", "lm_pyprof_nvprof", "mnist_1xa100_phases", "transformer_rtx3070ti",
+    "ddp_unet_4xa100_rank0", "jacobi_p2p_nvlink_8xv100", "lm_pyprof_nvprof",
+    "mnist_1xa100_phases", "transformer_rtx3070ti",
 )  # fmt: skip
 
 
