@@ -74,9 +74,9 @@ PUBLIC = {
         REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
         TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathTree
         Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
-        covered_by in_any layered_lengths layers_down missing_files normalised_name
-        path_number path_texts replace_table same_machine traits union_length
-        with_one_tree
+        covered_by damaged_files in_any is_checked layered_lengths layers_down
+        missing_files normalised_name path_number path_texts replace_table same_machine
+        traits union_length with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
@@ -105,7 +105,7 @@ PUBLIC = {
     "tracekit.sources.columnar": "ColumnarExport table_files",
     "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
-        DEFAULT_MEMORY Executor Made ReportOptions RunRecord Store SummaryValue
+        DEFAULT_MEMORY Executor Finding Made ReportOptions RunRecord Store SummaryValue
         check_labels check_name file_digest file_size make_reports open_executor
         run_digest
     """,

@@ -162,6 +162,7 @@ LISTINGS = {
     "record": [["record", "--study", "dgx1"], ["record", "--study", "dgx1", "--where", "gpus=2"]],
     "sql": [["sql", "@latest", QUERY], ["sql", "ddp", "SELECT * FROM ranges LIMIT 20"]],
     "runs": [["runs"], ["runs", "list"], ["runs", "--label", "gpus=4"], ["runs", "--label", "a=b"]],
+    "runs-check": [["runs", "check"], ["runs", "check", "--repair"]],
     "runs-show": [["runs", "show"], ["runs", "show", "ddp"]],
     "ingest": [["ingest", str(SAMPLE)], ["ingest", "no-such-file.sqlite"]],
 }

@@ -39,7 +39,7 @@ def test_the_commands() -> None:
         "", "ingest", "record", "breakdown", "idle", "critical-path", "whatif", "compare", "links",
         "collectives", "latency", "memory", "study", "scaling", "overhead", "study dgx1", "project",
         "stalls", "bubbles", "report", "export", "info", "sql",
-        "runs", "runs list", "runs show", "runs rename", "runs remove",
+        "runs", "runs list", "runs show", "runs rename", "runs remove", "runs check", "runs gc",
         "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._command import app, command, examples
+from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._guard import ForgivingGroup
 from tracekit.cli._options import (
     LabelOption,
@@ -41,7 +41,7 @@ class _ListByDefault(ForgivingGroup):
 
 runs = typer.Typer(
     cls=_ListByDefault,
-    help="List, show, rename and remove the runs in the store; `tracekit runs` alone lists them.",
+    help="List, show, rename, remove and check the runs in the store; alone, list them.",
     epilog=examples("tracekit runs", "tracekit runs show @latest"),
 )
 app.add_typer(runs, name="runs")
@@ -53,12 +53,15 @@ def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     from tracekit.model import Answer
 
     found = _store(store)
-    return Answer(
+    listed = Answer(
         rows=_overview(found.runs(parse_labels(label or []))),
         meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
         command="runs",
     )
+    strays = found.strays()
+    lost = f"{strays} runs of this store are not in its catalogue: `tracekit runs check` says more"
+    return listed.warning([lost] if strays else [])
 
 
 @command("tracekit runs show @latest", name="show", group=runs, rows=False)
@@ -102,6 +105,47 @@ def remove_runs(
     for record in records.values():
         found.remove(record.id)
         _say(f"removed {record.name} ({record.id})")
+
+
+@command("tracekit runs check", "tracekit runs check --repair", name="check", group=runs)
+def check_runs(
+    *,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Mend what can be mended without the traces that runs were made of."
+        ),
+    ] = False,
+    store: StoreOption = None,
+) -> Judged:
+    """Read every file of the store, and list what is not as it was written; exits with 1 then.
+
+    Columns that are damaged or gone are made anew by ingesting the same traces again. The catalogue
+    and the store's id are made anew by --repair, of what the runs' folders say.
+    """
+    import polars as pl
+
+    from tracekit.model import Answer
+
+    found = _store(store)
+    texts = ("what", "name", "fault", "todo")
+    types = {**dict.fromkeys(texts, pl.String()), "mended": pl.Boolean()}
+    findings = found.check(repair=repair)
+    answer = Answer(
+        rows=pl.DataFrame([vars(each) for each in findings], schema=types),
+        meta={"store": str(found.root)},
+        title="what is wrong in the store",
+        empty="nothing is wrong",
+        command="runs check",
+    )
+    return Judged(answer, int(any(not each.mended for each in findings)))
+
+
+@runs.command("gc", epilog=examples("tracekit runs gc"))
+def collect_runs(store: StoreOption = None) -> None:
+    """Remove what interrupted ingests have left: folders that hold no complete run."""
+    gone = _store(store).collect()
+    _say(f"removed {len(gone)} folders that held no run" if gone else "nothing was left over")
 
 
 def _store(path: Path | None) -> "Store":

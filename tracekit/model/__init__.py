@@ -1,6 +1,7 @@
 """The canonical tables, a run's tables as frames, and interval arithmetic."""
 
 from tracekit.model._answer import Answer, Face
+from tracekit.model._checks import damaged_files, is_checked
 from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
@@ -121,7 +122,9 @@ __all__ = [
     "Traits",
     "combine",
     "covered_by",
+    "damaged_files",
     "in_any",
+    "is_checked",
     "layered_lengths",
     "layers_down",
     "missing_files",

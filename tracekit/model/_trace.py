@@ -11,6 +11,7 @@ from typing import Self
 
 import polars as pl
 
+from tracekit.model._checks import Check, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
 
 _MANIFEST = "parts.json"
@@ -103,6 +104,7 @@ class TraceWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._checks: dict[str, Check] = {}
         self._lock = threading.Lock()
         folder.mkdir(exist_ok=True)
 
@@ -116,12 +118,16 @@ class TraceWriter:
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
         conformed.write_parquet(path, compression="zstd", compression_level=1)
+        check = Check.of(path)
+        with self._lock:
+            self._checks[str(path.relative_to(self._folder))] = check
 
     def close(self) -> None:
         """Complete the folder; a table without parts gets one without rows."""
         for table, rows in self._rows.items():
             if not rows:
                 self.append(table, TABLES[table].empty())
+        write_checks(self._folder, self._checks)
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -138,6 +144,8 @@ def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
     if len(parts) != 1:
         raise ValueError(f"table {name} has {len(parts)} parts")
     TABLES[name].conform(frame).write_parquet(parts[0], compression="zstd", compression_level=1)
+    part = str(parts[0].relative_to(folder))
+    write_checks(folder, {**read_checks(folder), part: Check.of(parts[0])})
 
 
 def missing_files(folder: Path) -> list[str]:

@@ -5,14 +5,17 @@ A store is a folder::
     store.json          the store's id
     catalogue.sqlite    the catalogue, unless TRACEKIT_CATALOG puts it elsewhere
     runs/<folder>/      the columns of one run, named by one row of the catalogue: folders 0, 1, ...
-                        of its reports, in each a folder of parts per table, and parts.json
+                        of its reports, in each a folder of parts per table, parts.json with their
+                        rows and checks.json with their checksums; run.json is a copy of its row
     staging/<folder>/   columns that an ingest is writing
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name
 
 A run exists from the moment its row is committed, and its columns are complete on disk before that.
-What no row names and no living ingest holds is left over, and the next ingest removes it.
+What no row names, no living ingest holds and no copy of a row stands in is left over, and the next
+ingest removes it.
 """
 
+from tracekit.store._check import Finding
 from tracekit.store._digest import file_digest, file_size, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
@@ -23,7 +26,7 @@ from tracekit.store._store import Store
 from tracekit.support.spool import DEFAULT_MEMORY
 
 __all__ = [
-    "DEFAULT_MEMORY", "Executor", "Made", "ReportOptions", "RunRecord", "Store", "SummaryValue",
-    "check_labels", "check_name", "file_digest", "file_size", "make_reports", "open_executor",
-    "run_digest",
+    "DEFAULT_MEMORY", "Executor", "Finding", "Made", "ReportOptions", "RunRecord", "Store",
+    "SummaryValue", "check_labels", "check_name", "file_digest", "file_size", "make_reports",
+    "open_executor", "run_digest",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracekit.errors import StoreError
 from tracekit.store._record import Entry, RunRecord
+from tracekit.store._staging import FREE_SPACE
 
 SCHEMA = 1
 FILE = "catalogue.sqlite"
@@ -18,13 +19,13 @@ WAIT_SECONDS = 30
 META, RUNS = "tracekit_meta", "tracekit_runs"
 """The tables of a catalogue."""
 
-_DAMAGED = "restore it from a copy, or move it away and ingest the reports again"
+REBUILT = "`tracekit runs check --repair` makes it anew of what the runs' folders say"
 _OTHER = "see that the file and its folder are readable and writable"
 _SQLITE_HINTS = {
     "locked": "another process keeps it busy, try again when it is done",
-    "disk is full": "free some space",
-    "not a database": _DAMAGED,
-    "malformed": _DAMAGED,
+    "disk is full": FREE_SPACE,
+    "not a database": REBUILT,
+    "malformed": REBUILT,
 }
 
 
@@ -95,7 +96,7 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 def damaged(where: str) -> StoreError:
     """Return the error of a catalogue whose rows make no sense."""
-    return StoreError(f"the catalogue {where} is damaged", _DAMAGED)
+    return StoreError(f"the catalogue {where} is damaged", REBUILT)
 
 
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:

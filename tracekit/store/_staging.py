@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+_PRIVATE = 0o700
 _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
-_HINTS = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-}
+FREE_SPACE = "free some space"
+"""The hint of errors of a full disk."""
+_HINTS = {errno.ENOSPC: FREE_SPACE, errno.EDQUOT: FREE_SPACE}
 _OTHER_HINT = "choose another folder with --store or TRACEKIT_STORE"
 
 
@@ -48,9 +48,7 @@ def file_errors(root: Path) -> Iterator[None]:
         # So polars reports a full disk; an error of any other origin is not the store's.
         if "(os error " not in str(error):
             raise
-        raise StoreError(
-            f"the store {root} cannot be written ({error})", "free some space"
-        ) from error
+        raise StoreError(f"the store {root} cannot be written ({error})", FREE_SPACE) from error
 
 
 class Folders:
@@ -64,7 +62,9 @@ class Folders:
     def create(self) -> None:
         """Make the folders that are not there yet."""
         with file_errors(self.root):
-            self.staging.mkdir(parents=True, exist_ok=True)
+            # A new store is its owner's: traces name programs, hosts and folders.
+            self.root.mkdir(_PRIVATE, parents=True, exist_ok=True)
+            self.staging.mkdir(exist_ok=True)
             self.runs.mkdir(exist_ok=True)
             sync(self.root)
 
@@ -105,7 +105,19 @@ class Folders:
         """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
         shutil.rmtree(self.runs / name, ignore_errors=True)
 
-    def sweep(self, prefix: str, named: Callable[[], set[str]]) -> None:
+    def discard_dead(self, name: str) -> bool:
+        """Remove a folder of ``runs/`` unless an ingest holds it, and say whether it is gone."""
+        with ExitStack() as held:
+            if self._hold(name, held):
+                self.discard(name)
+        return not (self.runs / name).exists()
+
+    def sweep(
+        self,
+        prefix: str,
+        named: Callable[[], set[str]],
+        is_owned: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
         """Remove the folders that no run has and no living ingest holds.
 
         Parameters
@@ -115,11 +127,13 @@ class Folders:
             stay: this one cannot know whether they are needed.
         named
             Asks the catalogue for the folders of its runs.
+        is_owned
+            Whether a folder says of which run it is: then the catalogue may have lost it.
         """
         staged = {_stem(path) for path in self.staging.iterdir()}
         published = {path.name for path in self.runs.iterdir() if path.name.startswith(prefix)}
         # Asked after listing, so that the folder of a finished ingest is not taken for left over.
-        left = staged | (published - named())
+        left = staged | {n for n in published - named() if not is_owned(self.runs / n)}
         if not left:
             return
         with ExitStack() as held:
@@ -191,6 +205,9 @@ def _is(path: Path, descriptor: int) -> bool:
 
 def _drop(folder: Path) -> None:
     """Remove a staged folder, though a worker may still be writing into it."""
+    if folder.is_symlink():  # which no ingest makes
+        folder.unlink(missing_ok=True)
+        return
     # Under another name nothing is added to it any more while it is emptied.
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}.dropped"))

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
-from tracekit.model import Trace, combine, missing_files
-from tracekit.store._identity import make_id, read_id
+from tracekit.model import Trace, combine, is_checked
+from tracekit.store._check import (
+    Finding,
+    again,
+    faults,
+    listed,
+    run_finding,
+    strays,
+    whole_run,
+)
+from tracekit.store._identity import ID_FILE, make_id, put_id, read_id
 from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
@@ -26,8 +35,9 @@ from tracekit.store._record import (
     known,
     resolve,
 )
-from tracekit.store._rows import FILE
-from tracekit.store._staging import Folders, file_errors
+from tracekit.store._rows import FILE, REBUILT
+from tracekit.store._run_file import forget_run, read_run, write_run
+from tracekit.store._staging import FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
 
 if TYPE_CHECKING:
@@ -41,7 +51,6 @@ if TYPE_CHECKING:
     _Added = tuple[RunRecord, bool]
 
 _FOLDER = ".tracekit"
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -158,11 +167,10 @@ class Store:
                 "`tracekit runs list` shows all",
             )
         folder = self._folders.runs / entry.folder
-        missing = self._missing(entry)
-        if missing:
+        wrong = self._faults(entry)
+        if wrong:
             raise StoreError(
-                f"the run {entry.record.name!r} lacks {_listed(missing)} in {folder}",
-                f"ingest {', '.join(entry.record.files)} again",
+                f"the run {entry.record.name!r} {' and '.join(wrong)} in {folder}", again(entry)
             )
         with file_errors(self.root):
             return entry.record, _scanned(folder, [()] * len(entry.record.files))
@@ -186,6 +194,7 @@ class Store:
             self._check_free(entries, name, entry)
             renamed = replace(entry, record=replace(entry.record, name=name))
             rows.update(renamed)
+        self._copy(renamed)
         return renamed.record
 
     def remove(self, reference: str) -> RunRecord:
@@ -198,9 +207,16 @@ class Store:
         StoreError
             If the run is removed, but its columns could not be.
         """
-        with self._writing(reference) as rows:
-            entry = resolve(rows.entries(), reference, str(self.root))
-            rows.delete(entry.record)
+        entry = resolve(self._entries(), reference, str(self.root))
+        try:
+            self._delete(entry)
+        except StoreError as error:
+            if error.hint != FREE_SPACE:
+                raise
+            # A full disk has no room for a change of the catalogue before the columns are gone.
+            self._folders.discard(entry.folder)
+            self._delete(entry)
+        self._forget(entry.folder)
         self._folders.discard(entry.folder)
         folder = self._folders.runs / entry.folder
         if folder.exists():
@@ -209,6 +225,113 @@ class Store:
                 "delete the folder",
             )
         return entry.record
+
+    def _delete(self, entry: Entry) -> None:
+        with self._writing(entry.record.id) as rows:
+            rows.delete(entry.record)
+
+    def strays(self) -> int:
+        """Return how many complete runs there are in the store's folder that no catalogue names."""
+        named = {entry.folder for entry in self._entries()}
+        return sum(read_run(folder) is not None for folder in strays(self._folders.runs, named))
+
+    def check(self, *, repair: bool = False) -> list[Finding]:
+        """Return what is wrong in the store, all of its files read.
+
+        Parameters
+        ----------
+        repair
+            Whether to mend what can be: the store's id and its catalogue are made anew of what the
+            runs' folders say, and complete runs that the catalogue does not name are added to it.
+
+        Raises
+        ------
+        StoreError
+            If the store cannot be read, or a mended file not be written.
+        """
+        found: list[Finding] = []
+        for checked in (self._checked_id, self._checked_catalogue):
+            found += checked(repair=repair)
+            if any(not each.mended for each in found):  # nothing beyond it can be told
+                return found
+        entries = self._entries()
+        own = [self._checked_run(entry, repair=repair) for entry in entries]
+        named = {entry.folder for entry in entries}
+        left = [self._checked_stray(path, repair) for path in strays(self._folders.runs, named)]
+        return [*found, *(each for each in own if each), *left]
+
+    def collect(self) -> list[Path]:
+        """Remove the folders that hold no complete run and that no ingest is working on.
+
+        Returns
+        -------
+        The folders that are gone.
+
+        Raises
+        ------
+        StoreError
+            If the catalogue cannot be read.
+        """
+        self._sweep()
+        named = {entry.folder for entry in self._entries()}
+        left = [path for path in strays(self._folders.runs, named) if not whole_run(path)]
+        return [path for path in left if self._folders.discard_dead(path.name)]
+
+    def _checked_id(self, *, repair: bool) -> list[Finding]:
+        path = self.root / ID_FILE
+        known = {run.store for run in map(read_run, strays(self._folders.runs, ())) if run}
+        try:
+            identity = read_id(self._folders)
+            if not known or identity in known:
+                return []
+            fault = "is gone" if identity is None else "holds another id than the runs here"
+        except StoreError as error:
+            fault = error.what
+        if len(known) != 1:
+            return [Finding("store", path.name, fault, mended=False, todo="restore it from a copy")]
+        if repair:
+            put_id(self._folders, known.pop())
+        return [_mendable("store", path.name, fault, repair)]
+
+    def _checked_catalogue(self, *, repair: bool) -> list[Finding]:
+        try:
+            self._entries()
+        except StoreError as error:
+            if self._catalog is not None or error.hint != REBUILT:
+                raise
+            if repair:
+                path = self.root / FILE
+                with file_errors(self.root):
+                    path.replace(path.with_suffix(".damaged"))
+            return [_mendable("catalogue", FILE, error.what, repair)]
+        return []
+
+    def _checked_run(self, entry: Entry, *, repair: bool) -> Finding | None:
+        folder = self._folders.runs / entry.folder
+        known = read_run(folder)
+        if (found := run_finding(entry, folder)) or (known and known.entry == entry):
+            return found
+        if repair:
+            self._copy(entry)
+        return _mendable("run", entry.record.name, "has no copy of its row in its folder", repair)
+
+    def _checked_stray(self, path: Path, repair: bool) -> Finding:  # noqa: FBT001
+        run = whole_run(path)
+        if run is None:
+            fault, todo = "is of no run", "`tracekit runs gc` removes it"
+            return Finding("folder", path.name, fault, mended=False, todo=todo)
+        fault = "is not in the catalogue"
+        if repair:
+            with self._catalogue.writing(make_id(self._folders)) as rows:
+                taken = [entry.record for entry in rows.entries()]
+                if run.entry.record.digest in {record.digest for record in taken}:
+                    fault = "is in the catalogue with other columns"
+                    todo = f"remove {path} where these are not needed"
+                    return Finding("run", run.entry.record.name, fault, mended=False, todo=todo)
+                name = free_name(run.entry.record.name, {record.name for record in taken})
+                record = replace(run.entry.record, name=name)
+                rows.insert(Entry(record, path.name))
+        return _mendable("run", run.entry.record.name, fault, repair)
 
     def add(
         self,
@@ -303,7 +426,8 @@ class Store:
             settled = self._settle(rows, request)
             prefix = f"{rows.catalogue_id}-"
         if settled is not None:
-            return settled, False
+            self._copy(settled)
+            return settled.record, False
         # The claim outlasts the commit, so that no sweep comes between publishing and committing.
         with self._folders.claim(prefix) as staged:
             made = make(staged)
@@ -317,7 +441,7 @@ class Store:
             done = replace(request, digest=made.digest, files=made.files)
             return self._commit(store, done, columns)
 
-    def _settle(self, rows: Rows, request: _Request) -> RunRecord | None:
+    def _settle(self, rows: Rows, request: _Request) -> Entry | None:
         """Return the run that is there already, with its new labels and name; else None."""
         entries = rows.entries()
         entry = _of_content(entries, request.digest)
@@ -328,14 +452,14 @@ class Store:
         settled = replace(entry, record=_retouched(entry.record, request))
         if settled != entry:
             rows.update(settled)
-        return settled.record
+        return settled
 
     def _commit(self, store: str, request: _Request, columns: _Columns) -> _Added:
         """Make published columns a run, unless another process has made the same meanwhile."""
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
             if settled is not None:
-                return settled, False
+                return settled.record, False
             entries = rows.entries()
             old = _of_content(entries, request.digest)
             record = (
@@ -349,8 +473,21 @@ class Store:
                 warnings=columns.warnings,
                 summary=known(columns.summary),
             )
-            (rows.insert if old is None else rows.update)(Entry(record, columns.folder))
+            entry = Entry(record, columns.folder)
+            (rows.insert if old is None else rows.update)(entry)
+        self._copy(entry)
+        if old is not None:
+            self._forget(old.folder)
         return record, True
+
+    def _copy(self, entry: Entry) -> None:
+        """Keep a copy of a run's row in its folder; without it, the row holds all the same."""
+        with suppress(OSError):
+            write_run(self._folders.runs / entry.folder, make_id(self._folders), entry)
+
+    def _forget(self, folder: str) -> None:
+        with suppress(OSError):
+            forget_run(self._folders.runs / folder)
 
     def _check_free(self, entries: Sequence[Entry], name: str, but: Entry | None) -> None:
         if any(entry.record.name == name and entry is not but for entry in entries):
@@ -360,17 +497,18 @@ class Store:
             )
 
     def _holds(self, entry: Entry, options: str) -> bool:
-        return entry.record.options == options and not self._missing(entry)
+        reports = self._reports(entry)
+        is_sound = all(map(is_checked, reports)) and not self._faults(entry)
+        return entry.record.options == options and is_sound
 
-    def _missing(self, entry: Entry) -> list[str]:
-        """Return the files that a run's folder lacks."""
+    def _reports(self, entry: Entry) -> list[Path]:
         folder = self._folders.runs / entry.folder
+        return [folder / str(index) for index in range(len(entry.record.files))]
+
+    def _faults(self, entry: Entry) -> list[str]:
+        """Return what is wrong with the columns of a run."""
         with file_errors(self.root):
-            return [
-                f"{index}/{name}"
-                for index in range(len(entry.record.files))
-                for name in missing_files(folder / str(index))
-            ]
+            return faults(self._folders.runs / entry.folder, len(entry.record.files))
 
     def _sweep(self) -> None:
         """Remove what is left over; what cannot be removed now stays until the next time."""
@@ -378,7 +516,7 @@ class Store:
             identity = self._catalogue.identity()
             if identity is not None:
                 needed = partial(self._catalogue.folders, identity)
-                self._folders.sweep(f"{identity}-", needed)
+                self._folders.sweep(f"{identity}-", needed, lambda path: read_run(path) is not None)
 
     def _entries(self) -> list[Entry]:
         store = read_id(self._folders)
@@ -426,13 +564,13 @@ def _agreed(
         values.setdefault(key, set()).add(value)
     clear = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
     unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in given]
-    what = f"the reports disagree on the label {_listed(unclear)}, so none is taken from them"
+    what = f"the reports disagree on the label {listed(unclear)}, so none is taken from them"
     return dict(list(clear.items())[:MOST]), (what,) if unclear else ()
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _mendable(what: str, name: str, fault: str, repaired: bool) -> Finding:  # noqa: FBT001
+    todo = None if repaired else "`tracekit runs check --repair` mends it"
+    return Finding(what, name, fault, mended=repaired, todo=todo)
 
 
 def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:

@@ -1,0 +1,196 @@
+"""A damaged store says what is wrong, and is mended: every file of it, damaged in five ways."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tracekit as tk
+from tracekit.errors import StoreError
+from tracekit.store import Store
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+TRACE = SAMPLES / "p2p_2gpu_start_end.sqlite"
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "cut": cut,
+    "emptied": lambda path: path.write_bytes(b""),
+    "replaced": lambda path: path.write_bytes(b"x" * path.stat().st_size),
+    "removed": Path.unlink,
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one run, `p2p`."""
+    root = tmp_path_factory.mktemp("sound") / "store"
+    tk.ingest(TRACE, name="p2p", labels={"gpus": "2"}, store=root)
+    return root
+
+
+@pytest.fixture
+def root(sound: Path, tmp_path: Path) -> Path:
+    """A copy of that store for a test to damage."""
+    return Path(shutil.copytree(sound, tmp_path / "store"))
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def only_run(root: Path) -> Path:
+    (folder,) = (root / "runs").iterdir()
+    return folder
+
+
+def test_nothing_is_wrong_with_a_store_as_it_was_written(root: Path) -> None:
+    assert Store(root).check() == []
+    assert Store(root).collect() == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_file_is_damaged_is_found_and_mended(root: Path, damage: str) -> None:
+    names = [path.relative_to(root) for path in files(root)]
+    assert {name.parts[0] for name in names} == {"catalogue.sqlite", "runs", "store.json"}
+    # Of the many parts two stand for all: they are written by one function.
+    parts = [name for name in names if name.suffix == ".parquet"]
+    for name in [*(name for name in names if name not in parts), parts[0], parts[-1]]:
+        copy = Path(shutil.copytree(root, root.with_name("copy")))
+        DAMAGES[damage](copy / name)
+        store = Store(copy)
+        found = store.check()
+        # A catalogue is a database, in which a bit may lie where nothing is.
+        if not (name.name == "catalogue.sqlite" and damage == "flipped" and not found):
+            assert found, (name, damage)
+        store.check(repair=True)
+        run = tk.ingest(TRACE, store=copy)[0]
+        assert store.check() == [], (name, damage)
+        assert (run.name, run.record.labels["gpus"]) == ("p2p", "2"), (name, damage)
+        assert len(store.runs()) == 1
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_part_is_one_error_that_names_the_run_and_what_to_do(
+    root: Path, damage: str
+) -> None:
+    DAMAGES[damage](only_run(root) / "0" / "ops" / "00000.parquet")
+    with pytest.raises(StoreError) as error:
+        tk.open("p2p", store=root).breakdown()
+    assert "'p2p'" in str(error.value)
+    assert "0/ops/00000.parquet" in str(error.value)
+    assert f"ingest {TRACE.name} again" in str(error.value)
+
+
+def test_a_disk_that_forgets_changes_no_time_and_is_found_all_the_same(root: Path) -> None:
+    import os
+
+    part = only_run(root) / "0" / "ops" / "00000.parquet"
+    before = part.stat()
+    flip(part)
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (finding,) = Store(root).check()
+    assert (finding.what, finding.name, finding.mended) == ("run", "p2p", False)
+    assert "0/ops/00000.parquet" in finding.fault
+
+
+def test_a_copied_store_is_whole_whatever_the_times_of_its_files(root: Path) -> None:
+    for path in files(root):
+        path.touch()
+    assert tk.open("p2p", store=root).breakdown().height
+    assert Store(root).check() == []
+
+
+def test_a_lost_catalogue_is_noticed_and_made_anew(root: Path) -> None:
+    run = Store(root).find("p2p")
+    (root / "catalogue.sqlite").unlink()
+    store = Store(root)
+    assert store.runs() == []
+    assert store.strays() == 1
+    (finding,) = store.check(repair=True)
+    assert (finding.what, finding.name, finding.mended) == ("run", "p2p", True)
+    assert store.runs() == [run]
+
+
+def test_columns_that_the_catalogue_has_lost_survive_the_next_ingest(root: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(root / "catalogue.sqlite") as connection:
+        connection.execute("DELETE FROM tracekit_runs")
+    connection.close()
+    tk.ingest(SAMPLES / "p2p_4gpu_star.sqlite", name="other", store=root)
+    store = Store(root)
+    assert store.strays() == 1
+    store.check(repair=True)
+    assert sorted(run.name for run in store.runs()) == ["other", "p2p"]
+
+
+def test_what_is_left_over_is_collected_and_nothing_else(root: Path) -> None:
+    left = root / "runs" / "elsewhere-0123456789abcdef"
+    (left / "0").mkdir(parents=True)
+    (finding,) = Store(root).check()
+    assert (finding.what, finding.name) == ("folder", left.name)
+    assert Store(root).collect() == [left]
+    assert Store(root).check() == []
+
+
+def test_a_run_that_is_removed_or_replaced_does_not_come_back(root: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('version = 1\n[[range]]\nname = "^FP$"\nstage = "ME"\n')
+    tk.ingest(TRACE, rules=rules, store=root)
+    store = Store(root)
+    assert (store.strays(), len(store.runs())) == (0, 1)
+    store.remove("p2p")
+    assert store.check(repair=True) == []
+    assert store.runs() == []
+
+
+def test_a_run_can_be_removed_on_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, folder = Store._delete, only_run(root)
+
+    def delete(store: Store, entry: object) -> None:
+        if folder.exists():
+            raise StoreError("the catalogue cannot be used (disk is full)", "free some space")
+        real(store, entry)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "_delete", delete)
+    Store(root).remove("p2p")
+    assert not folder.exists()
+    assert Store(root).runs() == []
+
+
+def test_a_new_store_is_its_owners(root: Path, tmp_path: Path) -> None:
+    import os
+
+    before = os.umask(0)
+    try:
+        tk.ingest(TRACE, store=tmp_path / "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+def test_a_link_among_staged_folders_is_removed_and_not_followed(
+    root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "precious").mkdir()
+    (root / "staging" / "link").symlink_to(tmp_path / "precious")
+    tk.ingest(TRACE, store=root)
+    assert not any((root / "staging").iterdir())
+    assert (tmp_path / "precious").is_dir()

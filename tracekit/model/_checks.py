@@ -1,0 +1,92 @@
+"""Whether the files of a report are as they were written.
+
+Beside its parts a report has a list of their sizes, times and checksums. A part of the size and the
+time that it was written with is taken for whole; any other is read and held against its checksum,
+and where that is asked for, every one is: a disk that forgets changes no time.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_LIST = "checks.json"
+
+
+class Check(NamedTuple):
+    """What a file was when it was written: its size, when it changed (ns), its CRC-32."""
+
+    size: int
+    changed: int
+    checksum: int
+
+    @classmethod
+    def of(cls, path: Path) -> Check:
+        """Return what a file is."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(path.read_bytes()))
+
+
+def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
+    """Write the list of some files, by their paths in `folder`."""
+    text = json.dumps(dict(sorted(checks.items())))
+    content = {"checksum": zlib.crc32(text.encode()), "files": json.loads(text)}
+    (folder / _LIST).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def read_checks(folder: Path) -> dict[str, Check]:
+    """Return the list; nothing where an earlier version wrote the files without one.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged.
+    """
+    try:
+        content = json.loads((folder / _LIST).read_bytes())
+    except FileNotFoundError:
+        return {}
+    try:
+        files = content["files"]
+        if zlib.crc32(json.dumps(files).encode()) == content["checksum"]:
+            return {name: Check(*check) for name, check in files.items()}
+    except (KeyError, TypeError):
+        pass
+    raise ValueError(f"{folder / _LIST} is damaged")
+
+
+def is_checked(folder: Path) -> bool:
+    """Whether a report has a list; earlier versions wrote none."""
+    return (folder / _LIST).is_file()
+
+
+def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
+    """Return the files of a report that are not as they were written, but for those that are gone.
+
+    Parameters
+    ----------
+    folder
+        The folder of the report.
+    thorough
+        Whether to read all files, and not only those whose size or time has changed.
+    """
+    try:
+        checks = read_checks(folder)
+    except (OSError, ValueError):
+        return [_LIST]
+    return [name for name, check in checks.items() if _is_damaged(folder / name, check, thorough)]
+
+
+def _is_damaged(path: Path, check: Check, thorough: bool) -> bool:  # noqa: FBT001
+    try:
+        status = path.stat()
+        if not thorough and (status.st_size, status.st_mtime_ns) == check[:2]:
+            return False
+        return status.st_size != check.size or Check.of(path).checksum != check.checksum
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,105 @@
+"""What is wrong in a store: its runs, its catalogue, its id, and what is left over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracekit.model import damaged_files, is_checked, missing_files
+from tracekit.store._run_file import Known, read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from tracekit.store._record import Entry
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Parameters
+    ----------
+    what
+        ``store``, ``catalogue``, ``run``, or ``folder`` (which no run needs).
+    name
+        Its file, name or folder.
+    fault
+        What is wrong with it.
+    mended
+        Whether it is right by now.
+    todo
+        What is left to do; None where it is mended.
+    """
+
+    what: str
+    name: str
+    fault: str
+    mended: bool
+    todo: str | None
+
+
+def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
+    """Return what is wrong with the columns of a run, one clause each.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    reports
+        How many reports it has.
+    thorough
+        Whether to read every file, and not only those whose size or time has changed; and to miss
+        checksums, of which earlier versions wrote none.
+    """
+    numbers = [str(number) for number in range(reports)]
+    gone = [f"{n}/{name}" for n in numbers for name in missing_files(folder / n)]
+    bad = [
+        f"{n}/{name}" for n in numbers for name in damaged_files(folder / n, thorough=thorough)
+    ]  # fmt: skip
+    bare = [n for n in numbers if thorough and not is_checked(folder / n)]
+    found = {
+        "lacks": gone,
+        "has a damaged": [name for name in bad if name not in gone],
+        "has no checksums of report": bare,
+    }
+    return [f"{verb} {listed(names)}" for verb, names in found.items() if names]
+
+
+def run_finding(entry: Entry, folder: Path) -> Finding | None:
+    """Return what is wrong with a run of the catalogue, all of its files read; None if nothing."""
+    found = faults(folder, len(entry.record.files), thorough=True)
+    if not found:
+        return None
+    return Finding(
+        "run", entry.record.name, " and ".join(found), mended=False, todo=again(entry)
+    )  # fmt: skip
+
+
+def again(entry: Entry) -> str:
+    """Say how the columns of a run are made anew."""
+    return f"ingest {', '.join(entry.record.files)} again"
+
+
+def strays(runs: Path, named: Collection[str]) -> list[Path]:
+    """Return the folders of runs that the catalogue does not name."""
+    if not runs.is_dir():
+        return []
+    return sorted(path for path in runs.iterdir() if path.is_dir() and path.name not in named)
+
+
+def whole_run(folder: Path) -> Known | None:
+    """Return the run that a folder holds; None where it says of none, or its columns are faulty."""
+    known = read_run(folder)
+    if known is None or faults(folder, len(known.entry.record.files), thorough=True):
+        return None
+    return known
+
+
+def listed(names: Collection[str]) -> str:
+    """Return some names in words, the first few of many."""
+    more = len(names) - _SHOWN
+    return ", ".join(list(names)[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
