@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ TRACES = Path(
 )
 SAMPLES = TRACES.parent / "formats" / "samples"
 
+# Hundreds of tests start Python, and each such start would compile the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 LONG = ("slow", "training", "real", "nightly")
 """Marks of what is left out of a quick run."""
@@ -45,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
         max_examples=effort.examples(100),
     )
     settings.load_profile("tracekit")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for what they start, and for locks and signals."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

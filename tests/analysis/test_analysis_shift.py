@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -31,7 +32,7 @@ def test_by_hand() -> None:
     assert found.interval is None  # three steps show nothing
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(_STEPS, _STEPS)
 def test_runs_that_change_places_mirror(a: list[int], b: list[int]) -> None:
     there, back = shift(_array(a), _array(b)), shift(_array(b), _array(a))

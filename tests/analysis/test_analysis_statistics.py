@@ -140,7 +140,7 @@ def _naive(steps: list[int]) -> float:
     return (r + 1 / n) / (1 - 4 / n)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=5, max_size=60).filter(lambda x: len({*x}) > 1))
 def test_correlations_are_those_of_a_naive_sum(steps: list[int]) -> None:
     assert dependence(_array([steps])).correlation[0] == pytest.approx(_naive(steps), abs=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def test_what_began_last_is_what_is_open() -> None:
     ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(INTERVALS, INTERVALS)
 def test_pieces_are_cut_where_something_opens_or_closes(
     intervals: list[tuple[int, int, int]], pieces: list[tuple[int, int, int]]
@@ -56,7 +57,7 @@ def test_pieces_are_cut_where_something_opens_or_closes(
     assert (cut["end"] - cut["start"]).sum() == len(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(INTERVALS, INTERVALS)
 def test_what_is_covered(
     intervals: list[tuple[int, int, int]], rows: list[tuple[int, int, int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -119,7 +120,7 @@ def test_a_gpu_that_has_work_waiting_says_nothing_of_a_clock() -> None:
     assert builder.attributed().warnings == ()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), max_size=30))
 def test_waits_are_those_that_a_loop_finds(rows: list[tuple[int, int, int, int]]) -> None:
     start, expected = 0, dict[int, list[int]]()
