@@ -40,6 +40,8 @@ OF_RUN = [
     "breakdown RUN --by range --inclusive",
     "breakdown RUN --by range --depth 2",
     "breakdown RUN --as inference",
+    *(f"idle RUN --by {key}" for key in ("cause", "stage,cause", "iteration", "rank", "range")),
+    "idle RUN --longest 5",
     *(f"links RUN --by {key}" for key in ("link", "pair,method", "route", "stage", "iteration")),
     "links RUN --counters",
     "links RUN --by method --parameters 60M --bytes all_reduce=25MB",
@@ -55,6 +57,9 @@ OF_RUN = [
     "overhead RUN",
     "overhead RUN --api",
     "overhead RUN --profiler",
+    "stalls RUN",
+    "bubbles RUN",
+    "project RUN",
     "info RUN",
     "info RUN --stages",
     "info RUN --clocks",
@@ -73,13 +78,16 @@ OF_PAIR = [
     "study RUN OTHER",
     "scaling RUN OTHER",
     "overhead RUN OTHER",
+    "stalls RUN OTHER",
+    "bubbles RUN OTHER",
 ]  # fmt: skip
 OF_STORE = [
     "runs", "study", "scaling", "overhead", "topology list", "topology show dgx1v --what routes",
     'sql @latest "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"', "nonsense",
     "record --study dgx1", *(f"{each} --help" for each in (
-        "", "breakdown", "compare", "links", "collectives", "latency", "memory", "study",
-        "scaling", "overhead", "info", "sql", "runs", "topology", "ingest", "record",
+        "", "breakdown", "idle", "compare", "links", "collectives", "latency", "memory", "study",
+        "scaling", "overhead", "project", "stalls", "bubbles", "info", "sql", "runs", "topology",
+        "ingest", "record",
     )),
 ]  # fmt: skip
 
