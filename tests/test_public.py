@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import os
 import subprocess
@@ -225,6 +226,7 @@ NEVER = {
 """What no breakdown by stage and no comparison of stored runs takes."""
 
 
+@pytest.mark.slow
 def test_a_breakdown_loads_what_it_takes(tmp_path: Path) -> None:
     store = tmp_path / "store"
     tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", name="ddp", store=store)
@@ -263,6 +265,18 @@ def test_imports_follow_the_design(name: str) -> None:
             assert other in MAY_IMPORT[part] | EVERYWHERE, f"{name} imports {imported}"
         is_package = (PACKAGE / other).is_dir()
         assert not (is_package and rest.startswith("_")), f"{name} imports {imported}, private"
+
+
+def test_no_two_parts_of_sources_import_each_other() -> None:
+    known: dict[str, set[str]] = {}
+    for name in FILES:
+        if name.startswith("sources/"):
+            part = name.split("/")[1].removesuffix(".py")
+            found = (each.split(".") for each in _imports(PACKAGE / name))
+            others = {words[2] for words in found if words[1] == "sources" and len(words) > 2}
+            known.setdefault(part, set()).update(others - {part})
+    graph = graphlib.TopologicalSorter(known)
+    graph.prepare()  # which raises where there is a circle
 
 
 def test_the_readme_prints_the_rule_of_imports() -> None:

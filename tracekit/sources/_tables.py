@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.sources.sqlite import SqlType
+SqlType = Literal["int", "real", "text", "blob"]
+"""What a column is read as."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Columns out of SQLite files, as fast as the pages of the file allow."""
 
+from tracekit.sources._tables import SqlType
 from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, regrouped
-from tracekit.sources.sqlite._layout import MAGIC, SqlType
+from tracekit.sources.sqlite._layout import MAGIC
 from tracekit.sources.sqlite._library import DTYPE, decoded
 
 __all__ = ["BATCH_ROWS", "DTYPE", "MAGIC", "SqlType", "SqliteFile", "decoded", "regrouped"]

@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources._tables import Where
-from tracekit.sources.sqlite._layout import HEADER_BYTES, SqlType, is_utf8, page_size, pages_counted
+from tracekit.sources._tables import SqlType, Where
+from tracekit.sources.sqlite._layout import HEADER_BYTES, is_utf8, page_size, pages_counted
 from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
 from tracekit.sources.sqlite._spans import Table, spans
 

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-SqlType = Literal["int", "real", "text", "blob"]
+from tracekit.sources._tables import SqlType
+
 Role = Literal["int", "real", "text", "rowid"]
 
 MAGIC = b"SQLite format 3\x00"

@@ -17,7 +17,7 @@ import adbc_driver_sqlite.dbapi
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources.sqlite._layout import SqlType
+from tracekit.sources._tables import SqlType
 
 DTYPE = {"int": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary}
 """What columns come as."""
