@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tracekit.sources._tables import SqlType
 from tracekit.sources.sqlite._btree import GREATEST, LEAST, Leaves, MisplacedError, leaves
 from tracekit.sources.sqlite._layout import (
     HEADER_BYTES,
     Column,
     Record,
-    SqlType,
     geometry,
     record,
     rowid_name,
