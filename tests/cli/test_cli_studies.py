@@ -192,6 +192,7 @@ def test_memory_is_a_peak_and_no_sum(stored: Path) -> None:
     assert "most in use" not in tracekit("memory", "--table", MEMORY).stdout
 
 
+@pytest.mark.slow
 def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
     commands = ("study", "scaling", "overhead --baseline nccl", "memory", "latency")
     for command in commands:
@@ -231,6 +232,7 @@ def test_memory_measured_elsewhere(what: str, column: str, values: list[float]) 
     assert [round(row[column], 1) for row in found["rows"]] == values
 
 
+@pytest.mark.slow
 def test_named_runs_are_not_pooled(stored: Path, tmp_path: Path) -> None:
     labels = {"network": "net", "batch": "8", "gpus": "2", "method": "p2p"}
     tk.ingest(P2P, name="two", labels=labels)

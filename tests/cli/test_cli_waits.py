@@ -44,6 +44,7 @@ def test_what_input_costs() -> None:
     assert 100 * found["data stall"]["share"] == pytest.approx(41.18, abs=0.005)
 
 
+@pytest.mark.slow
 def test_what_input_costs_by_runs(stored: Path) -> None:
     found = document("stalls", "--preloaded", "ddp", "--cached", "ddp", "--cold", OTHER)["rows"]
     assert found[0]["time_ns"] == 0

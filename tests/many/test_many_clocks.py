@@ -111,6 +111,7 @@ def test_a_user_gives_a_clock(tmp_path) -> None:
         tracekit.ingest(files, name="b", store=tmp_path / "other", clocks={"rank7": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 987_654_321])
 def test_messages_of_recorded_ranks_arrive_after_they_are_sent(tmp_path, offset: int) -> None:
     """546 of a ping-pong, under the clock that collectives tell, and not under another."""

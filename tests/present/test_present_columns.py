@@ -191,16 +191,19 @@ def test_notes_say_what_is_unknown_and_show_any_other_key() -> None:
         "step_ns": 1500,
         "store": "a/b",
         "shape": {"x": 1},
+        "least_percent": -96.14159,
+        "unsized": 0,
+        "exact": True,
+        "long": "word " * 20,
     }
     assert notes(meta) == [
         "window 0 ns · idle 0 ns",
         "WU as a residual (window minus FP and BP): unknown",
         "stages known by: nothing of busy time",
+        "step: 1.500 us · store: a/b · shape: x 1 · least: -96.1 % · exact: yes",
+        "long: " + "word " * 20,
         "warning: first␛",
         "warning: second",
-        "step_ns: 1.500 us",
-        "store: a/b",
-        "shape: x 1",
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tracekit.present._columns import duration, percent, text_of
@@ -25,6 +27,11 @@ _WEAK = {
 }
 _RESIDUAL = "WU as a residual (window minus FP and BP)"
 _ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
+_UNIT = re.compile(r"_(ns|percent)$")
+"""Units in the names of what is printed with its unit."""
+_WARNINGS = "warnings"
+_SHORT = 80
+"""Longer texts have a line of their own."""
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "skip")
 
 
@@ -36,7 +43,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     meta
         What an analysis says about its result. The keys of a breakdown (`window_ns`, `idle_ns`,
         `wu_residual_ns`, `devices`, `iterations`, `skip`, `coverage`, `launched`), those of traffic
-        on links, and `warnings` are worded; any other is shown as it is.
+        on links, and `warnings` are worded; the others share a line, but for those that say
+        nothing.
     """
     if meta.keys() >= _HISTORY_KEYS:
         return _history(meta)
@@ -50,14 +58,32 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
             worded |= keys
     if "not_comparable" in meta:  # its notes and its first line say that
         worded |= {"verdicts", "judged", "recordings"}
-    for key, value in meta.items():
-        if key not in worded:
-            lines += _WORDED[key](value) if key in _WORDED else [_plain(key, value)]
-    return lines
+    return lines + _others({key: value for key, value in meta.items() if key not in worded})
 
 
-def _plain(key: str, value: object) -> str:
-    return f"{text_of(key)}: {_value(key, value)}"
+def _others(meta: Mapping[str, Any]) -> list[str]:
+    """Return what stands for itself: with words of its own, without, and at last the warnings."""
+    worded = {key: _WORDED[key](value) for key, value in meta.items() if key in _WORDED}
+    warned = worded.pop(_WARNINGS, [])
+    plain = _plain({key: value for key, value in meta.items() if key not in _WORDED})
+    return [*chain(*worded.values()), *plain, *warned]
+
+
+def _plain(meta: Mapping[str, Any]) -> list[str]:
+    """Return what needs no words of its own: in one line, but for what is long."""
+    told = {
+        key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
+        for key, value in meta.items()
+        if value is None or not _says_nothing(value)
+    }
+    short = [text for text in told.values() if len(text) <= _SHORT]
+    long = [text for text in told.values() if len(text) > _SHORT]
+    return [*([" · ".join(short)] if short else []), *long]
+
+
+def _says_nothing(value: object) -> bool:
+    """Tell what is not worth a word: nothing was skipped, none is unknown, no option was given."""
+    return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
 def _launched(share: float | None) -> list[str]:
@@ -233,13 +259,23 @@ def _time(value: int | None) -> str:
 def _value(key: str, value: object) -> str:
     if value is None:
         return "unknown"
-    if isinstance(value, int) and key.endswith("_ns"):
-        return duration(value)
-    if isinstance(value, float) and key.endswith("_share"):
-        return percent(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return _number(key, value)
     if isinstance(value, Mapping):
         return ", ".join(f"{text_of(k)} {text_of(v)}" for k, v in value.items())
     return text_of(value)
+
+
+def _number(key: str, value: float) -> str:
+    if key.endswith("_ns"):
+        return duration(value)
+    if key.endswith("_percent"):
+        return f"{value:.1f} %"
+    if key.endswith("_share"):
+        return percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:

@@ -191,8 +191,16 @@ def _correlation(step: Mapping[str, Any], side: str, steps: int) -> str:
     value, worth = step[f"{side}_autocorrelation"], step[f"{side}_effective"]
     if value is None:
         return f"none in {side.upper()}, no step varies"
-    counted = "" if worth == steps else f" ({steps} steps worth {_worth(worth)} independent ones)"
-    return f"{np.clip(value, -1, 1):+.2f} in {side.upper()}{counted}"
+    return f"{np.clip(value, -1, 1):+.2f} in {side.upper()}{_counted(worth, steps)}"
+
+
+def _counted(worth: float, steps: int) -> str:
+    """Say what steps are worth that depend on each other: never more of them than there are."""
+    if worth == steps:
+        return ""
+    if worth > steps:
+        return f" ({steps} steps by turns, whose mean varies less than that of independent ones)"
+    return f" ({steps} steps worth {_worth(worth)} independent ones)"
 
 
 def _worth(number: float) -> str:
