@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,33 @@ def test_a_command_has_help_formats_figures_and_exit_codes(dummy: None, tmp_path
     assert "plotly" in (tmp_path / "squares.html").read_text()
     assert _run("dummy", "10").exit_code == 1
     assert "dummy" in get_command(app).list_commands(typer.Context(get_command(app)))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Options that belong together."""
+
+    low: int = 0
+    high: int = 9
+
+
+# Not as text, as everywhere in this file: the command line asks a parameter for its class.
+def _in_bounds(bounds, *, step: int = 1) -> Answer:  # type: ignore[no-untyped-def]
+    """List numbers."""
+    rows = pl.DataFrame({"number": range(bounds.low, bounds.high, step)})
+    return Answer(rows=rows, command="numbers")
+
+
+_in_bounds.__annotations__ |= {"bounds": Bounds, "step": int}
+
+
+def test_options_that_belong_together_are_one_parameter() -> None:
+    group = typer.Typer()
+    command("tracekit numbers", name="numbers", group=group)(_in_bounds)
+    found = CliRunner().invoke(group, ["--low", "2", "--high", "8", "--step", "3", "-f", "json"])
+    assert [row["number"] for row in json.loads(found.stdout)["rows"]] == [2, 5]
+    told = CliRunner().invoke(group, ["--help"]).stdout
+    assert told.index("--low") < told.index("--high") < told.index("--step")
 
 
 def test_what_is_gone_is_gone() -> None:

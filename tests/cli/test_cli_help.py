@@ -138,7 +138,7 @@ except SystemExit:
 """
 
 
-@pytest.mark.parametrize("code", ["import tracekit.cli", SHOW_HELP], ids=["import", "help"])
+@pytest.mark.parametrize("code", ["from tracekit.cli import app", SHOW_HELP], ids=["all", "help"])
 def test_help_waits_for_no_heavy_module(code: str) -> None:
     loaded = loaded_by(code)
     assert "typer" in loaded

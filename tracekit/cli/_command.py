@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -102,9 +104,10 @@ def command(
 ) -> Callable[[Answering], Answering]:
     """Make a function that answers a command of the command line.
 
-    Its parameters are those of the command, and its docstring the help. It gets the options
-    ``--format``, ``--output`` and those of `tracekit.cli._rows`, unless it has one of that name
-    itself, and one for each of its figures; what it returns is written.
+    Its parameters are those of the command, and its docstring the help; one whose type is a
+    dataclass stands for options, the fields of that class. It gets the options ``--format``,
+    ``--output`` and those of `tracekit.cli._rows`, unless it has one of that name itself, and one
+    for each of its figures; what it returns is written.
 
     Parameters
     ----------
@@ -135,6 +138,7 @@ def _writing(
     function: Answering, figures: Mapping[str, str], rows: Mapping[str, Any]
 ) -> Callable[..., None]:
     """Return a function that asks `function`, draws its figures, and writes its answer."""
+    groups = _groups(function)
 
     @functools.wraps(function)
     def run(
@@ -147,7 +151,7 @@ def _writing(
         target = Target.of(output_format, output, full_names=full_names)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
-        found = function(**options)
+        found = function(**_gathered(options, groups))
         answer, code = found if isinstance(found, Judged) else (found, 0)
         _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
         target.write(which.of(answer))
@@ -163,7 +167,7 @@ def _writing(
         **chosen,
     }
     parameters = [
-        *signature.parameters.values(),
+        *itertools.chain(*map(_spread, signature.parameters.values())),
         *(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in own.items()
@@ -179,6 +183,39 @@ def _writing(
     run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
+
+
+def _groups(function: Answering) -> dict[str, type[Any]]:
+    """Return the dataclasses of options that a function takes, by parameter."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.annotation for each in parameters if _is_group(each)}
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return a parameter, or in place of a dataclass those of its fields."""
+    if not _is_group(parameter):
+        return [parameter]
+    # Options all have a default, as those of a command do.
+    return [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+        )
+        for each in dataclasses.fields(parameter.annotation)
+    ]
+
+
+def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """Return options, those of a group as one."""
+    made = {
+        name: group(**{each.name: options.pop(each.name) for each in dataclasses.fields(group)})
+        for name, group in groups.items()
+    }
+    return {**options, **made}
 
 
 def _parameter(figure: str) -> str:

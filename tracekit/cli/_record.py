@@ -35,6 +35,144 @@ _FOLDER = Path("recordings")
 _FAILED = 1
 
 
+@dataclass(frozen=True)
+class _What:
+    """What is recorded of a program."""
+
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="APIS",
+            help="As nsys takes it. Default: cuda,nvtx,osrt, and mpi under mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi-impl",
+            metavar="MPI",
+            help="openmpi or mpich. Default: that of mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    mpi_library: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi-library",
+            metavar="PATH",
+            help="The MPI library of a program in Python. Default: that of mpirun.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    capture_range: Annotated[
+        str | None,
+        typer.Option(
+            "--capture-range",
+            metavar="RANGE",
+            help="Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
+            " range (name@domain).",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    memory_usage: Annotated[
+        bool,
+        typer.Option("--memory-usage", help="Record the use of GPU memory.", rich_help_panel=_WHAT),
+    ] = False
+    gpu_metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-metrics",
+            metavar="GPUS",
+            help="Sample counters of these GPUs: all, or numbers with commas.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    nccl: Annotated[
+        str | None,
+        typer.Option(
+            "--nccl",
+            metavar="EVENTS",
+            help="Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
+            " 2025.6 on.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    nic_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--nic-metrics", help="Sample counters of network adapters.", rich_help_panel=_WHAT
+        ),
+    ] = False
+    graph_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--graph-nodes", help="Record the nodes of CUDA graphs.", rich_help_panel=_WHAT
+        ),
+    ] = False
+    cpu_samples: Annotated[
+        bool,
+        typer.Option("--cpu-samples", help="Sample what CPUs do.", rich_help_panel=_WHAT),
+    ] = False
+    nccl_log: Annotated[
+        bool,
+        typer.Option(
+            "--nccl-log",
+            help="Have NCCL write its rings and trees, for `tracekit links --nccl-log`.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nsys-option",
+            metavar="OPTION",
+            help="An option of `nsys profile`, such as --nsys-option=--delay=5.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+
+    def wanted(self) -> "Wanted":
+        """Return it in the words of what records."""
+        from tracekit.recording import Wanted, trace_names
+
+        return Wanted(
+            traces=trace_names(self.trace or ""),
+            capture_range=self.capture_range,
+            memory_usage=self.memory_usage,
+            gpu_metrics=self.gpu_metrics,
+            nic_metrics=self.nic_metrics,
+            nccl=self.nccl,
+            graph_nodes=self.graph_nodes,
+            cpu_samples=self.cpu_samples,
+            mpi=self.mpi,
+            more=tuple(self.more or ()),
+            mpi_library=self.mpi_library,
+        )
+
+
+@dataclass(frozen=True)
+class _OfStudy:
+    """Which study is recorded, and how much of it."""
+
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Record a grid of configurations: dgx1, cpu, or a TOML file. What is in the store"
+            " already is not recorded again.",
+            rich_help_panel=_STUDY,
+        ),
+    ] = None
+    where: WhereOption = None
+    cpu: Annotated[
+        bool,
+        typer.Option("--cpu", help="Train a study on the CPU.", rich_help_panel=_STUDY),
+    ] = False
+
+
 @command(
     "tracekit record -- python train.py --epochs 1",
     "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
@@ -74,114 +212,8 @@ def record(
             "--nsys", metavar="PATH", help="The nsys. Default: TRACEKIT_NSYS, or the installed."
         ),
     ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            "--trace",
-            metavar="APIS",
-            help="As nsys takes it. Default: cuda,nvtx,osrt, and mpi under mpirun.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    mpi: Annotated[
-        str | None,
-        typer.Option(
-            "--mpi-impl",
-            metavar="MPI",
-            help="openmpi or mpich. Default: that of mpirun.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    mpi_library: Annotated[
-        str | None,
-        typer.Option(
-            "--mpi-library",
-            metavar="PATH",
-            help="The MPI library of a program in Python. Default: that of mpirun.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    capture_range: Annotated[
-        str | None,
-        typer.Option(
-            "--capture-range",
-            metavar="RANGE",
-            help="Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
-            " range (name@domain).",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    memory_usage: Annotated[
-        bool,
-        typer.Option("--memory-usage", help="Record the use of GPU memory.", rich_help_panel=_WHAT),
-    ] = False,
-    gpu_metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-metrics",
-            metavar="GPUS",
-            help="Sample counters of these GPUs: all, or numbers with commas.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    nccl: Annotated[
-        str | None,
-        typer.Option(
-            "--nccl",
-            metavar="EVENTS",
-            help="Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
-            " 2025.6 on.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    nic_metrics: Annotated[
-        bool,
-        typer.Option(
-            "--nic-metrics", help="Sample counters of network adapters.", rich_help_panel=_WHAT
-        ),
-    ] = False,
-    graph_nodes: Annotated[
-        bool,
-        typer.Option(
-            "--graph-nodes", help="Record the nodes of CUDA graphs.", rich_help_panel=_WHAT
-        ),
-    ] = False,
-    cpu_samples: Annotated[
-        bool,
-        typer.Option("--cpu-samples", help="Sample what CPUs do.", rich_help_panel=_WHAT),
-    ] = False,
-    nccl_log: Annotated[
-        bool,
-        typer.Option(
-            "--nccl-log",
-            help="Have NCCL write its rings and trees, for `tracekit links --nccl-log`.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = False,
-    more: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--nsys-option",
-            metavar="OPTION",
-            help="An option of `nsys profile`, such as --nsys-option=--delay=5.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            "--study",
-            metavar="STUDY",
-            help="Record a grid of configurations: dgx1, cpu, or a TOML file. What is in the store"
-            " already is not recorded again.",
-            rich_help_panel=_STUDY,
-        ),
-    ] = None,
-    where: WhereOption = None,
-    cpu: Annotated[
-        bool,
-        typer.Option("--cpu", help="Train a study on the CPU.", rich_help_panel=_STUDY),
-    ] = False,
+    what: _What,
+    of_study: _OfStudy,
     rules: RulesOption = None,
     store: StoreOption = None,
 ) -> "Answer | Judged":
@@ -190,32 +222,25 @@ def record(
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
     tracekit stand before the program.
     """
-    from tracekit.recording import Wanted, trace_names
-
-    wanted = Wanted(
-        traces=trace_names(trace or ""),
-        capture_range=capture_range,
-        memory_usage=memory_usage,
-        gpu_metrics=gpu_metrics,
-        nic_metrics=nic_metrics,
-        nccl=nccl,
-        graph_nodes=graph_nodes,
-        cpu_samples=cpu_samples,
-        mpi=mpi,
-        more=tuple(more or ()),
-        mpi_library=mpi_library,
-    )
     recorder = _Recorder(
-        wanted, folder, nsys, store, rules, parse_labels(label or []), one_report, nccl_log
+        what.wanted(),
+        folder,
+        nsys,
+        store,
+        rules,
+        parse_labels(label or []),
+        one_report,
+        what.nccl_log,
     )
     recorder.check()
-    if study is not None:
+    if of_study.study is not None:
         if program or name:
             raise UsageError(
                 "a study names its programs and runs itself", "leave out the program and --name"
             )
-        return _record_study(recorder, study, parse_labels(where or []), cpu=cpu, dry_run=dry_run)
-    if where or cpu:
+        where = parse_labels(of_study.where or [])
+        return _record_study(recorder, of_study.study, where, cpu=of_study.cpu, dry_run=dry_run)
+    if of_study.where or of_study.cpu:
         raise UsageError("--where and --cpu are for a study", "name it with --study")
     chosen = recorder.free_name(program or [], name)
     plan = recorder.plan(program or [], chosen)
