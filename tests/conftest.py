@@ -10,7 +10,7 @@ from pathlib import Path
 
 import effort
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES")
@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         deadline=None,
         derandomize=config.getoption("effort") != "thorough",
         max_examples=effort.examples(100),
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("tracekit")
 

@@ -31,7 +31,7 @@ __all__ = ["mode"]
 QUICK = settings(
     max_examples=examples(25),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 Key = tuple[int, int | None]
@@ -388,7 +388,7 @@ def _expected(
 @settings(
     max_examples=examples(20),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(plan=plans())
 @pytest.mark.usefixtures("mode")

@@ -128,7 +128,7 @@ DOMAINS = st.lists(st.sampled_from((None, "NCCL", "DALI")), min_size=12, max_siz
 @settings(
     max_examples=examples(60),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(ranges=RANGES, domains=DOMAINS)
 @pytest.mark.usefixtures("mode")
