@@ -78,6 +78,32 @@ def test_a_layer_is_the_innermost_range_that_is_no_operator_with_both_passes() -
         "FP": {"range": 1.0},
         "BP": {"none": pytest.approx(6 / 48), "sequence": pytest.approx(42 / 48)},
     }
+    assert meta["unjoined"] == {}
+
+
+def test_where_layers_are_not_known_it_is_said_why() -> None:
+    builder = TraceBuilder()
+    for begin, name in ((0, "forward"), (20, "backward"), (40, "optimizer")):
+        builder.range(begin, begin + 18, name)
+        builder.op(name, begin + 10, start=begin + 11, end=begin + 15)
+    unjoined = breakdown(builder.attributed(), "layer").meta["unjoined"]
+    assert {name: why.partition(":")[0] for name, why in unjoined.items()} == {
+        "FP": "no ranges of modules or operators were recorded",
+        "BP": "autograd's numbered ranges were not recorded, and the order of kernels alone does"
+        " not tell where a layer ends",
+    }
+
+
+def test_where_ranges_hold_little_of_a_pass_it_is_said() -> None:
+    builder = _training(modules=True)
+    for begin in (0, 200):
+        builder.op("late", begin + 47, start=begin + 60, end=begin + 160, stream=8)
+        builder.range(begin + 151, begin + 158, "backward")
+        builder.op("hand-made", begin + 152, start=begin + 153, end=begin + 199, stream=9)
+    assert breakdown(builder.attributed(), "layer").meta["unjoined"] == {
+        "FP": "most of it is launched outside of ranges of modules and operators",
+        "BP": "most of it is launched outside of autograd's numbered ranges",
+    }
 
 
 def test_without_modules_a_layer_is_an_operator_by_its_turn() -> None:

@@ -265,3 +265,6 @@ def test_notes_of_ranges_and_layers() -> None:
     assert notes({"joined": {"BP": {"sequence": 0.75, "none": 0.25}}}) == [
         "layer of BP known by: sequence 75.0 %, none 25.0 % of its ops' time"
     ]
+    assert notes({"unjoined": {"FP": "nothing says it"}}) == [
+        "layer of FP unknown: nothing says it"
+    ]

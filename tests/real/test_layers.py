@@ -46,5 +46,7 @@ def test_layers_of_a_pytorch_trace_are_those_of_resnet_50(real_trace, tmp_path):
 
 
 def test_backward_without_markers_is_of_no_known_layer(real_run):
-    table = real_run("transformer_rtx3070ti").breakdown("layer")
+    answer = breakdown(real_run("transformer_rtx3070ti").trace, "layer")
+    table, why = answer.rows, answer.meta["unjoined"]
+    assert why["BP"].startswith("autograd's numbered ranges were not recorded")
     assert table["layer"].to_list() == ["(forward, layer unknown)", "(backward, layer unknown)"]

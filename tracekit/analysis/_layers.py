@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._layer_ranges import RangeLayers, range_layers
+from tracekit.analysis._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
 from tracekit.analysis._pieces import hand_out
 from tracekit.analysis._tallies import GroupTally, Named
 
@@ -18,6 +19,8 @@ NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 LAYER_COLUMNS = (
     "layer", "fp_ops", "fp_busy_ns", "bp_ops", "bp_busy_ns", "ops", "busy_ns", "share",
 )  # fmt: skip
+_MOST = 0.5
+_RECORD_OPERATORS = "record under torch.autograd.profiler.emit_nvtx() or torch.profiler"
 _STAGE = pl.col("stage")
 _PASS = Named(
     ("stage",),
@@ -32,7 +35,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
     Returns
     -------
     The table with `LAYER_COLUMNS`; and of FP and BP how much of their busy time was joined with a
-    layer, and how.
+    layer, and how; and why, where that is less than half of it.
     """
     found = range_layers(work.trace)
     counting = work.counting(is_cut=skip > 0)
@@ -48,7 +51,23 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
     table = _side_by_side(both, each).with_columns(share=share)
     names = pl.concat([found.layers, pl.Series(NO_LAYER)])
     named = table.with_columns(layer=names.gather(table["layer"]))
-    return named.select(LAYER_COLUMNS), {"joined": _shares(joined)}
+    shares = _shares(joined)
+    return named.select(LAYER_COLUMNS), {"joined": shares, "unjoined": _unjoined(shares)}
+
+
+def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Say by pass why the layer of most of its time is not known."""
+    why = {
+        "FP": "most of it is launched outside of ranges of modules and operators"
+        if BY_RANGE in shares.get("FP", ())
+        else "no ranges of modules or operators were recorded: push an NVTX range around each"
+        f" module, or {_RECORD_OPERATORS}",
+        "BP": "most of it is launched outside of autograd's numbered ranges"
+        if BY_SEQUENCE in shares.get("BP", ())
+        else "autograd's numbered ranges were not recorded, and the order of kernels alone does not"
+        f" tell where a layer ends: {_RECORD_OPERATORS}",
+    }
+    return {name: why[name] for name, by in shares.items() if by.get("none", 0) > _MOST}
 
 
 def _layer_of(found: RangeLayers) -> Named:

@@ -331,6 +331,9 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"layer of {text_of(name)} known by: {_shares(shares)} of its ops' time"
         for name, shares in value.items()
     ],
+    "unjoined": lambda value: [
+        f"layer of {text_of(name)} unknown: {text_of(why)}" for name, why in value.items()
+    ],
     "collective_wait_ns": lambda value: (
         [] if value is None else [f"waiting inside collectives, which is busy time: {_time(value)}"]
     ),
