@@ -60,6 +60,7 @@ class Stream:
     def __init__(
         self, table: str, key: str, rows: Rows, columns: Mapping[str, Maker] | None = None
     ) -> None:
+        self._name = table
         self._table = TABLES[table]
         self._key = key
         self._rows = rows
@@ -89,6 +90,15 @@ class Stream:
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return (self.read(number) for number in range(len(self)))
+
+    def later(self, by: int) -> Stream:
+        """Return the table with all its times later by so much, ns."""
+        moved = {name: self._later(name, by) for name in ("start", "end")}
+        return Stream(self._name, self._key, self._rows, {**self._makers, **moved})
+
+    def _later(self, name: str, by: int) -> Maker:
+        made = self._makers.get(name, Maker((name,), lambda rows: rows[name]))
+        return Maker(made.needs, lambda rows: made.make(rows) + by)
 
     def _column(self, raw: pl.DataFrame, name: str, numbers: pl.Series) -> pl.Series:
         dtype = self._table.schema[name]

@@ -1,0 +1,44 @@
+"""GPU times of real trainings that are moved ahead of their calls come back."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from trace_builder import default_rules
+
+from tracekit.attribution import attribute
+
+ABOUT = 10_000
+"""How far off what is set right may be, ns."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mnist_1xa100_phases",
+        "ddp_unet_4xa100_rank0",
+        "transformer_rtx3070ti",
+        "sendrecv_2xh100_two_processes",
+        "jacobi_p2p_nvlink_8xv100",
+        "jacobi_p2p_staged_8xv100",
+    ],
+)
+@pytest.mark.parametrize("lead", [50_000, pytest.param(3_000_000, marks=pytest.mark.nightly)])
+def test_a_lead_is_set_right(real_run, name, lead):
+    trace = real_run(name).trace
+    ops = trace.read("ops")
+    early = ops.with_columns(pl.col("start", "end") - lead)
+    found = attribute(trace.with_tables({"ops": early}), default_rules()).read("ops")
+    assert (found["start"] - ops["start"]).abs().max() <= ABOUT
+    for column in ("stage", "iteration", "range"):
+        assert found[column].equals(ops[column])
+
+
+def test_what_real_traces_show_is_no_lead(real_run):
+    """The quickest op of each starts 4 to 17 us after its call."""
+    for name in ("mnist_1xa100_phases", "transformer_rtx3070ti"):
+        trace = real_run(name).trace
+        ops = trace.read("ops")
+        found = attribute(trace, default_rules()).read("ops")
+        assert found["start"].equals(ops["start"])
+        assert 4_000 < (ops["start"] - ops["launch_start"]).min() < 17_000
