@@ -48,7 +48,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.communication": "",
     "tracekit.analysis.comparison": """
-        Recorded change_points comparability compare_recordings history typical_step
+        Recorded change_points comparability compare_recordings history steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "critical_path parse_changes whatif",
     "tracekit.analysis.idle_time": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,13 +45,20 @@ def breakdown(
     inclusive: bool = False,
     depth: int | None = None,
 ) -> Answer:
-    """Say where GPU time goes; see `tracekit.analysis.breakdown`."""
+    """Say where GPU time goes; see `tracekit.analysis.breakdown`.
+
+    Its figure ``steps`` shows steps one by one, and their distribution.
+    """
     from tracekit.analysis import breakdown
+    from tracekit.analysis.comparison import steps_of_run
 
     found = breakdown(
         run.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
-    return of_run(run, found).warning(run.warnings)
+    # Steps are worked out only where they are drawn.
+    steps = functools.partial(steps_of_run, run.trace, run.name, skip=skip)
+    drawn = replace(found, figures={"steps": "steps"}, source=steps)
+    return of_run(run, drawn).warning(run.warnings)
 
 
 def idle(

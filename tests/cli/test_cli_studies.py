@@ -312,6 +312,8 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
     drawn = {
         "compare": ["compare", "ddp", OTHER, "--figure"],
         "changes": ["compare", "ddp", OTHER, "--by", "kernel", "--changes"],
+        "steps": ["compare", "ddp", OTHER, "--steps"],
+        "steps of one": ["breakdown", "ddp", "--skip", "1", "--steps"],
         "idle": ["idle", "--figure"],
         "study": ["study", "--figure"],
         "scaling": ["scaling", "--table", TIMES, "--figure"],

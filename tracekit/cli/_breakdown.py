@@ -33,6 +33,8 @@ KEYS = (
     "tracekit breakdown mnist --by stage,device --skip 2",
     "tracekit breakdown mnist --by range --depth 3",
     "tracekit breakdown mnist --by range,kernel --inclusive",
+    "tracekit breakdown mnist --steps steps.html",
+    figures={"steps": "Draw steps one by one, and their distribution"},
 )
 def breakdown(
     run: RunArgument = LATEST,

@@ -70,6 +70,7 @@ AgainstOption = Annotated[
     figures={
         "figure": "Draw both breakdowns and the change of the step, or the history",
         "changes": "Draw the largest changes, with their intervals",
+        "steps": "Draw steps one by one, and their distribution",
     },
     cls=TakesSeveral,
 )

@@ -22,6 +22,7 @@ from tracekit.present._projection_figures import (
 )
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_bars import stage_bars_figure
+from tracekit.present._steps_figure import steps_figure
 from tracekit.present._waits_figures import (
     BUBBLE_COLOURS,
     STALL_COLOURS,
@@ -55,6 +56,13 @@ def _changes(answer: Answer) -> go.Figure:
         title="Largest changes",
         subtitle=_of_pair(answer),
     )
+
+
+def _steps(answer: Answer) -> go.Figure:
+    """Draw steps: of a comparison, or of one run, which are worked out when they are drawn."""
+    steps = answer.tables["steps"] if "steps" in answer.tables else answer.source()
+    subtitle = _of_pair(answer) if "steps" in answer.tables else f"{answer.run}, means over GPUs"
+    return steps_figure(steps, title="Steps one by one", subtitle=subtitle)
 
 
 def _names(answer: Answer) -> tuple[str, str]:
@@ -365,6 +373,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "stages": _stages,
     "stalls": _stalls,
     "step parts": _step_parts,
+    "steps": _steps,
     "time components": _components,
     "timeline": _timeline,
 }

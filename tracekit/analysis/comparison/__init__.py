@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._comparability import comparability
     from tracekit.analysis.comparison._history import change_points, history, typical_step
     from tracekit.analysis.comparison._recordings import Recorded, compare_recordings
+    from tracekit.analysis.comparison._steps_table import steps_of_run
 
 _HOMES = {
     "Recorded": "tracekit.analysis.comparison._recordings",
@@ -18,6 +19,7 @@ _HOMES = {
     "comparability": "tracekit.analysis.comparison._comparability",
     "compare_recordings": "tracekit.analysis.comparison._recordings",
     "history": "tracekit.analysis.comparison._history",
+    "steps_of_run": "tracekit.analysis.comparison._steps_table",
     "typical_step": "tracekit.analysis.comparison._history",
 }
 
@@ -27,6 +29,7 @@ __all__ = [
     "comparability",
     "compare_recordings",
     "history",
+    "steps_of_run",
     "typical_step",
 ]
 

@@ -34,6 +34,7 @@ from tracekit.analysis.comparison._step_change import (
     side_by_side,
     totals,
 )
+from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.idle_time._idle_ranges import idle_ranges
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_one_tree
@@ -235,11 +236,14 @@ def compare(
         rows=table,
         meta=meta,
         title=f"by {', '.join(keys)}",
-        tables={"contributions": parts},
+        tables={
+            "contributions": parts,
+            "steps": pl.concat([step_rows(of_a, names[0], "A"), step_rows(of_b, names[1], "B")]),
+        },
         people=_for_people(table),
         empty="nothing ran in either",
         command="compare",
-        figures={"figure": "step parts", "changes": "changes"},
+        figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
     )
 
 

@@ -34,6 +34,7 @@ from tracekit.analysis.comparison._per_iteration import (
     steps_of,
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
+from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.errors import UsageError
 from tracekit.model import Trace, with_one_tree
 
@@ -157,11 +158,11 @@ def compare_recordings(
         rows=table,
         meta=meta,
         title=f"by {', '.join(keys)}",
-        tables={"contributions": parts},
+        tables={"contributions": parts, "steps": _all_steps(a, b, measured)},
         people=table.drop("a_runs", "b_runs", "a_sd_ns", "b_sd_ns"),
         empty="nothing ran in either",
         command="compare",
-        figures={"figure": "step parts", "changes": "changes"},
+        figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
     )
 
 
@@ -367,6 +368,14 @@ def _parts(run: Measured) -> Floats:
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))
     return means
+
+
+def _all_steps(
+    a: Sequence[Recorded], b: Sequence[Recorded], measured: Sequence[Measured]
+) -> pl.DataFrame:
+    sides = ["A"] * len(a) + ["B"] * len(b)
+    each = zip((*a, *b), measured, sides, strict=True)
+    return pl.concat([step_rows(run, recorded.name, side) for recorded, run, side in each])
 
 
 # -- notes -------------------------------------------------------------------------------------

@@ -1,0 +1,157 @@
+"""The steps of runs one after the other, and how they are distributed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.present._compare_figures import step_unit
+from tracekit.present._figures import (
+    INK,
+    SERIES_COLOURS,
+    empty_figure,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+)
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+_WIDTH = 960
+_SIDES = {"l": 80, "r": 32}
+_MOST_RUNS = 12
+_WIDEST = 40
+
+
+class _Run(NamedTuple):
+    """What is drawn of a run, and how."""
+
+    steps: pl.DataFrame
+    name: str
+    group: str
+    colour: str
+    is_named: bool
+
+
+def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return step times over the number of the step, and below it their distribution.
+
+    The distribution is cumulative: of how many steps the time is at most so long. Recordings of
+    one side of a comparison have one colour. At most 12 runs are drawn.
+
+    Parameters
+    ----------
+    steps
+        One row per step, in order: ``run, iteration, step_ns, is_outlier``, and ``side``, ``A`` or
+        ``B`` of a comparison, or null.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    from plotly.subplots import make_subplots
+
+    if steps.is_empty():
+        return empty_figure(title, subtitle, "no steps")
+    parts = steps.partition_by("side", "run", maintain_order=True)
+    divisor, unit = step_unit(max(steps["step_ns"]))
+    runs = _runs(parts[:_MOST_RUNS])
+    lines = legend_lines([run.name for run in runs if run.is_named], _WIDTH - sum(_SIDES.values()))
+    layout = figure_layout(
+        title,
+        subtitle,
+        width=_WIDTH,
+        height=620 + 20 * lines,
+        margin={**_SIDES, "t": 92 + 20 * lines, "b": 56},
+        notes=_notes(steps, len(parts) - len(runs)),
+    )
+    figure = make_subplots(rows=2, cols=1, row_heights=[0.5, 0.5], vertical_spacing=0.14)
+    figure.update_layout({**layout, "legend": legend_above(layout)})
+    for run in runs:
+        values = [value / divisor for value in run.steps["step_ns"]]
+        figure.add_trace(_over_time(run, values, unit), row=1, col=1)
+        figure.add_trace(_distribution(run, values, unit), row=2, col=1)
+    figure.update_xaxes(title_text="number of the step", row=1, col=1)
+    figure.update_yaxes(title_text=f"step ({unit})", row=1, col=1)
+    low, high = min(steps["step_ns"]) / divisor, max(steps["step_ns"]) / divisor
+    room = 0.03 * (high - low) or 0.03 * high
+    ends = [low - room, high + room]
+    figure.update_xaxes(title_text=f"step ({unit})", range=ends, row=2, col=1)
+    figure.update_yaxes(title_text="steps up to it (%)", range=[0, 102], row=2, col=1)
+    return figure
+
+
+def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
+    """Return how each run is drawn: by its side, or for itself."""
+    groups: dict[str, str] = {}
+    found = []
+    for part in parts:
+        row = part.row(0, named=True)
+        group = row["side"] or row["run"]
+        is_new = group not in groups
+        colour = groups.setdefault(group, SERIES_COLOURS[len(groups) % len(SERIES_COLOURS)])
+        several = sum(each["side"][0] == row["side"] for each in parts) > 1
+        name = shorten(printable(row["run"]), _WIDEST)
+        if row["side"] is not None:
+            name = f"{row['side']}, several" if several else f"{row['side']}  {name}"
+        found.append(_Run(part, name, group, colour, is_new))
+    return found
+
+
+def _over_time(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    symbols = ["circle-open" if far else "circle" for far in run.steps["is_outlier"]]
+    return go.Scatter(
+        x=run.steps["iteration"].to_list(),
+        y=values,
+        mode="lines+markers",
+        name=figure_text(run.name),
+        legendgroup=run.group,
+        showlegend=run.is_named,
+        line={"color": run.colour, "width": 1},
+        marker={
+            "color": run.colour,
+            "symbol": symbols,
+            "size": [10 if far else 5 for far in run.steps["is_outlier"]],
+            "line": {"color": INK, "width": 1.5 if any(run.steps["is_outlier"]) else 0},
+        },
+        hoverinfo="text",
+        hovertext=[
+            f"<b>{figure_text(run.steps['run'][0])}</b><br>step {number}: {value:,.3f} {unit}"
+            for number, value in zip(run.steps["iteration"], values, strict=True)
+        ],
+    )
+
+
+def _distribution(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    ordered = sorted(values)
+    shares = [100 * place / len(ordered) for place in range(len(ordered) + 1)]
+    return go.Scatter(
+        x=[ordered[0], *ordered],
+        y=shares,
+        mode="lines",
+        line={"color": run.colour, "width": 2, "shape": "hv"},
+        legendgroup=run.group,
+        showlegend=False,
+        hoverinfo="text",
+        hovertext=[
+            f"<b>{figure_text(run.steps['run'][0])}</b><br>{share:.0f} % up to {value:,.3f} {unit}"
+            for value, share in zip([ordered[0], *ordered], shares, strict=True)
+        ],
+    )
+
+
+def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
+    far = int(steps["is_outlier"].sum())
+    notes = {
+        f"{steps.height:,} steps": True,
+        f"rings: steps unlike the others ({far:,})": far > 0,
+        f"not shown: {hidden:,} more runs": hidden > 0,
+    }
+    return [note for note, applies in notes.items() if applies]
