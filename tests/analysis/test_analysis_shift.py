@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tracekit.analysis.comparison._headline import judged
-from tracekit.analysis.comparison._outliers import outliers, step_notes
+from tracekit.analysis.comparison._outliers import modes, outliers, step_notes
 from tracekit.analysis.comparison._shift import shift
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
@@ -177,3 +177,22 @@ def test_what_is_not_known_stays_so() -> None:
     assert judged(_step(1, 2, None), "mean", 1.0)["sentence"] == "by mean: no verdict (least 1 %)"
     assert judged(_step(1, 2, "slower"), "median", 1.0)["verdict"] == "unknown"
     assert judged(_step(1, 2, "slower"), "mean", None)["sentence"] == "by mean: slower"
+
+
+def test_steps_of_three_kinds() -> None:
+    """About 72, 132 and 1,400 ms by turns; in B the middle ones are 5 ms longer."""
+    million = 10**6
+
+    def drawn(middle: int) -> list[int]:
+        base = (72, 132 + middle, 1400)
+        return [base[n % 3] * million + noise * 1000 for n, noise in enumerate(_calm(0, 36))]
+
+    a, b = drawn(0), drawn(5)
+    assert [len(mode) for mode in modes(_array(a))] == [12, 12, 12]
+    notes = step_notes([(_array(each), range(36), 1) for each in (a, b)], skip=0)
+    assert notes[0].startswith("steps of A are of three kinds: 12 of 72.")
+    assert len(notes) == 5
+    middle = next(note for note in notes[2:] if note.startswith("132"))
+    assert "typically +5.00 ms" in middle
+    others = [note for note in notes[2:] if not note.startswith("132")]
+    assert all("typically +0 ns" in note or "typically -0" in note for note in others)

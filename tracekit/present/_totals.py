@@ -24,7 +24,8 @@ def shown_with_totals(
     """
     totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
-        columns = shown(rounded(totalled, ("a_ns", "b_ns"), "delta_ns"))
+        parts = rounded(totalled, ("a_ns", "b_ns"), "delta_ns")
+        columns = shown(_with_typical(parts, meta))
     else:
         columns = shown(totalled, frame.height)
     return [replace(column, texts=_blank_below(column.texts, frame.height)) for column in columns]
@@ -64,6 +65,26 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     known = {name: step[name] for name in frame.columns if name in step and name != "p_value"}
     total = pl.DataFrame({frame.columns[0]: "step", **known}, infer_schema_length=None)
     return pl.concat([frame, total], how="diagonal_relaxed")
+
+
+def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the same with the typical step below: medians, and their shift, which is no sum."""
+    import polars as pl
+
+    step = meta["step"]
+    if step.get("shift_low_ns") is None:
+        return frame
+    known = {
+        "a_ns": step["a_median_ns"],
+        "b_ns": step["b_median_ns"],
+        "delta_ns": step["shift_ns"],
+        "low_ns": step["shift_low_ns"],
+        "high_ns": step["shift_high_ns"],
+        "verdict": step["shift_verdict"],
+    }
+    own = {name: value for name, value in known.items() if name in frame.columns}
+    typical = pl.DataFrame({frame.columns[0]: "typical", **own}, infer_schema_length=None)
+    return pl.concat([frame, typical], how="diagonal_relaxed")
 
 
 def rounded(frame: pl.DataFrame, sides: Sequence[str], difference: str) -> pl.DataFrame:

@@ -16,6 +16,7 @@ _LEAST = 0.2
 """An outlier is so many standard deviations, and such a share of the median, off the median."""
 _FEW = 3
 """So many are named."""
+_NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
 def outliers(steps: Numbers) -> list[int]:
@@ -73,26 +74,39 @@ def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int)
 
 
 def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
-    parts = _parted(steps)
+    parts = modes(steps)
     told = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
-    return [f"steps of {side} are of two kinds: {' and '.join(told)} (medians)"] if told else []
+    if not told:
+        return []
+    number = _NUMBERS.get(len(told), str(len(told)))
+    listed = f"{', '.join(told[:-1])} and {told[-1]}"
+    return [f"steps of {side} are of {number} kinds: {listed} (medians)"]
 
 
-def _parted(steps: Numbers) -> list[Numbers]:
-    """Return the quick steps and the slow ones; nothing where all are of one kind."""
+def modes(steps: Numbers) -> list[Numbers]:
+    """Return the steps of each kind, the quickest first; nothing where all are of one kind.
+
+    Either kind is parted again as long as it is of several.
+    """
     edge = mode_edges(steps[np.newaxis, :])[0] if len(steps) else np.nan
-    return [] if np.isnan(edge) else [steps[steps < edge], steps[steps > edge]]
+    if np.isnan(edge):
+        return []
+    parts = (steps[steps < edge], steps[steps > edge])
+    return [mode for part in parts for mode in (modes(part) or [part])]
 
 
 def _mode_by_mode(sides: Sequence[tuple[Numbers, int]]) -> list[str]:
-    """Compare quick steps with quick ones and slow ones with slow ones, if both runs have both."""
-    (a, of_a), (b, of_b) = ((_parted(steps), devices) for steps, devices in sides)
-    if not (a and b):
+    """Compare the steps of each kind with those of the same kind, if both runs have as many."""
+    (a, of_a), (b, of_b) = ((modes(steps), devices) for steps, devices in sides)
+    if not a or len(a) != len(b):
         return []
     shifts = [shift(one * of_b, other * of_a) for one, other in zip(a, b, strict=True)]
+    kinds = ["quick", "slow"]
+    if len(a) > len(kinds):
+        kinds = [f"{length_text(float(np.median(mode)) / of_a)}" for mode in a]
     return [
         f"{kind} steps, B less A: typically {_shift_text(found, of_a * of_b)}"
-        for kind, found in zip(("quick", "slow"), shifts, strict=True)
+        for kind, found in zip(kinds, shifts, strict=True)
     ]
 
 
