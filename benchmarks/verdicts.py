@@ -68,11 +68,17 @@ class Trial:
         enough = self.unknown <= _MOST and self.right is not None
         return (
             self.false <= MOST_FALSE
+            and self.missed <= 1 - LEAST_RIGHT
             and (not enough or (self.right or 0) >= LEAST_RIGHT)
             and (not (weak and self.steps >= _MANY) or self.unknown <= MOST_UNKNOWN)
             and (not self.is_certain or self.seen >= LEAST_SEEN)
             and (self.kind.has_mean or self.unknown >= 1 - MOST_UNKNOWN)
         )
+
+    @property
+    def missed(self) -> float:
+        """Share of all pairs, of which some are unknown, with an interval that misses the truth."""
+        return 0.0 if self.right is None else (1 - self.unknown) * (1 - self.right)
 
     @property
     def is_certain(self) -> bool:

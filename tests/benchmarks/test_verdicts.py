@@ -36,6 +36,10 @@ def test_what_is_well(trials: Any) -> None:
     for wrong in ({"unknown": 0.06}, {"false": 0.09}, {"right": 0.89}, {"seen": 0.89}):
         assert not trials.Trial(named["normal"], 30, **well | wrong).is_well
     assert not trials.Trial(named["random walk"], 30, **well).is_well
+    # Where most are unknown, the few intervals may miss, but not those of a tenth of all pairs.
+    few = {"unknown": 0.8, "false": 0.05, "seen": 0.1}
+    assert trials.Trial(named["lasting modes"], 30, right=0.6, **few).is_well
+    assert not trials.Trial(named["lasting modes"], 30, right=0.4, **few).is_well
     assert trials.Trial(named["two kinds"], 30, **well | {"seen": 0.1}).is_well
 
 

@@ -211,12 +211,12 @@ _BY_SQL = """
 FIRST_LINES = {
     ("mnist_1xa100_phases", "mnist_1xa100_first_optimization"): (
         "Batch [0-9]*",
-        (r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown, .*; "
+        (r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown of .*, .*; "
          r"carried by time between steps.* \(-35.85 ms\)"),
     ),
     ("unet_1xa100_4workers", "unet_1xa100_dali"): (
         "step [0-9]*",
-        (r"step: 1.24 s in A, 1.20 s in B: faster by 41.02 ms \(-3.3 %\); shown, .*; "
+        (r"step: 1.24 s in A, 1.20 s in B: faster by 41.02 ms \(-3.3 %\); shown of .*, .*; "
          r"carried by IO \(-21.48 ms\); not comparable \(.*40GB in A, .*80GB in B\)"),
     ),
     ("unet_1xgpu_dali", "unet_1xgpu_dali_amp"): (
