@@ -348,6 +348,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         (["compare", "--against", "ddp"], "there is no side A"),
         (["compare", "ddp", "--history", "night"], "no run has the label 'night'"),
         (["compare", "--history", "gpus", "--against", "ddp"], "a history has no side B"),
+        (["compare", "--history", "gpus", "--iteration", "x"], "read as they were ingested"),
         (["compare", "ddp", "nothing"], "nothing"),
         (["compare", "ddp", "ddp", "--by", "wire"], "no comparison by 'wire'"),
         (["compare", "ddp", "ddp", "--by", "memory"], "memory"),

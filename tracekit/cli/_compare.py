@@ -157,6 +157,13 @@ def compare(
     if fail_above is not None and metric is Metric.MEDIAN:
         raise UsageError("--fail-above judges means, not medians", "leave out --metric median")
 
+    by_labels = bool(where or against_where or (history is not None and not runs))
+    if by_labels and (rules is not None or iteration is not None):
+        raise UsageError(
+            "runs that are chosen by labels are read as they were ingested",
+            "name them, or leave out --rules and --iteration",
+        )
+
     def opened(references: list[str]) -> "list[tracekit.Run]":
         return [open_run(each, store, rules, iteration) for each in references]
 

@@ -52,14 +52,15 @@ _SPARE = (
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
     "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks", "steps",
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
-    "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of",
+    "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
+    "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
     "edges", "segments", "slack_min_ns", "slack_p50_ns",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
     "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
-    "step_high_ns",
+    "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",
