@@ -51,7 +51,7 @@ def dgx1(
         typer.Option(
             "--simulated",
             help="Simulate what the store lacks of the study's runs, and take these. Needs a copy "
-            "of tracekit's repository; all 150 take some minutes.",
+            "of tracekit's repository; each of all 150 takes some seconds.",
         ),
     ] = False,
     network: Annotated[

@@ -61,6 +61,7 @@ _ESSENTIAL = (
     "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
+    "bubble_share", "data_stall_share",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",

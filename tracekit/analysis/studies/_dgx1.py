@@ -203,7 +203,7 @@ def _network_size(measured: Measured) -> Answer:
     }
     return _told(
         "steps by network", headline, rows, "stages", claims=claims, more={"per": "step/GPU"},
-        tables={"stages": study_stages(study)},
+        tables={"stages": study_stages(study).drop("run")},  # bars are told apart without
     )  # fmt: skip
 
 
