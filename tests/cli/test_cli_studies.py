@@ -431,3 +431,26 @@ def test_a_study_simulates_what_the_store_lacks(
     again = tracekit("study", "dgx1", "--simulated", "--what", "methods", "-o", "page.html")
     assert (again.exit_code, again.stderr) == (0, "")
     assert "4 runs, all simulated" in Path("page.html").read_text()
+
+
+@pytest.mark.nightly
+def test_the_page_says_what_the_simulated_machine_shows(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The speedups of docs/studies.md, which are simulated again."""
+    page = (SAMPLES.parent / "docs" / "studies.md").read_text("utf-8")
+    line = re.compile(r"\| (p2p|nccl) \| (\d) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+) \|")
+    told = {(m[1], int(m[2])): (float(m[3]), float(m[4]), float(m[5])) for m in line.finditer(page)}
+    names = [
+        f"lenet-batch16-gpus{gpus}-{method}-strong"
+        for gpus in (1, 2, 4, 8) for method in ("p2p", "nccl")
+    ]  # fmt: skip
+    monkeypatch.setattr("tracekit._dgx1._names", lambda _: names)
+    rows = document("study", "dgx1", "--simulated", "--what", "scaling")["rows"]
+    found = {
+        (row["method"], row["gpus"]): (
+            row["published"], round(row["speedup"], 2), round(row["error_percent"], 1)
+        )
+        for row in rows if row["published"]
+    }  # fmt: skip
+    assert found == told
