@@ -220,6 +220,7 @@ def test_the_ending_of_the_output_file_names_the_format(stored: Path, tmp_path: 
         "csv": b"stage,",
         "parquet": b"PAR1",
         "md": b"**ddp",
+        "html": b"<!doctype html>",
         "txt": b" ddp",
         "": b" ddp",
     }
