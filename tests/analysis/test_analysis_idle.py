@@ -258,6 +258,24 @@ def test_an_op_that_a_copy_from_another_gpu_precedes() -> None:
     assert _causes(b.trace()) == {"behind_weight_update": 8_400, "launch": 10}
 
 
+def test_a_gpu_that_is_held_itself_passes_on_what_holds_it() -> None:
+    b = _two_gpus("FP")
+    b.rows["devices"].append({"report": 0, "device": 2, "active": True, "identity": "ordinal"})
+    _launched(b, 9, 12, 20, 1_000, device=2, context=3)
+    copy = {"kind": "p2p", "copy_kind": "PtoP", "stage": "FP"}
+    _launched(b, 40, 44, 9_000, 9_400, device=0, context=1, src_device=0, dst_device=1, **copy)
+    _launched(b, 30, 34, 9_410, 9_500, device=1, context=2)
+    _launched(b, 50, 54, 9_500, 9_600, device=1, context=2, src_device=1, dst_device=2, **copy)
+    _launched(b, 35, 39, 9_610, 9_700, device=2, context=3)
+    # GPU 1 does little of what GPU 2 waits for: it waits for GPU 0 itself.
+    causes = idle(b.trace(), "device,cause").rows.select("device", "cause", "idle_ns").rows()
+    assert sorted(causes) == [
+        (1, "behind_stage", 8_400), (1, "launch", 10), (2, "behind_stage", 8_600),
+        (2, "launch", 10),
+    ]  # fmt: skip
+    assert "(GPU 1)" in idle(b.trace(), longest=1).rows["evidence"][0]
+
+
 def test_an_event_of_the_same_gpu_holds_nothing() -> None:
     b = _two_gpus()
     _launched(b, 30, 34, 2_000, 9_500, device=1, context=2)

@@ -110,13 +110,30 @@ def _by_end(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     """Add ``behind``: what the device that holds a piece did for most of it; null if nothing.
 
+    A device that is itself held behind another one meanwhile passes on what that one did: the
+    first micro-batch of a pipeline comes to its last stage through all others.
+
     Parameters
     ----------
     trace
         The run.
     pieces
-        ``start, end, held_by``.
+        ``device, start, end, held_by``.
     """
+    busy = _busy(trace, pieces["held_by"].unique())
+    known, before = _named(pieces, busy), -1
+    while known["behind"].count() > before:
+        before = known["behind"].count()
+        passed_on = known.drop_nulls("behind").select(
+            "start", "end", held_by="device", what="behind"
+        )
+        both = pl.concat([busy.select(passed_on.columns), passed_on])
+        known = _named(pieces, merged(both, ["held_by", "what"]))
+    return known
+
+
+def _busy(trace: Trace, holding: pl.Series) -> pl.DataFrame:
+    """Return when some devices are busy with what: ``held_by, what, start, end``."""
     what = (
         pl.when(pl.col("kind") == "collective").then(pl.lit(BEHIND[1]))
         .when(pl.col("stage") == "WU").then(pl.lit(BEHIND[0]))
@@ -127,16 +144,18 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
         ops.select("start", "end", "what", held_by=name).drop_nulls("held_by")
         for name in ("device", "src_device", "dst_device")
     ).unique()
-    holding = pieces["held_by"].unique()
-    busy = merged(
+    return merged(
         works.filter(pl.col("held_by").is_in(holding.implode())).collect(), ["held_by", "what"]
     )
+
+
+def _named(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
+    """Add ``behind``: what takes the longest part of each piece, if all of it takes half of it."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)
     most = pl.max_horizontal(BEHIND)
     longest = pl.coalesce(pl.when(pl.col(name) == most).then(pl.lit(name)) for name in BEHIND)
-    enough = 2 * sum((pl.col(name) for name in BEHIND), pl.lit(0)) >= pl.col("end") - pl.col(
-        "start"
-    )
+    length = pl.col("end") - pl.col("start")
+    enough = 2 * sum((pl.col(name) for name in BEHIND), pl.lit(0)) >= length
     return pieces.with_columns(behind=pl.when(enough & (most > 0)).then(longest)).drop(BEHIND)
