@@ -29,6 +29,7 @@ from tracekit.analysis import (
 )
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
+from tracekit.analysis.idle_time._pieces import CAUSES
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
@@ -880,3 +881,14 @@ def test_a_run_on_the_host_is_not_compared_to_one_on_gpus() -> None:
         compare(builder.trace(), _on_host(100, 100))
     with pytest.raises(MissingDataError, match="nothing by kernel"):
         compare(_on_host(100, 100), _on_host(100, 100), "kernel")
+
+
+def test_causes_of_idle_time_add_up_to_it() -> None:
+    # 300 and 400 ns of work in steps of 1,000: the rest is launched late.
+    a, b = _run([300] * 8), _run([400] * 8)
+    found = compare(a, b, "cause")
+    parts = compare(a, b, "step").rows.filter(pl.col("part").is_in(["idle", "between"]))
+    for column in ("a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns"):
+        assert found.rows[column].sum() == pytest.approx(parts[column].sum())
+    assert set(found.rows["cause"]) <= set(CAUSES)
+    assert found.meta["per"] == "step/GPU"

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tracekit.analysis import Comparison
 
 KEYS = (
-    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
-    "link", "memory",
+    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
+    "cause", "api", "link", "memory",
 )  # fmt: skip
 """What runs can be compared by; `step` is what the change of the step time is made of."""
 _TWO = 2

@@ -15,6 +15,7 @@ from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._ranks import with_devices
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis.communication._mpi_calls import mpi_calls
+from tracekit.analysis.idle_time._idle import idle_causes
 from tracekit.analysis.studies._memory_use import memory_use
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.communication._traffic import Traffic
 
 _ALONE = {
+    "cause": "why nothing runs on a GPU",
     "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
     "api": "CUDA call, by name",
     "link": "link and direction",
@@ -39,7 +41,7 @@ COMPARE_KEYS = {
     "node": "host that the process ran on",
     **_ALONE,
 }
-"""What two runs can be compared by; the last four stand alone."""
+"""What two runs can be compared by; the last five stand alone."""
 
 PARTS = (*STAGES, "idle", "between")
 """What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
@@ -172,6 +174,9 @@ def _values(
     trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
 ) -> pl.DataFrame:
     steps = times.windows["iteration"].drop_nulls().unique()
+    if by == ("cause",):
+        idle = _idle(trace, steps, whole=whole)
+        return idle.with_columns(per=pl.lit(owners_of(times, whole=whole).height))
     if by == ("link",):
         return _link(traffic, steps, whole=whole).with_columns(per=pl.lit(1))
     owners = owners_of(times, whole=whole)
@@ -190,6 +195,16 @@ def _values(
 
 def _as_text(values: pl.DataFrame) -> pl.DataFrame:
     return values.with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+    """Add up the idle time of each iteration by its causes; ``count`` is the number of gaps."""
+    pieces = idle_causes(trace, per_iteration=not whole).with_columns(
+        _counted(pl.col("iteration"), steps)
+    )
+    return pieces.group_by("cause", "iteration").agg(
+        count=pl.col("gap").n_unique().cast(pl.Int64), length_ns=_LENGTH.sum()
+    )
 
 
 def _by_collective(trace: Trace) -> Trace:

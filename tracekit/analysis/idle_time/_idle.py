@@ -113,6 +113,21 @@ def idle(
     )
 
 
+def idle_causes(trace: Trace, *, per_iteration: bool) -> pl.DataFrame:
+    """Return why nothing runs: ``gap, process, device, iteration, start, end, cause``.
+
+    Parameters
+    ----------
+    trace
+        The run, which holds GPU work.
+    per_iteration
+        Whether pieces are those of steps; else of the whole run, each in no iteration.
+    """
+    pieces = _found(trace, skip=0, per_iteration=per_iteration).pieces
+    columns = ["gap", "process", "device", "iteration", "start", "end"]
+    return pieces.select(*columns, pl.col("cause").cast(pl.String))
+
+
 @dataclass(frozen=True)
 class _Found:
     """Pieces of gaps inside windows."""
