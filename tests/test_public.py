@@ -48,9 +48,11 @@ PUBLIC = {
     """,
     "tracekit.analysis.communication": "",
     "tracekit.analysis.comparison": """
-        Recorded change_points comparability compare_recordings history steps_of_run typical_step
+        Recorded change_points comparability compare_recordings history steps_of_run
+        typical_step
     """,
     "tracekit.analysis.dependencies": "critical_path parse_changes whatif",
+    "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
     "tracekit.analysis.idle_time": "",
     "tracekit.analysis.studies": """
         QUESTIONS STEP_TIMES Along Measured Published crossovers dgx1_questions exchange
@@ -87,8 +89,8 @@ PUBLIC = {
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure page percent printable readable_names
         records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
-        to_csv to_json to_markdown to_parquet unit_of utilisation_figure
-        with_readable_names
+        to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
+        utilisation_figure with_readable_names
     """,
     "tracekit.export": "FORMATS export parse_iterations",
     "tracekit.report": "AskedRun Library Section report_of",

@@ -138,6 +138,40 @@ def whatif(
     return of_run(run, whatif(run.trace, traffic, changes, skip=skip)).warning(run.warnings)
 
 
+def diagnose(
+    run: Run,
+    /,
+    *,
+    top: int | None = 5,
+    only: Sequence[str] | None = None,
+    topology: StrPath | None = None,
+) -> Answer:
+    """Say what takes time that a run need not take; see `tracekit.analysis.diagnosis.diagnose`.
+
+    Parameters
+    ----------
+    top
+        How many findings to list; None lists all.
+    only
+        Names of the rules to ask; all by default.
+    topology
+        The machine, as for `Run.traffic`.
+    """
+    from tracekit.analysis.diagnosis import diagnose
+
+    traffic = run.traffic(topology=topology)
+    return of_run(run, diagnose(run.trace, top=top, rules=only, traffic=traffic)).warning(
+        run.warnings
+    )
+
+
+def stragglers(run: Run, /, by: str | Sequence[str] = "rank") -> Answer:
+    """Say who comes late, and what it costs; see `tracekit.analysis.diagnosis.stragglers`."""
+    from tracekit.analysis.diagnosis import stragglers
+
+    return of_run(run, stragglers(run.trace, by)).warning(run.warnings)
+
+
 def links(
     run: Run,
     /,

@@ -56,6 +56,8 @@ class Run:
     idle = RunQuestion(_questions.idle)
     critical_path = RunQuestion(_questions.critical_path)
     whatif = RunQuestion(_questions.whatif)
+    diagnose = RunQuestion(_questions.diagnose)
+    stragglers = RunQuestion(_questions.stragglers)
     links = RunQuestion(_questions.links)
     collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)

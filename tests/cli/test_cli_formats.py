@@ -41,7 +41,7 @@ IDLE_KEYS = ["cause", "stage", "iteration", "device", "rank", "range"]
 PATH_KEYS = ["cause", "stage", "link", "device", "rank", "iteration", "kernel"]
 COMPARED = [
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
-    "link",
+    "link", "cause",
 ]  # fmt: skip
 OF_MEMORY = ["use", "table", "extra", "growth", "largest-batch"]
 WHATS = ["matrix", "links", "routes", "relays"]
@@ -81,6 +81,15 @@ LISTINGS = {
     "whatif": [
         ["whatif", "ddp", "--speed", "gemm=2x", "--stage", "bp=1.5x", "--overlap", "--no-sync"],
         ["whatif", "ddp", "--bandwidth", "collective=2x", "--loader", "inf", "--skip", "1"],
+    ],
+    "diagnose": [
+        ["diagnose"],
+        ["diagnose", "ddp", "--all", "--topology", "dgx1v"],
+        ["diagnose", str(OTHER), "--only", "input_bound,launch_bound"],
+    ],
+    "stragglers": [
+        ["stragglers", str(SAMPLE)],
+        ["stragglers", str(SAMPLE), "--by", "iteration"],
     ],
     "links": [
         *(["links", "--by", key, *SIZED] for key in LINK_KEYS),

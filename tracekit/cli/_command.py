@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from tracekit.cli._guard import GuardedGroup
-from tracekit.cli._output import Format, Target
+from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 
 if TYPE_CHECKING:
@@ -48,16 +48,6 @@ def _repeated(args: Sequence[str], option: str) -> Iterator[str]:
 
 Answering = Callable[..., "Answer | Judged"]
 
-_FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORMAT",
-        help=f"{', '.join(Format)}. Default: by the ending of --output, else table.",
-        rich_help_panel="Output",
-    ),
-]
 _FullNamesOption = Annotated[
     bool,
     typer.Option(
@@ -98,6 +88,7 @@ def command(
     *lines: str,
     name: str | None = None,
     figures: Mapping[str, str] | None = None,
+    formats: Sequence[Format] = EVERYWHERE,
     group: typer.Typer = app,
     rows: bool = True,
     **settings: Any,
@@ -118,6 +109,8 @@ def command(
     figures
         What can be drawn of its answers: the option without its dashes, which is the name of the
         figure in `Answer.figures`, and what the help says of it.
+    formats
+        What its answers can be written as.
     group
         Whose command it is.
     rows
@@ -127,7 +120,7 @@ def command(
     """
 
     def register(function: Answering) -> Answering:
-        written = _writing(function, figures or {}, _ROWS if rows else {})
+        written = _writing(function, figures or {}, formats, _ROWS if rows else {})
         group.command(name, epilog=examples(*lines), **settings)(written)
         return function
 
@@ -135,7 +128,10 @@ def command(
 
 
 def _writing(
-    function: Answering, figures: Mapping[str, str], rows: Mapping[str, Any]
+    function: Answering,
+    figures: Mapping[str, str],
+    formats: Sequence[Format],
+    rows: Mapping[str, Any],
 ) -> Callable[..., None]:
     """Return a function that asks `function`, draws its figures, and writes its answer."""
     groups = _groups(function)
@@ -148,7 +144,7 @@ def _writing(
         full_names: bool = False,
         **options: Any,
     ) -> None:
-        target = Target.of(output_format, output, full_names=full_names)
+        target = Target.of(output_format, output, formats, full_names=full_names)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
         found = function(**_gathered(options, groups))
@@ -162,7 +158,7 @@ def _writing(
     chosen = {name: kind for name, kind in rows.items() if name not in signature.parameters}
     own: dict[str, Any] = {
         **{_parameter(figure): _figure_option(figure, what) for figure, what in figures.items()},
-        "output_format": _FormatOption,
+        "output_format": _format_option(formats),
         "output": _OutputOption,
         **chosen,
     }
@@ -216,6 +212,17 @@ def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[
         for name, group in groups.items()
     }
     return {**options, **made}
+
+
+def _format_option(formats: Sequence[Format]) -> Any:
+    option = typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help=f"{', '.join(formats)}. Default: by the ending of --output, else table.",
+        rich_help_panel="Output",
+    )
+    return Annotated[Format | None, option]
 
 
 def _parameter(figure: str) -> str:

@@ -1,7 +1,7 @@
 """What a command found, where it goes, and in which format."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,8 +26,14 @@ class Format(StrEnum):
     PARQUET = "parquet"
     MARKDOWN = "markdown"
     HTML = "html"
+    SARIF = "sarif"
+    JUNIT = "junit"
 
 
+EVERYWHERE = (
+    Format.TABLE, Format.JSON, Format.CSV, Format.PARQUET, Format.MARKDOWN, Format.HTML
+)  # fmt: skip
+"""What any answer can be written as; of findings only there are the others."""
 _ENDINGS = {
     ".json": Format.JSON,
     ".csv": Format.CSV,
@@ -35,6 +41,8 @@ _ENDINGS = {
     ".md": Format.MARKDOWN,
     ".txt": Format.TABLE,
     ".html": Format.HTML,
+    ".sarif": Format.SARIF,
+    ".xml": Format.JUNIT,
 }
 _SQLITE = b"SQLite format 3\0"
 
@@ -51,16 +59,28 @@ class Target:
     full_names: bool = False
 
     @classmethod
-    def of(cls, wanted: Format | None, path: Path | None, *, full_names: bool = False) -> "Target":
-        """Return the target that a user asked for.
+    def of(
+        cls,
+        wanted: Format | None,
+        path: Path | None,
+        formats: Sequence[Format] = EVERYWHERE,
+        *,
+        full_names: bool = False,
+    ) -> "Target":
+        """Return the target that a user asked for, in one of the formats that there are of it.
 
         Raises
         ------
         UsageError
-            If nothing can be written there.
+            If nothing can be written there, or not in that format.
         """
         ending = "" if path is None else path.suffix.lower()
-        target = cls(wanted or _ENDINGS.get(ending, Format.TABLE), path, full_names)
+        told = _ENDINGS.get(ending, Format.TABLE)
+        target = cls(wanted or (told if told in formats else Format.TABLE), path, full_names)
+        if target.format not in formats:
+            raise UsageError(
+                f"this cannot be written as {target.format}", f"there is {', '.join(formats)}"
+            )
         if path is not None:
             with _writing(path):
                 _check_file(path)
@@ -97,23 +117,22 @@ class Target:
                 write_whole(self.path, text.encode())
 
     def _render(self, answer: "Answer") -> str | bytes:
-        from tracekit import present
+        from tracekit import __version__, present
 
-        match self.format:
-            case Format.JSON:
-                facts = (answer.command, answer.run, answer.meta, answer.rows)
-                return present.to_json(*facts, answer.parts)
-            case Format.CSV:
-                return present.to_csv(answer.rows)
-            case Format.PARQUET:
-                return present.to_parquet(answer.rows)
-            case Format.MARKDOWN:
-                parts = answer.parts.values() or [answer]
-                return "\n".join(map(self._markdown, parts))
-            case Format.HTML:
-                return present.page(answer)
-            case Format.TABLE:
-                return "\n".join(map(self._table, answer.parts.values() or [answer]))
+        parts = list(answer.parts.values()) or [answer]
+        ways: dict[Format, Callable[[], str | bytes]] = {
+            Format.JSON: lambda: present.to_json(
+                answer.command, answer.run, answer.meta, answer.rows
+            ),
+            Format.CSV: lambda: present.to_csv(answer.rows),
+            Format.PARQUET: lambda: present.to_parquet(answer.rows),
+            Format.MARKDOWN: lambda: "\n".join(map(self._markdown, parts)),
+            Format.TABLE: lambda: "\n".join(map(self._table, parts)),
+            Format.HTML: lambda: present.page(answer),
+            Format.SARIF: lambda: present.to_sarif(answer, __version__),
+            Format.JUNIT: lambda: present.to_junit(answer),
+        }
+        return ways[self.format]()
 
     def _for_people(self, answer: "Answer") -> "pl.DataFrame":
         from tracekit import present

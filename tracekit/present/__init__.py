@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         save_figure,
         unit_of,
     )
+    from tracekit.present._findings import to_junit, to_sarif
     from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._kernel_names import readable_names, with_readable_names
@@ -98,8 +99,10 @@ _HOMES = {
     "terminal": "tracekit.present._terminal",
     "to_csv": "tracekit.present._formats",
     "to_json": "tracekit.present._formats",
+    "to_junit": "tracekit.present._findings",
     "to_markdown": "tracekit.present._formats",
     "to_parquet": "tracekit.present._formats",
+    "to_sarif": "tracekit.present._findings",
     "unit_of": "tracekit.present._figures",
     "utilisation_figure": "tracekit.present._link_figures",
     "with_readable_names": "tracekit.present._kernel_names",
@@ -150,8 +153,10 @@ __all__ = [
     "terminal",
     "to_csv",
     "to_json",
+    "to_junit",
     "to_markdown",
     "to_parquet",
+    "to_sarif",
     "unit_of",
     "utilisation_figure",
     "with_readable_names",

@@ -343,6 +343,15 @@ def _idle(answer: Answer) -> go.Figure:
     return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
 
 
+def _stragglers(answer: Answer) -> go.Figure:
+    times = answer.tables["times"]
+    who = "device" if times["rank"].has_nulls() else "rank"
+    return heat_figure(
+        times, who, "iteration", "beyond_percent", "%",
+        title="Own time of a step beyond that of the median rank", subtitle=answer.run or "",
+    )  # fmt: skip
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": _batch_effect,
     "bubbles": _bubbles,
@@ -374,6 +383,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "stalls": _stalls,
     "step parts": _step_parts,
     "steps": _steps,
+    "stragglers": _stragglers,
     "time components": _components,
     "timeline": _timeline,
 }

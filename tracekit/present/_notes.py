@@ -19,6 +19,7 @@ _COMPARISON_KEYS = {
     "method", "a_devices", "b_devices",
 }  # fmt: skip
 _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
+_DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
     "kernel_name": "names of kernels alone",
@@ -51,7 +52,8 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     lines = [_window(meta)] if meta.get("window_ns") is not None else []
     worded = set(_WINDOW_KEYS) if lines else set()
     for keys, word in (
-        (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives), (_COMPARISON_KEYS, _comparison)
+        (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives),
+        (_COMPARISON_KEYS, _comparison), (_DIAGNOSIS_KEYS, _diagnosis),
     ):  # fmt: skip
         if meta.keys() >= keys:
             lines += word(meta)
@@ -200,6 +202,14 @@ def _history(meta: Mapping[str, Any]) -> list[str]:
         text_of(meta["method"]),
         *(f"warning: {text_of(warning)}" for warning in meta.get("warnings", ())),
     ]
+
+
+def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
+    """Say which steps were looked at, and how many rules say something of them."""
+    on = f"on {count(meta['devices'], 'GPU')}"
+    steps = f"{count(meta['steps'], 'usual step')} {on}, {_time(meta['step_ns'])} in the mean"
+    said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
+    return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
 
 
 def _pipeline(found: Mapping[str, Any]) -> str:
@@ -360,6 +370,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"published: {text_of(claim)}; {_HOLDS[holds]}" for claim, holds in value.items()
     ],
     "headline": lambda _: [],
+    "wins": lambda value: [text_of(value)],
     "per": lambda _: [],
     "sum_over": lambda _: [],
     "percentiles_per": lambda _: [],

@@ -1,0 +1,295 @@
+"""Findings: what each rule adds up, by hand, when it is silent, and how they are put together."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.diagnosis import FINDINGS, RULES, diagnose
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import TABLES, Trace
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "diagnose.md"
+US = 1000
+STEP = 1000 * US
+
+
+def _op(b: TraceBuilder, at: int, start: int, end: int, *, done: int | None = None,
+        **row: Any) -> None:  # fmt: skip
+    """Add an op, and a call from `at` to `done` that launches it."""
+    done = at + 4 if done is None else done
+    b.op(row.pop("name", "gemm"), at, start=start, end=end, launch_end=done, **row)
+    b.rows["calls"][-1] |= {"end": done, "thread": row.get("thread", 0)}
+
+
+def _steps(number: int = 4) -> TraceBuilder:
+    """Return steps of 1 ms on a GPU that is never idle for long: two kernels, launched ahead."""
+    b = TraceBuilder()
+    for step in range(number):
+        b.iteration(step, step * STEP, (step + 1) * STEP, ops=2, whole=True)
+        _op(b, step * STEP + 10, step * STEP + 20, step * STEP + 600 * US, stage="FP")
+        _op(b, step * STEP + 20, step * STEP + 600 * US, (step + 1) * STEP, stage="BP")
+    return b
+
+
+def _found(trace: Trace, **options: Any) -> dict[str, dict[str, Any]]:
+    rows = diagnose(trace, **{"top": None, **options}).rows
+    return {row["rule"]: row for row in rows.iter_rows(named=True)}
+
+
+def _wins(row: dict[str, Any]) -> tuple[float, float, float]:
+    return row["win_low_ns"], row["win_ns"], row["win_high_ns"]
+
+
+def test_nothing_is_said_of_a_gpu_that_is_always_busy() -> None:
+    found = diagnose(_steps().trace())
+    assert found.rows.is_empty()
+    assert found.rows.schema == FINDINGS
+    assert found.meta["step_ns"] == pytest.approx(STEP, rel=1e-4)
+    assert found.meta["steps"] == 4
+    assert found.meta["asked"] == len(RULES)
+
+
+def _waiting(between: int, *, stage: str | None) -> TraceBuilder:
+    """Return 4 steps between which the host is in a range, or in none, for a while."""
+    b = TraceBuilder()
+    every = STEP + between
+    for step in range(4):
+        begin = step * every
+        b.iteration(step, begin, begin + STEP, ops=1, whole=True)
+        if stage is not None:
+            b.range(begin + STEP, begin + every, "next", stage=stage)
+        _op(b, begin, begin + 10, begin + STEP, stage="FP")
+    return b
+
+
+def test_input_that_comes_late() -> None:
+    found = _found(_waiting(100 * US, stage="IO").trace())
+    row = found["input_bound"]
+    # Three of four steps wait 100 us; nothing is known of the time after the last one.
+    assert _wins(row) == pytest.approx((0.9 * 75 * US, 75 * US, 75 * US))
+    assert row["sure"] == "measured"
+    assert row["share"] == pytest.approx(0.07, abs=0.001)
+    assert row["finding"].startswith("GPUs wait 75 us per step for input, 6.98 %")
+
+
+def test_a_host_between_its_steps_is_a_hint() -> None:
+    row = _found(_waiting(100 * US, stage=None).trace())["input_bound"]
+    assert _wins(row) == pytest.approx((0, 75 * US, 75 * US))
+    assert row["sure"] == "hint"
+
+
+def test_less_than_a_fiftieth_of_a_step_is_not_spoken_of() -> None:
+    assert "input_bound" in _found(_waiting(28 * US, stage="IO").trace())
+    assert _found(_waiting(26 * US, stage="IO").trace()) == {}
+
+
+def _late_kernels(name: str | None) -> TraceBuilder:
+    """Return 4 steps in each of which the host is 100 us late, in a call or in none."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=2, whole=True)
+        _op(b, begin, begin + 10, begin + 500 * US, stage="FP")
+        if name is not None:
+            b.call(begin + 500 * US, begin + 600 * US, thread=0, correlation=None)
+            b.rows["calls"][-1] |= {"name": name}
+        _op(b, begin + 600 * US, begin + 600 * US + 10, begin + STEP, stage="BP")
+    return b
+
+
+def test_a_wait_in_each_step() -> None:
+    row = _found(_late_kernels("cudaStreamSynchronize").trace())["sync_in_loop"]
+    assert _wins(row)[:2] == pytest.approx((100 * US, 100 * US))
+    assert _wins(row)[2] == pytest.approx(100 * US, rel=1e-3)
+    assert "1 x cudaStreamSynchronize per step and GPU, 100 us of its thread" in row["evidence"]
+
+
+def test_a_wait_in_one_step_is_none_in_the_loop() -> None:
+    b = _steps(6)
+    b.iteration(6, 6 * STEP, 8 * STEP, ops=1, whole=True)
+    b.call(6 * STEP, 7 * STEP, thread=0, correlation=None)
+    b.rows["calls"][-1] |= {"name": "cudaDeviceSynchronize"}
+    _op(b, 7 * STEP, 7 * STEP + 10, 8 * STEP, stage="FP")
+    assert "sync_in_loop" not in _found(b.trace())
+
+
+def test_allocations_in_each_step() -> None:
+    row = _found(_late_kernels("cudaMalloc").trace())["allocation_in_loop"]
+    assert _wins(row)[:2] == pytest.approx((50 * US, 100 * US))
+
+
+def test_late_launches_are_half_won_by_cheaper_ones() -> None:
+    row = _found(_late_kernels(None).trace())["launch_bound"]
+    assert _wins(row) == pytest.approx((50 * US, 75 * US, 100 * US), rel=1e-3)
+    assert row["sure"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
+
+
+def test_copies_that_hold_the_host() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=2, whole=True)
+        copy = {"kind": "h2d", "stage": "IO", "bytes": 1_200_000, "copy_kind": "HtoD"}
+        if step:  # input is part of the step before
+            _op(b, begin, begin + 10, begin + 300 * US, done=begin + 250 * US, **copy)
+        _op(b, begin + 260 * US, begin + 300 * US, begin + STEP, stage="FP")
+    found = _found(b.trace())
+    # Three in four steps, and 1.2 MB take 100 us at 12 GB/s.
+    assert _wins(found["pageable_copies"]) == pytest.approx(
+        (150 * US, 187.5 * US, 225 * US), rel=1e-3
+    )
+
+
+def test_copies_whose_call_returns_early_are_not_pageable() -> None:
+    b = _steps()
+    for step in range(4):
+        copy = {"kind": "h2d", "stage": "IO", "bytes": 1_200_000, "copy_kind": "HtoD"}
+        _op(b, step * STEP + 1, step * STEP + 20, step * STEP + 300 * US, stream=8, **copy)
+    assert "pageable_copies" not in _found(b.trace())
+
+
+def _exchanging(*times: tuple[int, int], backward: int = 600 * US) -> TraceBuilder:
+    """Return steps of a backward pass, and all-reduces from when to when, in us."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=1 + len(times), whole=True)
+        _op(b, begin, begin + 10, begin + backward, stage="BP")
+        for first, last in times:
+            _op(b, begin + 20, begin + first * US, begin + last * US, stage="WU", stream=20,
+                kind="collective", collective="all_reduce", name="ncclAllReduce")  # fmt: skip
+    return b
+
+
+def test_collectives_that_begin_after_the_backward_pass() -> None:
+    found = _found(_exchanging((600, 800), (800, 900), (900, 1000)).trace())
+    # 200 and 100 us of them; the last one is what the update waits for.
+    assert _wins(found["late_buckets"]) == pytest.approx((150 * US, 225 * US, 400 * US), rel=1e-3)
+    assert "exposed_collectives" not in found
+
+
+def test_collectives_that_hang_over() -> None:
+    found = _found(_exchanging((300, 900), (900, 1000)).trace())
+    assert _wins(found["exposed_collectives"]) == pytest.approx((0, 150 * US, 400 * US), rel=1e-3)
+    assert "late_buckets" not in found
+
+
+def test_the_last_collective_of_a_step_is_not_spoken_of() -> None:
+    assert _found(_exchanging((100, 600), (600, 1000)).trace()).keys() <= {"missing_evidence"}
+
+
+def test_many_collectives_that_take_nothing_but_latency() -> None:
+    times = [(600 + 40 * place, 640 + 40 * place) for place in range(10)]
+    row = _found(_exchanging(*times).trace())["small_buckets"]
+    # Ten of 40 us; without sizes an eighth is needed.
+    assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
+
+
+def _of_ranks(late: int) -> Trace:
+    """Return 4 steps of three ranks, of which one comes late to the all-reduce of each."""
+    b = TraceBuilder()
+    for rank in range(3):
+        for step in range(4):
+            begin = step * STEP
+            b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
+            own = 900 if rank == late else 600
+            place: dict[str, Any] = {"thread": 10 * rank, "device": rank}
+            _op(b, begin, begin + 10, begin + own * US, stage="BP", **place)
+            reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
+            place |= {"stage": "WU", "stream": 20, **reduced}
+            _op(b, begin + 20, begin + own * US, begin + STEP, **place)
+    trace = b.trace()
+    devices = pl.DataFrame(
+        [{"device": each, "report": 0, "active": True, "identity": "assumed", "uuid": str(each)}
+         for each in range(3)]
+    )  # fmt: skip
+    return trace.with_tables({"devices": TABLES["devices"].conform(devices)})
+
+
+def test_a_rank_that_comes_late() -> None:
+    found = _found(_of_ranks(late=1))
+    row = found["stragglers"]
+    # The two others wait 300 us, each in all of four steps.
+    assert _wins(row) == pytest.approx((150 * US, 300 * US, 300 * US), rel=1e-3)
+    assert row["finding"].startswith("GPU 1 comes last to 100 % of collectives")
+    # The same kernels, of the same size, take 900 us there and 600 us elsewhere.
+    assert _wins(found["slow_clocks"]) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
+
+
+def test_cold_steps_are_left_out_and_named() -> None:
+    b = TraceBuilder()
+    edges = [0, 5, 8, *range(9, 15)]
+    for step, (begin, end) in enumerate(itertools.pairwise(edges)):
+        b.iteration(step, begin * STEP, end * STEP, ops=1, whole=True)
+        _op(b, begin * STEP, begin * STEP + 10, end * STEP, stage="FP")
+    found = diagnose(b.trace(), top=None)
+    assert found.meta["steps"] == 6
+    row = found.rows.row(0, named=True)
+    assert (row["rule"], row["win_ns"]) == ("cold_steps", None)
+    assert row["finding"].startswith("The first 2 steps take up to 5 times as long")
+    assert row["win_unknown"] == "it is lost once in a run, not in each step"
+
+
+def test_evaluation_between_steps() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP + (step // 2) * STEP  # a millisecond of evaluation after two steps
+        b.iteration(step, begin, begin + STEP, ops=1, whole=True)
+        _op(b, begin, begin + 10, begin + STEP, stage="FP")
+    b.range(2 * STEP, 3 * STEP, "validate", stage="ME")
+    b.range(5 * STEP, 6 * STEP, "validate", stage="ME")  # no step comes after this one
+    _op(b, 2 * STEP, 2 * STEP + 10, 3 * STEP, stage="ME")
+    row = _found(b.trace())["evaluation_too_often"]
+    assert _wins(row) == pytest.approx((0, 125 * US, 250 * US))
+
+
+def test_without_steps_wins_are_unknown() -> None:
+    b = TraceBuilder()
+    _op(b, 0, 10, 500 * US)
+    _op(b, 900 * US, 900 * US + 10, STEP)
+    found = diagnose(b.trace(), top=None)
+    assert found.meta["step_ns"] is None
+    row = found.rows.row(0, named=True)
+    assert row["rule"] == "launch_bound"
+    assert (row["win_ns"], row["win_unknown"]) == (None, "no steps are known")
+    assert row["share"] == pytest.approx(0.3, abs=0.001)
+    assert found.rows["rule"][-1] == "missing_evidence"
+
+
+def test_no_win_is_more_than_what_is_not_computed() -> None:
+    wins = diagnose(_of_ranks(late=1), top=None).rows
+    assert (wins["win_high_ns"] <= 400 * US + 10).all()
+
+
+def test_the_largest_come_first_and_few_are_listed() -> None:
+    whole = diagnose(_of_ranks(late=1), top=None).rows
+    few = diagnose(_of_ranks(late=1), top=1)
+    assert whole["share"].to_list() == sorted(whole["share"], reverse=True)
+    assert few.rows.equals(whole.head(1))
+    assert few.meta["findings"] == whole.height > 1
+    assert few.tables["findings"].equals(whole)
+    only = diagnose(_of_ranks(late=1), rules=["stragglers"]).rows
+    assert only["rule"].to_list() == ["stragglers"]
+
+
+def test_what_is_refused() -> None:
+    trace = _steps().trace()
+    with pytest.raises(UsageError, match="no rule is called nothing: there are input_bound"):
+        diagnose(trace, rules=["nothing"])
+    with pytest.raises(UsageError, match="0 findings cannot be listed"):
+        diagnose(trace, top=0)
+    empty = trace.with_tables({"ops": TABLES["ops"].empty()})
+    with pytest.raises(MissingDataError, match="no GPU work"):
+        diagnose(empty)
+
+
+def test_each_rule_has_a_section() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(RULES)

@@ -1,0 +1,100 @@
+"""Who comes late: by hand, with one clock and without, and against the simulator's books."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.diagnosis import stragglers
+from tracekit.analysis.diagnosis._late_ranks import waits_in_collectives
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import TABLES, Trace
+
+US = 1000
+STEP = 1000 * US
+PASSES = {0: (600, 600, 600, 600), 1: (700, 900, 700, 500), 2: (500, 600, 650, 600)}
+"""How long each rank's backward pass is in each step, in us; then all exchange until the end."""
+
+
+def _of(passes: dict[int, tuple[int, ...]], *, hidden: bool = False) -> Trace:
+    b = TraceBuilder()
+    for rank, lengths in passes.items():
+        for step, length in enumerate(lengths):
+            begin = step * STEP
+            b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
+            _op(b, begin, begin + 10, begin + length * US, rank, stage="BP")
+            exchange = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
+            _op(b, begin + 20, begin + length * US, begin + STEP, rank, stage="WU", stream=20,
+                **exchange)  # fmt: skip
+            if hidden:
+                _op(b, begin + 30, begin + length * US, begin + STEP, rank, stage="WU")
+    devices = [{"device": each, "report": 0, "active": True, "identity": "assumed",
+                "uuid": str(each)} for each in passes]  # fmt: skip
+    return b.trace().with_tables({"devices": TABLES["devices"].conform(pl.DataFrame(devices))})
+
+
+def _op(b: TraceBuilder, at: int, start: int, end: int, rank: int, **row: Any) -> None:
+    b.op(row.pop("name", "gemm"), at, start=start, end=end, thread=10 * rank, device=rank, **row)
+
+
+def _by_device(trace: Trace) -> dict[int, dict[str, Any]]:
+    return {row["device"]: row for row in stragglers(trace).rows.to_dicts()}
+
+
+def test_who_is_last_and_what_it_costs() -> None:
+    found = _by_device(_of(PASSES))
+    # Last are rank 1 in three steps; of the last one rank 0 and rank 2 are, the first one counts.
+    assert [found[rank]["last"] for rank in (0, 1, 2)] == [1, 3, 0]
+    assert found[1]["last_share"] == 0.75
+    # Waited for rank 1: (100 + 200), (300 + 300), (100 + 50) us of two others in four steps.
+    assert found[1]["caused_ns"] == pytest.approx((150 + 300 + 75) * US / 4)
+    assert found[0]["caused_ns"] == pytest.approx(100 * US / 2 / 4)
+    assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100) * US / 4)
+    assert found[1]["waited_ns"] == pytest.approx(100 * US / 4)
+    assert found[0]["own_ns"] == pytest.approx(STEP - 125 * US, rel=1e-4)
+    assert found[1]["late_in"] == "BP"
+    assert found[1]["late_in_ns"] == pytest.approx((2800 - 2400) * US / 4, rel=1e-3)
+    assert found[1]["late_ns"] == pytest.approx((200 + 100) / 2 * US)  # of 200, 300, 100, 0
+
+
+def test_the_one_that_costs_most_comes_first() -> None:
+    assert stragglers(_of(PASSES)).rows["device"].to_list() == [1, 0, 2]
+
+
+def test_waiting_that_other_work_hides_costs_nothing() -> None:
+    found = _by_device(_of(PASSES, hidden=True))
+    assert {row["caused_ns"] for row in found.values()} == {0}
+    assert found[1]["last"] == 3
+
+
+def test_by_iteration() -> None:
+    rows = stragglers(_of(PASSES), "iteration").rows
+    second = rows.filter(iteration=1).sort("device")
+    assert second["waited_ns"].to_list() == [300 * US, 0, 300 * US]
+    assert second["last"].to_list() == [0, 1, 0]
+    own = [each - wait for each, wait in zip(second["step_ns"], second["waited_ns"], strict=True)]
+    assert second["own_ns"].to_list() == own
+    usual = sorted(own)[1]
+    assert second["beyond_percent"][1] == pytest.approx(100 * (own[1] / usual - 1))
+
+
+def test_without_one_clock_only_the_delay_is_unknown() -> None:
+    rows = [(0, 0, 0, 0, 400, "a"), (0, 1, 1, 5_000, 5_100, "b"),
+            (1, 2, 0, 500, 600, "a"), (1, 3, 1, 550, 600, "a"), (2, 4, 0, 7, 8, "a")]  # fmt: skip
+    names = ["match", "op", "process", "start", "end", "clock"]
+    calls = pl.DataFrame(rows, schema=names, orient="row").with_columns(device="process", step=0)
+    found = waits_in_collectives(calls.sample(fraction=1, shuffle=True, seed=1)).sort("op")
+    assert found["op"].to_list() == [0, 1, 2, 3]  # the last one is alone
+    assert found["wait_ns"].to_list() == [300, 0, 50, 0]
+    assert found["is_last"].to_list() == [False, True, False, True]
+    assert found["late_ns"].to_list() == [None, None, 0, 50]
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(MissingDataError, match="nothing that several ranks do together"):
+        stragglers(_of({0: (600, 600)}))
+    with pytest.raises(UsageError, match="by rank or by iteration"):
+        stragglers(_of(PASSES), "rank,iteration")

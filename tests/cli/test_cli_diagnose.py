@@ -1,0 +1,85 @@
+"""`tracekit diagnose` in continuous integration: exit codes, SARIF and JUnit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import polars as pl
+import pytest
+from cli_helpers import ROOT
+from typer.testing import CliRunner
+
+from tracekit.analysis.diagnosis import RULES
+from tracekit.cli import app
+from tracekit.cli._diagnose import judged
+from tracekit.model import Answer
+
+SIMULATED = ROOT / "sample_traces" / "simulated"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("diagnose") / "store"
+    for name in ("clean", "launch_bound"):
+        path = str(SIMULATED / f"{name}.sqlite")
+        assert CliRunner().invoke(app, ["ingest", path, "--store", str(folder)]).exit_code == 0
+    return folder
+
+
+def _asked(store: Path, *words: str) -> Any:
+    return CliRunner().invoke(app, ["diagnose", *words, "--store", str(store)])
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("any", 1), ("launch_bound", 1), ("sync_in_loop", 0), ("20%", 1), ("60%", 0),
+     ("nonsense", 2)],
+)  # fmt: skip
+def test_what_fails(store: Path, what: str, code: int) -> None:
+    assert _asked(store, "launch_bound", "--fail-on", what).exit_code == code
+    if code < 2:
+        assert _asked(store, "clean", "--fail-on", what).exit_code == 0
+
+
+def test_without_steps_it_cannot_be_told() -> None:
+    rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3]})
+    found = Answer(rows=rows, tables={"findings": rows}, meta={"steps": 0})
+    assert [judged(found, what) for what in ("10%", "40%", "any")] == [3, 0, 1]
+
+
+def test_sarif_holds_all_findings(store: Path) -> None:
+    found = _asked(store, "launch_bound", "--top", "1", "--format", "sarif")
+    run = json.loads(found.stdout)["runs"][0]
+    rows = json.loads(_asked(store, "launch_bound", "--all", "--format", "json").stdout)["rows"]
+    assert [each["ruleId"] for each in run["results"]] == [row["rule"] for row in rows]
+    assert len(rows) > 1
+    names = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert names == list(RULES)
+    for each, row in zip(run["results"], rows, strict=True):
+        assert names[each["ruleIndex"]] == each["ruleId"]
+        assert each["message"]["text"].startswith(row["finding"])
+        assert each["properties"]["win_ns"] == row["win_ns"]
+        assert each["level"] == ("note" if row["sure"] == "hint" else "warning")
+
+
+def test_junit_has_a_case_per_rule(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "findings.xml"
+    assert _asked(store, "launch_bound", "--output", str(path)).exit_code == 0
+    suite = ET.parse(path).getroot()[0]
+    assert suite.get("name") == "launch_bound"
+    assert [case.get("name") for case in suite] == list(RULES)
+    failed = {case.get("name") for case in suite if len(case)}
+    assert "launch_bound" in failed
+    assert suite.get("failures") == str(len(failed))
+    clean = _asked(store, "clean", "--format", "junit").stdout
+    assert 'failures="0"' in clean
+
+
+def test_only_findings_are_written_so(store: Path) -> None:
+    found = CliRunner().invoke(app, ["idle", "clean", "--format", "sarif", "--store", str(store)])
+    assert found.exit_code == 2
+    assert "cannot be written as sarif" in found.output

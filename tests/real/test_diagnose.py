@@ -1,0 +1,43 @@
+"""Findings of the real traces, each judged by a look at the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tracekit as tk
+
+FIRST = {
+    "mnist_1xa100_phases": "input_bound",  # its loader has one worker
+    "transformer_rtx3070ti": "cold_steps",  # kernels are loaded in the first of its steps
+    "ddp_unet_4xa100_rank0": None,  # what is idle of a step is in many causes of less than 2 %
+    "lm_pyprof_nvprof": "launch_bound",
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_finding(real_run: Callable[[str], tk.Run], name: str) -> None:
+    rows = real_run(name).diagnose()
+    assert (rows["rule"][0] if rows.height else None) == FIRST[name]
+
+
+def test_input_of_mnist(real_run: Callable[[str], tk.Run]) -> None:
+    found = real_run("mnist_1xa100_phases").diagnose.answer()
+    row = found.rows.row(0, named=True)
+    assert row["share"] > 0.9
+    assert row["win_low_ns"] <= row["win_ns"] <= row["win_high_ns"] <= found.meta["step_ns"]
+
+
+def test_the_last_rank_of_dlrm(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = real_trace("ddp_unet_4xa100_rank0").with_name("kineto_dlrm_8xv100")
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        pytest.skip(f"no {folder}")
+    found = tk.ingest(paths, name="dlrm", store=tmp_path / "store")[0].stragglers()
+    assert found.height == 8
+    # Its first all_to_all begins 7.6 ms after that of rank 1, and takes 10 us in place of 7.6 ms.
+    assert (found["device"][0], found["last"][0]) == (7, 5)
+    assert found["late_ns"].null_count() == 0
+    assert found["last"].sum() == 8

@@ -1,0 +1,70 @@
+"""Findings of simulated runs: none of a clean one, and of the others what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from simulate.export import write_export
+from simulate.job import Job
+from simulate.run import simulate
+from simulate.truth import read_truth, step_times
+from trace_builder import default_rules
+
+from tracekit.analysis.diagnosis import diagnose, stragglers
+from tracekit.attribution import attribute
+from tracekit.sources import read
+
+FOLDER = Path(__file__).resolve().parents[2] / "sample_traces" / "simulated"
+FIRST = {
+    "input_bound": ("input_bound", "loader takes no time"),
+    "launch_bound": ("launch_bound", "host launches twice as fast"),
+    "exposed_nccl": ("late_buckets", None),
+    "star_8": ("central_update", None),
+    "pipeline_1f1b": ("pipeline_bubbles", None),
+    "pipeline_nccl": ("pipeline_bubbles", None),
+}
+"""By scenario, the first finding, and what of the truth its interval should hold."""
+
+
+def _rows(name: str) -> list[dict[str, object]]:
+    trace = attribute(read(FOLDER / f"{name}.sqlite", lambda *_: None), default_rules())
+    return diagnose(trace, top=None).rows.to_dicts()
+
+
+def test_nothing_is_found_in_a_clean_run() -> None:
+    assert _rows("clean") == []
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_fault_comes_first(name: str) -> None:
+    rule, change = FIRST[name]
+    first = _rows(name)[0]
+    assert first["rule"] == rule
+    if change is not None:
+        known = read_truth(FOLDER / f"{name}.truth.json.gz")
+        other = next(each for each in known["what_if"] if each["change"] == change)
+        counted = slice(1 if name == "launch_bound" else 0, None)  # its first step is cold
+        steps = [known["step_ns"][counted], other["step_ns"][counted]]
+        before, after = (sum(each) / len(each) for each in steps)
+        assert first["win_low_ns"] <= before - after <= first["win_high_ns"]
+
+
+def test_a_slow_gpu_is_the_straggler(tmp_path: Path) -> None:
+    job = Job(
+        network="googlenet", batch=16, gpus=4, pattern="all_reduce", processes="per_gpu",
+        gpu_pace={2: 1.4}, steps=3,
+    )  # fmt: skip
+    world = simulate(job)
+    write_export(world, tmp_path / "slow.sqlite")
+    trace = attribute(read(tmp_path / "slow.sqlite", lambda *_: None), default_rules())
+    found = stragglers(trace).rows
+    assert found["device"][0] == 2
+    assert found["last_share"].to_list() == [1, 0, 0, 0]
+    assert found["late_in"][0] == "BP"
+    alike = simulate(replace(job, gpu_pace={}))
+    gained = [sum(step_times(each.books.ops)) / job.steps for each in (world, alike)]
+    assert found["caused_ns"][0] == pytest.approx(gained[0] - gained[1], rel=0.1)
+    rules = diagnose(trace, top=2).rows["rule"].to_list()
+    assert sorted(rules) == ["slow_clocks", "stragglers"]

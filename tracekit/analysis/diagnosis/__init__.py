@@ -1,0 +1,20 @@
+"""What is wrong with a run, what it costs and what would help; who comes late."""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.diagnosis._diagnose import FINDINGS, diagnose
+    from tracekit.analysis.diagnosis._rules import RULES
+    from tracekit.analysis.diagnosis._stragglers import stragglers
+
+_HOMES = {
+    "FINDINGS": "tracekit.analysis.diagnosis._diagnose",
+    "diagnose": "tracekit.analysis.diagnosis._diagnose",
+    "RULES": "tracekit.analysis.diagnosis._rules",
+    "stragglers": "tracekit.analysis.diagnosis._stragglers",
+}
+__all__ = ["FINDINGS", "RULES", "diagnose", "stragglers"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,156 @@
+"""What is wrong with a run, what it costs, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._work import has_ops
+from tracekit.analysis.diagnosis._facts import WORTH, Facts, facts_of
+from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._rules import RULES
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Answer, Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+
+TOP = 5
+"""So many findings are listed unless more are asked for."""
+FINDINGS = pl.Schema(
+    {
+        "rule": pl.String(), "finding": pl.String(), "win_ns": pl.Float64(),
+        "win_low_ns": pl.Float64(), "win_high_ns": pl.Float64(), "share": pl.Float64(),
+        "sure": pl.String(), "evidence": pl.List(pl.String), "advice": pl.String(),
+        "win_unknown": pl.String(),
+    }
+)  # fmt: skip
+_NO_STEPS = "no steps are known"
+_TOGETHER = "wins are of one change each, and are not to be added: they may be the same time"
+
+
+def diagnose(
+    trace: Trace,
+    *,
+    top: int | None = TOP,
+    rules: Sequence[str] | None = None,
+    traffic: Traffic | None = None,
+) -> Answer:
+    """Say what takes time that a run need not take, the largest first.
+
+    ``docs/diagnose.md`` defines the rules and what they win.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    top
+        How many findings to list; None lists all.
+    rules
+        Names of the rules to ask; all by default.
+    traffic
+        What moved over which links, for rules that look at these.
+
+    Returns
+    -------
+    One row per finding:
+
+    ================  ==============================================================
+    ``rule``          name of the rule
+    ``finding``       what takes the time, in one sentence
+    ``win_ns``        by how much a mean usual step would be shorter; null where it
+                      is not known, and then ``win_unknown`` says why
+    ``win_low_ns``    what it would be at worst; ``win_high_ns``, at best
+    ``share``         what is won of a step; without steps, of the recording
+    ``sure``          ``measured``, ``likely`` or ``hint``
+    ``evidence``      the numbers that say so
+    ``advice``        what to do, and what would have to be true
+    ================  ==============================================================
+
+    ``meta`` holds ``step_ns``, the mean usual step on a GPU, null without steps; ``steps`` and
+    ``devices``; ``findings``, how many there are with those that are not listed; ``asked``, how
+    many rules were asked; ``wins``, how they are to be read. The table ``findings`` holds all.
+
+    Raises
+    ------
+    UsageError
+        If a rule is unknown, or fewer than one finding is asked for.
+    MissingDataError
+        If the run holds no GPU work.
+    """
+    asked = _chosen(rules)
+    if top is not None and top < 1:
+        raise UsageError(f"{top} findings cannot be listed", "give 1 or more")
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+        )
+    facts = facts_of(trace, traffic)
+    said = {name: RULES[name](facts) for name in asked}
+    found = [_row(facts, name, finding) for name, finding in said.items() if finding is not None]
+    rows = pl.DataFrame(found, schema=FINDINGS).sort(
+        "share", descending=True, nulls_last=True, maintain_order=True
+    )
+    listed = rows if top is None else rows.head(top)
+    return Answer(
+        rows=listed,
+        meta=_meta(facts, rows.height, len(asked)),
+        title="what takes time",
+        tables={"findings": rows},
+        people=_for_people(listed),
+        empty=f"nothing found that takes {100 * WORTH:.0f} % of a step or more",
+        as_records=True,
+        command="diagnose",
+        source=tuple(asked),
+    )
+
+
+def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
+    unknown = set(rules or ()) - set(RULES)
+    if unknown:
+        raise UsageError(
+            f"no rule is called {', '.join(sorted(unknown))}", f"there are {', '.join(RULES)}"
+        )
+    return [name for name in RULES if rules is None or name in rules]
+
+
+def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
+    """Return a finding as a row: no win is more than a step could lose."""
+    most = None if found.outside else facts.winnable_ns
+    bounded = [
+        value if value is None or most is None else min(value, most)
+        for value in (found.win, found.low, found.high)
+    ]
+    win, low, high = bounded if facts.has_steps else (None, None, None)
+    share = bounded[0] / facts.step_ns if bounded[0] is not None and facts.step_ns else None
+    return {
+        "rule": rule, "finding": found.finding, "win_ns": win, "win_low_ns": low,
+        "win_high_ns": high, "share": share, "sure": found.sure, "evidence": list(found.evidence),
+        "advice": found.advice,
+        "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
+    }  # fmt: skip
+
+
+def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
+    return {
+        "step_ns": round(facts.step_ns) if facts.has_steps else None,
+        "steps": facts.number if facts.has_steps else 0,
+        "devices": facts.steps["device"].n_unique(),
+        "findings": findings,
+        "asked": asked,
+        **({"wins": _TOGETHER} if findings > 1 else {}),
+    }
+
+
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return findings as people read them: what is won in one line."""
+    milliseconds = [
+        (pl.col(name) / 1e6).round(3) for name in ("win_ns", "win_low_ns", "win_high_ns")
+    ]
+    told = pl.format("{} ms per step ({} to {})", *milliseconds)
+    unknown = pl.format("unknown: {}", "win_unknown")
+    win = pl.when(pl.col("win_ns").is_null()).then(unknown).otherwise(told)
+    return rows.select("rule", "finding", win.alias("win"), "sure", "evidence", "advice")

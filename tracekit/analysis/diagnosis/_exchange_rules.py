@@ -1,0 +1,250 @@
+"""Rules on what GPUs exchange, and how they wait for each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration
+from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
+
+_MANY = 8
+"""So many collectives in a step may be too many."""
+_SMALL = 4
+"""A collective is small if it takes less than so many times as long as the shortest ones."""
+_BUCKET_BYTES = 25 * 2**20
+"""Size of the buckets of PyTorch's DistributedDataParallel."""
+_HALF = 0.5
+_SHORTEST = 0.05
+_TWICE = 1.5
+"""Who is last in so many times as many collectives as by chance is a straggler."""
+
+
+def exposed_collectives(facts: Facts) -> Finding | None:
+    """Say that nothing runs beside collectives, other than the last one of each step."""
+    each = _exchanges(facts)
+    lost = facts.lost(each, "avoidable")
+    late = facts.lost(each.filter("is_late"), "avoidable")
+    if not facts.is_worth(lost.mean) or late.mean > _HALF * lost.mean:
+        return None
+    return Finding(
+        finding=f"Collectives run for {duration(lost.mean)} {facts.per} in which nothing else "
+        f"does, {facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=facts.lost(each, "exposed").most,
+        sure="likely",
+        evidence=(*_exchanged(facts, each), _waited(facts, each)),
+        advice="Hide them: overlap the exchange with the backward pass, order buckets by when "
+        "gradients are ready, prefetch shards. If they overlap already, exchange less (half "
+        "precision, accumulation of gradients) or look at the links (`tracekit links`). All of it "
+        "is won if other work can run meanwhile, none if what follows needs the result at once.",
+    )
+
+
+def late_buckets(facts: Facts) -> Finding | None:
+    """Say that gradients are exchanged only after the backward pass."""
+    each = _exchanges(facts)
+    late = each.filter("is_late")
+    lost = facts.lost(late, "avoidable")
+    whole = facts.lost(each, "avoidable")
+    if not facts.is_worth(lost.mean) or lost.mean <= _HALF * whole.mean:
+        return None
+    return Finding(
+        finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per} and GPU "
+        f"only after the backward pass, and nothing hides {duration(lost.mean)} of that, "
+        f"{facts.share(lost.mean)}.",
+        win=0.75 * lost.mean,
+        low=lost.least / 2,
+        high=facts.lost(late, "exposed").most,
+        sure="measured",
+        evidence=(*_exchanged(facts, each), _waited(facts, each)),
+        advice="Exchange gradients while the backward pass goes on, as "
+        "DistributedDataParallel does, in buckets that fill early. All of it is won if the pass is "
+        "long enough to hide it.",
+    )
+
+
+def small_buckets(facts: Facts) -> Finding | None:
+    """Say that gradients are exchanged in many small collectives, each with its latency."""
+    each = _exchanges(facts).filter(pl.col("kind") == "collective")
+    number = each.height / facts.cells.height
+    if number < _MANY:
+        return None
+    times = LENGTH - pl.col("wait_ns")
+    latency, usual = each.select(times.quantile(_SHORTEST), typical=times.median()).row(0)
+    needed = _needed(each, facts)
+    saved = (number - needed) * latency
+    exposed = facts.lost(each, "exposed")
+    win = min(saved, exposed.mean)
+    if usual > _SMALL * latency or not facts.is_worth(win):
+        return None
+    return Finding(
+        finding=f"{counted(number, 'collective')} {facts.per} and GPU take {duration(usual)} in "
+        f"the median, hardly more than the shortest ones, {duration(latency)}.",
+        win=win,
+        low=win / 2,
+        high=max(win, exposed.most * (1 - needed / number)),
+        sure="likely",
+        evidence=(
+            f"as {counted(needed, 'collective')} they would take {duration(saved)} less",
+            *_exchanged(facts, each),
+        ),
+        advice="Use larger buckets (`bucket_cap_mb`), or fuse the exchange of several tensors. "
+        "As much is won as the latencies are exposed.",
+    )
+
+
+def stragglers(facts: Facts) -> Finding | None:
+    """Say that one rank comes last to collectives, and the others wait for it."""
+    waits = exposed_waits(facts)
+    if waits.is_empty():
+        return None
+    by_member = waits.group_by(MEMBER).agg(
+        last=pl.col("is_last").sum(), number=pl.len(), caused=pl.col("caused_ns").sum()
+    ).sort("caused", *MEMBER, descending=[True, False, False])  # fmt: skip
+    worst = by_member.row(0, named=True)
+    lost = worst["caused"] / facts.number
+    share = worst["caused"] / max(by_member["caused"].sum(), 1)
+    chance = 1 / by_member.height
+    often = worst["last"] / worst["number"]
+    is_one = often >= min(_TWICE * chance, (1 + chance) / 2) and share >= _HALF
+    if not facts.is_worth(lost) or not is_one:
+        return None
+    others = _waited_for(facts, waits, worst)
+    by_chance = f"{worst['last']:,} of {worst['number']:,} collectives, by chance {chance:.1%}"
+    return Finding(
+        finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "
+        f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
+        win=lost,
+        low=min(others) / 2,
+        high=max(others),
+        sure="measured",
+        evidence=(
+            by_chance,
+            f"the others wait {duration(min(others))} to {duration(max(others))} {facts.per}",
+        ),
+        advice="See `tracekit stragglers` for the stage in which it is late. Balance the work, or "
+        "look for a slower clock, another program or a busier host there. The win holds if "
+        "no other rank is nearly as slow.",
+    )
+
+
+def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
+    """Return how long each other rank waits for one in a step."""
+    is_it = (pl.col("process") == worst["process"]) & (pl.col("device") == worst["device"])
+    for_it = waits.filter((is_it & pl.col("is_last")).any().over("match") & ~is_it)
+    sums = for_it.group_by(MEMBER).agg(pl.col("wait_ns").sum())
+    return [wait / facts.number for wait in sums["wait_ns"]]
+
+
+def central_update(facts: Facts) -> Finding | None:
+    """Say that GPUs wait until another one has updated the weights and sent them."""
+    lost = facts.lost(facts.idle_of("behind_weight_update", "behind_collective"))
+    if not facts.is_worth(lost.mean):
+        return None
+    held = facts.idle_of("behind_weight_update", "behind_collective")
+    who = held.group_by("detail").agg(time=LENGTH.sum()).sort("time", descending=True)
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} behind the weight update of others, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=tuple(
+            f"{duration(time / facts.cells.height)} {facts.per} and GPU behind {name or 'others'}"
+            for name, time in who.head(3).rows()
+        ),
+        advice="Spread the update: all-reduce by NCCL in place of copies to one GPU, or a part of "
+        "the weights on each. What is won depends on the links between the GPUs.",
+    )
+
+
+def pipeline_bubbles(facts: Facts) -> Finding | None:
+    """Say that stages of a pipeline wait for each other."""
+    idle = facts.idle_of("behind_stage").select(*CELL, lost=LENGTH)
+    inside = _sends(facts).select(*CELL, lost="exposed")
+    lost = facts.lost(pl.concat([idle, inside]), "lost")
+    if not facts.is_worth(lost.mean):
+        return None
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for work of other GPUs, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(
+            f"{duration(facts.lost(idle, 'lost').mean)} {facts.per} in which nothing runs",
+            f"{duration(facts.lost(inside, 'lost').mean)} {facts.per} inside sends and receives",
+        ),
+        advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
+        "bubbles` holds it against theory. Twice the micro-batches win about half.",
+    )
+
+
+def _sends(facts: Facts) -> pl.DataFrame:
+    sends = facts.collectives.filter(pl.col("collective") == "send_recv")["op"].drop_nulls()
+    return facts.exposed(pl.col("op").is_in(sends.implode()))
+
+
+def _exchanges(facts: Facts) -> pl.DataFrame:
+    """Return collectives of usual steps with what of each could be hidden.
+
+    Returns
+    -------
+    Columns of ops, and ``exposed``; ``wait_ns``, of that the part in which it waits for the last
+    participant; ``is_late``, whether it begins after the backward pass, and no other one was
+    going on when that ended; ``avoidable``, what is exposed of it but waiting; of the last
+    one of a step nothing, where there are several: what follows needs it.
+    """
+    own = facts.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
+    names = own["op"].unique()
+    each = facts.exposed(pl.col("op").is_in(names.implode()))
+    waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
+        "op", wait_ns=LENGTH - LENGTH.min().over("match")
+    ).unique("op", keep="first")  # fmt: skip
+    backward = facts.ops.filter(pl.col("stage") == "BP").group_by(CELL).agg(
+        passed=pl.col("end").max()
+    )  # fmt: skip
+    goes_on = (pl.col("start") < pl.col("passed")) & (pl.col("end") > pl.col("passed"))
+    is_idle = ~goes_on.any().over(CELL)  # else the others are late because that one takes so long
+    is_last = pl.col("start") == pl.col("start").max().over(CELL)
+    several = pl.len().over(CELL) > 1
+    working = pl.min_horizontal("exposed", LENGTH - pl.col("wait_ns"))
+    return (
+        each.join(waits, on="op", how="left", maintain_order="left")
+        .join(backward, on=CELL, how="left", maintain_order="left")
+        .with_columns(pl.col("wait_ns").fill_null(0))
+        .with_columns(
+            is_late=((pl.col("start") >= pl.col("passed")) & is_idle).fill_null(value=False),
+            avoidable=pl.when(is_last & several).then(0).otherwise(working.clip(0, None)),
+        )
+    )
+
+
+def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
+    number = counted(each.height / facts.cells.height, "collective")
+    late = each["is_late"].sum() / facts.cells.height
+    whole, exposed = (facts.lost(each, name).mean for name in (None, "exposed"))
+    return (
+        f"{number} {facts.per} and GPU, {late:.3g} of them after the backward pass",
+        f"they run for {duration(whole)} {facts.per}, {duration(exposed)} of it with nothing else",
+    )
+
+
+def _waited(facts: Facts, each: pl.DataFrame) -> str:
+    if not each["wait_ns"].sum():
+        return "how much of that is waiting for other ranks is not known, or nothing"
+    return f"{duration(facts.lost(each, 'wait_ns').mean)} {facts.per} is waiting for other ranks"
+
+
+def _needed(each: pl.DataFrame, facts: Facts) -> float:
+    """Return how many collectives of a usual bucket's size are enough for a step."""
+    sizes = facts.collectives.join(each.select("op"), on="op", how="semi")["bytes"]
+    if sizes.null_count() or not sizes.len():
+        return each.height / facts.cells.height / _MANY
+    return max(1.0, int(sizes.sum()) / facts.cells.height / _BUCKET_BYTES)

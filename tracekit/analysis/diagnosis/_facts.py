@@ -1,0 +1,225 @@
+"""What rules look at: the usual steps of a run, what ran in them, and why nothing did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis._steps import counted_steps, with_steps
+from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.idle_time._pieces import idle_pieces
+from tracekit.analysis.idle_time._timeline import covered, merged
+from tracekit.model import Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+
+LENGTH = pl.col("end") - pl.col("start")
+CELL = ["device", "iteration"]
+"""A step on a GPU."""
+COLD = 1.5
+"""A step at the beginning that takes so many times as long as a usual one is cold."""
+WORTH = 0.02
+"""What takes a smaller part of a step is not spoken of."""
+_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
+_MANY = 100
+_OWNER = ["process", "device"]
+_STEP = pl.Schema(
+    {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
+     "end": pl.Int64()}
+)  # fmt: skip
+_WORK = [
+    "op", "process", "device", "stream", "start", "end", "name", "kind", "bytes", "launch_thread",
+    "launch_start", "launch_end", "launch_size", "stage", "iteration",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Time of a step that something takes, ns: of the GPU that loses least, of all, of most."""
+
+    least: float
+    mean: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the steps of a run.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    steps
+        ``process, device, iteration, start, end`` of each usual step on each GPU: one that counts,
+        and is not a cold one at the beginning. Of a run without steps, what each GPU did from its
+        first op to its last one, as iteration 0 of no process.
+    cold
+        ``iteration, length``, the mean over GPUs, of each cold step at the beginning.
+    has_steps
+        Whether these are steps.
+    traffic
+        What moved over which links, where that was asked for.
+    """
+
+    trace: Trace
+    steps: pl.DataFrame
+    cold: pl.DataFrame
+    has_steps: bool
+    traffic: Traffic | None = None
+
+    @cached_property
+    def step_ns(self) -> float:
+        """Mean length of a usual step on a GPU."""
+        return float(self.steps.select(LENGTH.sum()).item() / max(self.cells.height, 1))
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """Each usual step on each GPU."""
+        return self.steps.select(CELL).unique(maintain_order=True)
+
+    @cached_property
+    def number(self) -> int:
+        """How many usual steps there are."""
+        return self.steps["iteration"].n_unique()
+
+    @cached_property
+    def idle(self) -> pl.DataFrame:
+        """Pieces of gaps in these steps: ``process, device, start, end, cause, detail``.
+
+        ``queued`` tells whether the op that ends the gap was launched before the gap began.
+        """
+        gaps, pieces = idle_pieces(self.trace, self.steps)
+        queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
+        found = self._placed(cut(pieces, self.steps).filter(LENGTH > 0))
+        return found.join(queued, on="gap", how="left", maintain_order="left").cast(
+            {"cause": pl.String}
+        )
+
+    @cached_property
+    def ops(self) -> pl.DataFrame:
+        """What ran in these steps, cut at their edges; ``iteration`` is the step that it ran in."""
+        work = self.trace["ops"].select(_WORK).drop("iteration").collect()
+        work = work.with_columns(pl.col("kind", "stage").cast(pl.String))
+        return self._placed(cut(work, self.steps).filter(LENGTH > 0))
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """The participants of collectives, with ``clock``; ``step``, the usual step they are of."""
+        calls = with_clocks(collective_calls(self.trace), self.trace.read("reports"))
+        known = self.ops.select("op", step="iteration").unique("op", keep="first")
+        return calls.join(known, on="op", how="left", maintain_order="left")
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        numbers = self.steps.with_row_index("window").select("window", "iteration")
+        return rows.join(numbers, on="window", how="left", maintain_order="left").drop("window")
+
+    def lost(self, rows: pl.DataFrame, length: str | None = None) -> Lost:
+        """Return how much of a step some rows take.
+
+        Parameters
+        ----------
+        rows
+            ``device, iteration, start, end``.
+        length
+            The column to add up, instead of their lengths.
+        """
+        value = LENGTH if length is None else pl.col(length)
+        sums = rows.group_by(CELL).agg(lost=value.sum())
+        each = self.cells.join(sums, on=CELL, how="left").with_columns(pl.col("lost").fill_null(0))
+        steps = each.group_by("iteration").agg(
+            least=pl.col("lost").min(), mean=pl.col("lost").mean(), most=pl.col("lost").max()
+        )
+        means = steps.select(pl.col("least", "mean", "most").mean()).row(0)
+        return Lost(*(float(mean or 0) for mean in means))
+
+    def idle_of(self, *causes: str) -> pl.DataFrame:
+        """Return the pieces of gaps that have one of these causes."""
+        return self.idle.filter(pl.col("cause").is_in(causes))
+
+    def exposed(self, own: pl.Expr) -> pl.DataFrame:
+        """Return the ops that meet a condition, with ``exposed``: how long nothing else runs."""
+        others = merged(self.ops.filter(~own), ["device"])
+        hidden = covered(self.ops.filter(own), others, ["device"], "hidden")
+        return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
+
+    @cached_property
+    def winnable_ns(self) -> float:
+        """What a step would take less if all was hidden behind the kernels that compute."""
+        busy = merged(self.ops.filter(pl.col("kind").is_in(["compute", "graph"])), CELL)
+        most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
+            busy.group_by(CELL).agg(busy=LENGTH.sum()), on=CELL, how="left"
+        )  # fmt: skip
+        rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
+        return min(self.lost(rest, "rest").most, self.step_ns)
+
+    @property
+    def per(self) -> str:
+        """What times are of, in words."""
+        return "per step" if self.has_steps else "in all"
+
+    def is_worth(self, length: float) -> bool:
+        """Tell whether a time of a step is long enough to speak of."""
+        return length >= WORTH * self.step_ns and length > 0
+
+    def is_usual(self, rows: pl.DataFrame) -> bool:
+        """Tell whether some rows are in at least half of the steps, where there are steps."""
+        return self.has_steps and 2 * rows["iteration"].n_unique() >= self.number
+
+    def share(self, length: float) -> str:
+        """Say which part of a step a time is."""
+        of = "the step" if self.has_steps else "the recording"
+        return f"{100 * length / self.step_ns:.3g} % of {of}" if self.step_ns else "nothing"
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number, which may be a mean, with its noun."""
+    return f"{number:,.3g} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(length: float) -> str:
+    """Return a time in words."""
+    unit, divisor = next((u, d) for u, d in _UNITS if abs(length) >= d or d == 1)
+    return f"{length / divisor:,.3g} {unit}" if length < _MANY * divisor else (
+        f"{length / divisor:,.0f} {unit}"
+    )  # fmt: skip
+
+
+def facts_of(trace: Trace, traffic: Traffic | None = None) -> Facts:
+    """Return what is known of the steps of a run that holds GPU work."""
+    iterations = trace.read("iterations")
+    windows = pl.DataFrame(schema=_STEP)
+    if iterations.height:
+        columns = [*_OWNER, "start", "end", "launch_start", "stage"]
+        ops = trace["ops"].select(columns).collect()
+        cut_up = with_steps(chosen_windows(trace, ops, skip=0, per_iteration=True))
+        counted = counted_steps(cut_up, iterations, 0).windows
+        windows = counted.drop_nulls("iteration").select(*_STEP)
+    if windows.is_empty():
+        edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+        whole = edges.sort("device").collect().with_columns(
+            process=pl.lit(None, pl.Int32), iteration=pl.lit(0, pl.Int64)
+        )  # fmt: skip
+        cold = pl.DataFrame(schema={"iteration": pl.Int64, "length": pl.Float64})
+        return Facts(trace, whole.select(*_STEP), cold, has_steps=False, traffic=traffic)
+    cold = _cold(windows)
+    usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
+    return Facts(trace, usual, cold, has_steps=True, traffic=traffic)
+
+
+def _cold(windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps before the first one that is no longer than most, at most half of all."""
+    each = (
+        windows.group_by("iteration", *_OWNER).agg(pl.col("start").min(), length=LENGTH.sum())
+        .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
+    )  # fmt: skip
+    usual = each["length"].tail((each.height + 1) // 2).median()
+    is_usual = each["length"] <= COLD * float(usual if isinstance(usual, int | float) else 0)
+    first = is_usual.arg_max() if is_usual.any() else 0
+    return each.head(min(first or 0, each.height // 2)).select("iteration", "length")

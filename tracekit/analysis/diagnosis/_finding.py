@@ -1,0 +1,42 @@
+"""What a rule says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Sure = Literal["measured", "likely", "hint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that takes time of a step, and what would help.
+
+    Parameters
+    ----------
+    finding
+        What takes the time, in one sentence with its numbers.
+    win, low, high
+        By how much a step would be shorter, ns, at best and at worst; None where it is not known.
+    unknown
+        Why that is not known.
+    sure
+        Whether it is ``measured`` (the trace says so), ``likely`` (it follows from what the trace
+        says if something holds that it does not say), or a ``hint`` (other causes are possible).
+    evidence
+        The numbers that say so.
+    advice
+        What to do.
+    outside
+        Whether it is time outside of steps, which no step's idle time bounds.
+    """
+
+    finding: str
+    sure: Sure
+    evidence: tuple[str, ...]
+    advice: str
+    win: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unknown: str | None = None
+    outside: bool = False

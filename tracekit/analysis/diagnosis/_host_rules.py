@@ -1,0 +1,202 @@
+"""Rules on what the host does while GPUs have nothing to do."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration
+from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.idle_time._host_states import allocations, waits
+
+_PAGEABLE_BYTES = 1 << 16
+"""The driver copies less than this through a buffer of its own, whatever memory it lies in."""
+_PINNED_BYTES_PER_NS = 12.0
+"""What copies from pinned memory reach over PCIe 3.0 x16; newer buses are faster."""
+_MOST_NAMES = 3
+_SURE = 0.9
+"""Of input that comes late so much is won; launches and copies then show that it had hidden."""
+
+
+def input_bound(facts: Facts) -> Finding | None:
+    """Say that GPUs wait for input, or for a host that is outside of its steps."""
+    told = facts.lost(facts.idle_of("input"))
+    both = facts.lost(facts.idle_of("input", "between_steps"))
+    if not facts.is_worth(both.mean):
+        return None
+    is_told = 2 * told.mean >= both.mean
+    what = "for input" if is_told else "while the host is outside of its steps"
+    return Finding(
+        finding=f"GPUs wait {duration(both.mean)} {facts.per} {what}, {facts.share(both.mean)}.",
+        win=both.mean,
+        low=_SURE * told.least,
+        high=both.most,
+        sure="measured" if is_told else "hint",
+        evidence=(
+            f"{duration(told.mean)} {facts.per} in ranges of input, or until a loader launched",
+            f"{duration(both.mean - told.mean)} {facts.per} outside of steps and of such ranges",
+        ),
+        advice=(
+            "Read and decode ahead: more loader workers, a longer prefetch, pinned memory and "
+            "copies that do not block, or preparing input on the GPU. The win holds if input is "
+            "then always ready."
+            if is_told
+            else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
+            "it is; move what can wait off the training thread."
+        ),
+    )
+
+
+def sync_in_loop(facts: Facts) -> Finding | None:
+    """Say that the host waits for the GPU inside of steps, and the GPU then for the host."""
+    own = facts.idle_of("waiting_call")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean) or not facts.is_usual(own):
+        return None
+    most = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
+    calls = _called(facts, waits(facts.trace))
+    return Finding(
+        finding=f"GPUs run dry for {duration(lost.mean)} {facts.per} because the host waits for "
+        f"them, {facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least,
+        high=most,
+        sure="measured",
+        evidence=(f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
+                  *calls),
+        advice="Take what waits out of the loop: `.item()`, `.cpu()`, printing a loss, "
+        "`cudaDeviceSynchronize`, copies that block. Fetch numbers every so many steps, or a step "
+        "later. The win holds if the host is then ahead of the GPU.",
+    )  # fmt: skip
+
+
+def pageable_copies(facts: Facts) -> Finding | None:
+    """Say that copies to the GPU hold the host while they run, as from pageable memory."""
+    held = pl.col("launch_end") - pl.col("start")
+    is_slow = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
+    own = (is_slow & (2 * held >= LENGTH)).fill_null(value=False)
+    copies = facts.exposed(own)
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean):
+        return None
+    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    pinned = pl.col("bytes") / _PINNED_BYTES_PER_NS
+    least = facts.lost(copies.with_columns(
+        gain=(pl.col("exposed") - pinned).clip(0, None)), "gain"
+    )  # fmt: skip
+    return Finding(
+        finding=f"Copies to the GPU hold the host and the GPU for {duration(lost.mean)} "
+        f"{facts.per}, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        win=(least.mean + lost.mean) / 2,
+        low=least.least,
+        high=lost.most,
+        sure="likely",
+        evidence=(
+            f"{copies.height:,} copies of {size / 1e6:,.4g} MB in all, with calls as long as these",
+            f"{duration(lost.mean)} {facts.per} in which nothing else runs",
+        ),
+        advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
+        "(`non_blocking=True`), on a stream of their own for the next step. At least the time "
+        "above that of 12 GB/s is won if the memory is pageable, all of it if they are hidden.",
+    )
+
+
+def launch_bound(facts: Facts) -> Finding | None:
+    """Say that the GPU waits for launches: the host launches more slowly than the GPU works."""
+    late = facts.idle.filter(
+        pl.col("cause").is_in(["launch", "late_launch"]) & ~pl.col("queued").fill_null(value=True)
+    )
+    lost = facts.lost(late)
+    if not facts.is_worth(lost.mean):
+        return None
+    kernel, apart = _paces(facts)
+    is_short = kernel is not None and apart is not None and kernel < apart
+    told = () if kernel is None or apart is None else (
+        (f"half of all kernels take less than {duration(kernel)}, "
+        f"half of all launches of a thread are more than {duration(apart)} apart"),
+    )  # fmt: skip
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for launches, "
+        f"{facts.share(lost.mean)}"
+        + (": kernels are shorter than what launches them." if is_short else "."),
+        win=0.75 * lost.mean,
+        low=lost.least / 2,
+        high=facts.lost(facts.idle_of("launch", "late_launch")).most,
+        sure="measured" if is_short else "likely" if facts.has_steps else "hint",
+        evidence=told + _in_ranges(facts, late),
+        advice="Launch less: CUDA graphs, compiled or fused operators, a fused optimizer, larger "
+        "batches. At half the time per launch about half is won, with CUDA graphs nearly all.",
+    )
+
+
+def allocation_in_loop(facts: Facts) -> Finding | None:
+    """Say that GPUs wait while memory is allocated or freed in usual steps."""
+    own = facts.idle_of("allocation")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean) or not facts.is_usual(own):
+        return None
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} while memory is allocated or freed, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least / 2,
+        high=facts.lost(facts.idle_of("allocation", "waiting_call", "late_launch", "launch")).most,
+        sure="measured",
+        evidence=_called(facts, allocations(facts.trace)),
+        advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
+        "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
+        "then ahead of the GPU.",
+    )
+
+
+def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
+    """Say which calls there are while the usual steps run, and how long the host is in them."""
+    first, last = facts.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    inside = calls.filter((pl.col("start") >= first) & (pl.col("start") < last))
+    by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
+    told = by_name.sort("time", "name", descending=[True, False]).head(_MOST_NAMES)
+    return tuple(
+        f"{number / facts.cells.height:,.3g} x {name} {facts.per} and GPU, "
+        f"{duration(time / facts.cells.height)} of its thread"
+        for name, number, time in told.rows()
+    )
+
+
+def _paces(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the median length of kernels, and of the time between launches of a thread."""
+    kernels = facts.ops.filter(pl.col("kind") == "compute")
+    launches = facts.ops.drop_nulls("launch_start").sort("launch_thread", "launch_start")
+    apart = launches.select(pl.col("launch_start").diff().over("launch_thread").alias("apart"))
+    return _number(kernels.select(LENGTH).to_series()), _number(apart["apart"].drop_nulls())
+
+
+def _number(values: pl.Series) -> float | None:
+    median = values.median()
+    return float(median) if isinstance(median, int | float) else None
+
+
+def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:
+    by_cause = {cause: facts.lost(late.filter(pl.col("cause") == cause))
+                for cause in ("late_launch", "launch")}  # fmt: skip
+    words = {"late_launch": "before their launching call began", "launch": "from its begin on"}
+    return tuple(
+        f"{duration(lost.mean)} {facts.per} {words[cause]}"
+        for cause, lost in by_cause.items() if lost.mean
+    )  # fmt: skip
+
+
+def profiler_overhead(facts: Facts) -> Finding | None:
+    """Say that the profiler itself keeps GPUs waiting."""
+    lost: Lost = facts.lost(facts.idle_of("profiler"))
+    if not facts.is_worth(lost.mean):
+        return None
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for the profiler, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least,
+        high=lost.most,
+        sure="measured",
+        evidence=(f"{duration(lost.mean)} {facts.per} of gaps lie in its own overhead",),
+        advice="Nothing in the program: without the profiler this time is not lost. Record less "
+        "(fewer traces, a shorter capture) before trusting the other numbers.",
+    )

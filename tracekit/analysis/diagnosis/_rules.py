@@ -1,0 +1,35 @@
+"""The rules, by name: the one table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tracekit.analysis.diagnosis import _exchange_rules, _host_rules, _run_rules
+from tracekit.analysis.diagnosis._facts import Facts
+from tracekit.analysis.diagnosis._finding import Finding
+
+Rule = Callable[[Facts], Finding | None]
+
+RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        _host_rules.input_bound,
+        _exchange_rules.exposed_collectives,
+        _exchange_rules.late_buckets,
+        _exchange_rules.small_buckets,
+        _exchange_rules.stragglers,
+        _host_rules.sync_in_loop,
+        _host_rules.pageable_copies,
+        _host_rules.launch_bound,
+        _host_rules.allocation_in_loop,
+        _run_rules.cold_steps,
+        _run_rules.slow_links,
+        _run_rules.slow_clocks,
+        _run_rules.evaluation_too_often,
+        _exchange_rules.central_update,
+        _exchange_rules.pipeline_bubbles,
+        _host_rules.profiler_overhead,
+        _run_rules.missing_evidence,
+    )
+}
+"""Each of them says something, or nothing."""

@@ -1,0 +1,217 @@
+"""Rules on the run as a whole: its first steps, evaluation, the machine, and what is missing."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.diagnosis._exchange_rules import _exchanges
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, duration
+from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.idle_time._timeline import merged
+
+_OFTEN = 0.1
+"""Evaluation that takes a smaller part of training is not spoken of."""
+_MUCH = 0.05
+_UNSTAGED = 0.2
+_SLOW_LINK = 0.5
+_REACHED = 0.9
+"""What a good copy reaches of the peak of a link."""
+_PACE = 1.05
+_MOSTLY = 0.8
+"""GPUs can be compared that run the same kernels for this part of their time."""
+_LARGE = 1 << 20
+
+
+def cold_steps(facts: Facts) -> Finding | None:
+    """Say that the first steps take longer than the others."""
+    if facts.cold.is_empty():
+        return None
+    number = facts.cold.height
+    extra = float(facts.cold["length"].sum()) - number * facts.step_ns
+    ratio = float(facts.cold["length"].max() or 0) / facts.step_ns  # type: ignore[arg-type]
+    steps = "step takes" if number == 1 else f"{number} steps take"
+    return Finding(
+        finding=f"The first {steps} up to {ratio:.3g} times as long as a usual one, "
+        f"{duration(extra)} more in all.",
+        unknown="it is lost once in a run, not in each step",
+        sure="measured",
+        evidence=(
+            f"{number} of {number + facts.number} recorded steps",
+            f"a usual step takes {duration(facts.step_ns)}",
+        ),
+        advice=f"Leave them out of means (`--skip {number}`), and out of other measurements. In "
+        "short jobs: fewer shapes to tune for, fewer kernels to load or compile.",
+    )
+
+
+def evaluation_too_often(facts: Facts) -> Finding | None:
+    """Say that evaluation between steps takes a large part of training."""
+    ranges = facts.trace["ranges"].filter((pl.col("stage") == "ME") & (pl.col("end") > 0))
+    whole = merged(ranges.select("process", "start", "end").collect(), ["process"])
+    begins = facts.trace["iterations"].group_by("process").agg(last=pl.col("start").max())
+    between = whole.join(begins.collect(), on="process").filter(pl.col("start") < pl.col("last"))
+    if between.is_empty() or not facts.has_steps:
+        return None
+    processes = between["process"].n_unique()
+    steps = facts.number + facts.cold.height
+    lost = between.select(LENGTH.sum()).item() / processes / steps
+    if lost < _OFTEN * (lost + facts.step_ns):
+        return None
+    number = between.height / processes
+    return Finding(
+        finding=f"{number:.3g} evaluations among {steps} steps take {duration(lost)} per "
+        f"step, {100 * lost / (lost + facts.step_ns):.3g} % of training.",
+        win=lost / 2,
+        low=0.0,
+        high=lost,
+        sure="measured",
+        evidence=(f"{duration(lost * steps)} in ranges of evaluation with steps after them",),
+        advice="Evaluate half as often to win half of it, or on fewer batches, or elsewhere.",
+        outside=True,
+    )
+
+
+def slow_links(facts: Facts) -> Finding | None:
+    """Say that copies between GPUs stay far below the peak of their links."""
+    if facts.traffic is None:
+        return None
+    copies = facts.traffic.links("pair").filter(
+        (pl.col("evidence") == "measured") & (pl.col("utilisation") < _SLOW_LINK)
+        & (pl.col("bytes") > _LARGE * pl.col("transfers"))
+    ).sort("busy_ns", descending=True)  # fmt: skip
+    if copies.is_empty():
+        return None
+    worst = copies.row(0, named=True)
+    extra = worst["busy_ns"] * (1 - worst["utilisation"] / _REACHED)
+    lost = extra / max(facts.number + facts.cold.height, 1)
+    if not facts.is_worth(lost / 2):
+        return None
+    return Finding(
+        finding=f"Copies from GPU {worst['src_device']} to GPU {worst['dst_device']} reach "
+        f"{worst['achieved_gb_s']:.3g} of {worst['peak_gb_s']:.3g} GB/s and run for "
+        f"{duration(worst['busy_ns'] / max(facts.number, 1))} {facts.per}.",
+        win=lost / 2,
+        low=0.0,
+        high=lost,
+        sure="hint",
+        evidence=(
+            f"over {worst['route']}: {worst['transfers']:,} copies, {worst['bytes'] / 1e9:,.4g} GB",
+            f"{copies.height} pairs of GPUs stay below half of their peak",
+        ),
+        advice="Look at what else crosses these links (`tracekit links`), at the link itself "
+        "(`nvidia-smi nvlink -s`, PCIe width), and for another route. Won is what is not hidden.",
+    )
+
+
+def slow_clocks(facts: Facts) -> Finding | None:
+    """Say that a GPU takes longer for the same kernels than the others."""
+    paces = _paces(facts)
+    if paces.height <= 1:
+        return None
+    worst = paces.sort("pace", "device", descending=[True, False]).row(0, named=True)
+    busy = facts.lost(facts.ops.filter(
+        (pl.col("kind") == "compute") & (pl.col("device") == worst["device"])
+    )).most  # fmt: skip
+    lost = busy * (1 - 1 / worst["pace"])
+    if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(lost):
+        return None
+    return Finding(
+        finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the median GPU "
+        f"for the same kernels, {duration(lost)} {facts.per}.",
+        win=lost,
+        low=lost / 2,
+        high=lost * worst["pace"],
+        sure="measured",
+        evidence=(
+            f"{worst['kernels']:,} kernels of the same name and size that {paces.height} GPUs run",
+            "pace of the others: "
+            + ", ".join(f"{each:.3g}" for each in sorted(paces["pace"])[:-1][-4:]),
+        ),
+        advice="Look for a lower clock, a power or temperature limit, ECC errors or another "
+        "program (`nvidia-smi -q -d CLOCK,PERFORMANCE`). The win holds if all others wait for it.",
+    )
+
+
+def _paces(facts: Facts) -> pl.DataFrame:
+    """Return ``device, pace, least, kernels``: how much longer a GPU takes for the same kernels.
+
+    ``least`` is what three of four of these kernels exceed. Nothing where GPUs do not run the same
+    kernels equally often for most of their time, as the stages of a pipeline do not.
+    """
+    same = ["name", "launch_size"]
+    devices = facts.steps["device"].n_unique()
+    each = facts.ops.filter(pl.col("kind") == "compute").group_by(*same, "device").agg(
+        own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
+    )  # fmt: skip
+    is_shared = (pl.len().over(same) == devices) & (pl.col("number").n_unique().over(same) == 1)
+    shared = each.with_columns(is_shared=is_shared, usual=pl.col("own").median().over(same))
+    told = pl.col("total").filter("is_shared").sum()
+    expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
+    paces = shared.group_by("device").agg(
+        pace=told / expected, kernels=pl.col("number").filter("is_shared").sum(),
+        told=told / pl.col("total").sum(),
+        least=(pl.col("own") / pl.col("usual")).filter("is_shared").quantile(0.25),
+    )  # fmt: skip
+    return paces if (paces["told"] >= _MOSTLY).all() else paces.clear()
+
+
+def missing_evidence(facts: Facts) -> Finding | None:
+    """Say what was not recorded that would tell more."""
+    found = [told for told in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
+                               _unmatched(facts)) if told is not None]  # fmt: skip
+    if not found:
+        return None
+    what = "; ".join(what for what, _ in found)
+    return Finding(
+        finding=f"{what[0].upper()}{what[1:]}.",
+        unknown="what is not known may be any of the other findings",
+        sure="measured",
+        evidence=tuple(what for what, _ in found),
+        advice=" ".join(advice for _, advice in found),
+    )
+
+
+def _no_steps(facts: Facts) -> tuple[str, str] | None:
+    if facts.has_steps:
+        return None
+    return (
+        "no steps are known, so times are of the whole recording",
+        "Name the ranges that are steps (`--iteration REGEX`), or put a range around each.",
+    )
+
+
+def _unexplained(facts: Facts) -> tuple[str, str] | None:
+    lost = facts.lost(facts.idle_of("unexplained")).mean
+    if lost < _MUCH * facts.step_ns:
+        return None
+    what = f"{duration(lost)} of idle time {facts.per} is not explained, {facts.share(lost)}"
+    advice = (
+        "Record launching calls (`-t cuda`), waits for events (`--cuda-event-trace=true`) and "
+        "other programs on the GPU (`--gpuctxsw=true`)."
+    )
+    return what, advice
+
+
+def _unstaged(facts: Facts) -> tuple[str, str] | None:
+    times = facts.ops.group_by("stage").agg(time=LENGTH.sum())
+    if "training" not in facts.trace.read("verdicts")["verdict"].cast(pl.String):
+        return None
+    other = int(times.filter(pl.col("stage") == "OTHER")["time"].sum())
+    whole = int(times["time"].sum())
+    if other <= _UNSTAGED * whole:
+        return None
+    return (
+        f"the stage of {100 * other / whole:.0f} % of GPU time is not known",
+        "Put NVTX ranges around forward, backward and optimizer (`-t cuda,nvtx`).",
+    )
+
+
+def _unmatched(facts: Facts) -> tuple[str, str] | None:
+    each = _exchanges(facts)
+    exposed = facts.lost(each, "exposed").mean
+    alone = facts.collectives.drop_nulls("step")["match"].is_null().all()
+    if exposed < _MUCH * facts.step_ns or not alone:
+        return None
+    what = f"how much of {duration(exposed)} of exposed collectives {facts.per} is waiting"
+    advice = "Record all ranks, and make one run of their reports."
+    return f"{what} for other ranks is not known", advice

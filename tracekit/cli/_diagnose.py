@@ -1,0 +1,86 @@
+"""`tracekit diagnose`: what takes time that a run need not take."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli._command import Judged, command
+from tracekit.cli._options import (
+    LATEST,
+    IterationOption,
+    RulesOption,
+    RunArgument,
+    StoreOption,
+    TopologyOption,
+    open_run,
+    parse_percent,
+    split_keys,
+)
+from tracekit.cli._output import EVERYWHERE, Format
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+
+@command(
+    "tracekit diagnose",
+    "tracekit diagnose mnist --all",
+    "tracekit diagnose --fail-on 10% --format junit --output findings.xml",
+    formats=(*EVERYWHERE, Format.SARIF, Format.JUNIT),
+)
+def diagnose(
+    run: RunArgument = LATEST,
+    *,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="List N findings.")] = 5,
+    everything: Annotated[bool, typer.Option("--all", help="List all findings.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAMES", help="Ask these of the rules, joined by commas."),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="WHAT",
+            help="Exit with 1 if there is a finding (any), one of some rules (their names), or one "
+            "that wins so much of a step (10%); 3 if that cannot be told.",
+        ),
+    ] = None,
+    topology: TopologyOption = None,
+    rules: RulesOption = None,
+    iteration: IterationOption = None,
+    store: StoreOption = None,
+) -> Judged:
+    """Say what takes time that a run need not take, what it costs, and what would help.
+
+    Findings come with their evidence, the largest first. docs/diagnose.md says what each rule looks
+    at, and what its numbers are. SARIF and JUnit hold all findings.
+    """
+    opened = open_run(run, store, rules, iteration)
+    found = opened.diagnose.answer(
+        top=None if everything else top,
+        only=None if only is None else split_keys(only),
+        topology=topology,
+    )
+    return Judged(found, 0 if fail_on is None else judged(found, fail_on))
+
+
+def judged(found: "Answer", fail_on: str) -> int:
+    """Return the exit code that says whether a finding is one to fail on."""
+    from tracekit.analysis.diagnosis import RULES
+
+    every = found.tables["findings"]
+    if fail_on == "any":
+        return int(every.height > 0)
+    names = set(split_keys([fail_on]))
+    if names <= set(RULES):
+        return int(any(rule in names for rule in every["rule"]))
+    if not fail_on.strip().removesuffix("%").replace(".", "", 1).isdigit():
+        raise UsageError(
+            f"{fail_on!r} is nothing to fail on",
+            f"write any, a share such as 10%, or rules out of {', '.join(RULES)}",
+        )
+    least = parse_percent(fail_on) / 100
+    large = [share for share in every["share"].drop_nulls() if share >= least]
+    return (1 if found.meta["steps"] else 3) if large else 0
