@@ -252,6 +252,31 @@ def test_a_call_that_synchronises_waits_for_the_gpu() -> None:
     assert found["no synchronisation"] == (93 + 78) * US
 
 
+def test_what_frees_memory_waits_even_without_synchronisation() -> None:
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 100, stage="FP")
+    _call(b, "cudaFree", 10 * US, 105 * US)
+    _op(b, "relu", 115, 122, 200, stage="FP")
+    found = _replayed(_linked(b), no_sync=True, speed=["gemm=2x"])
+    assert found["no synchronisation"] == found["measured"] == 193 * US
+    assert found["speed gemm=2x"] == 193 * US - 46_500
+
+
+def _copied(rate: int) -> dict[str, float]:
+    """Return steps with PCIe twice as fast: a copy of as many bytes/ns holds its call."""
+    b = TraceBuilder()
+    _op(b, "[CUDA memcpy HtoD]", 0, 7, 107, kind="h2d", copy_kind="HtoD", bytes=rate * 100 * US,
+        dst_device=0, stage="FP")  # fmt: skip
+    b.rows["ops"][-1]["launch_end"] = b.rows["calls"][-1]["end"] = 110 * US
+    _op(b, "gemm", 120, 127, 200, stage="FP")
+    return _replayed(_linked(b), bandwidth=["pcie=2x"])
+
+
+def test_copies_through_the_drivers_buffers_are_not_held_up_by_pcie() -> None:
+    assert _copied(rate=12)["bandwidth pcie=2x"] == (193 - 50) * US
+    assert _copied(rate=3)["bandwidth pcie=2x"] == 193 * US
+
+
 def test_a_launch_waits_for_room_in_the_queue() -> None:
     b = TraceBuilder()
     for number in range(300):

@@ -122,7 +122,7 @@ class Target:
         parts = list(answer.parts.values()) or [answer]
         ways: dict[Format, Callable[[], str | bytes]] = {
             Format.JSON: lambda: present.to_json(
-                answer.command, answer.run, answer.meta, answer.rows
+                answer.command, answer.run, answer.meta, answer.rows, answer.parts
             ),
             Format.CSV: lambda: present.to_csv(answer.rows),
             Format.PARQUET: lambda: present.to_parquet(answer.rows),

@@ -54,7 +54,7 @@ _SPARE = (
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
-    "edges", "segments", "slack_min_ns", "slack_p50_ns",
+    "edges", "segments", "slack_p50_ns",
     "late_ns", "last",
 )  # fmt: skip
 _ESSENTIAL = (

@@ -18,7 +18,7 @@ NOTHING = -1
 """The length of an edge that holds nothing back."""
 _DONE = ("work", "transfer")
 _COMMUNICATES = pl.col("work").is_in(["comm"])
-_WAITS = ("event", "return", "stream")
+_WAITS = ("event", "return", "block", "stream")
 
 
 class Change(Protocol):
@@ -110,7 +110,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class NoSync:
-    """A host that waits for no GPU work; a launch still waits for room in the queue."""
+    """A host that does not synchronise; what frees, or copies from pageable memory, still waits."""
 
     label: str = "no synchronisation"
 

@@ -6,11 +6,11 @@ import polars as pl
 
 KINDS = (
     "host", "call", "handover", "loader", "launch", "queue", "stream", "event", "order", "work",
-    "meet", "transfer", "return",
+    "transfer", "return", "block",
 )  # fmt: skip
 """Why one moment comes no earlier than another: see ``docs/critical-path.md``."""
 KIND = pl.Enum(KINDS)
-FITTED = ("launch", "queue", "stream", "event", "order", "return")
+FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
 """Kinds whose length is not recorded: it is that of most edges of the kind."""
 EDGES = pl.Schema(
     {"source": pl.Int64(), "target": pl.Int64(), "kind": KIND, "weight": pl.Int64()}

@@ -24,7 +24,7 @@ TOLERATED_NS = 20_000
 _OWN_NS = 10_000
 """What a call that waits does beside waiting, at most."""
 _ROUNDS = 3
-_CROSSING = ("return", "queue", "handover", "event", "order", "transfer", "loader")
+_CROSSING = ("return", "block", "queue", "handover", "event", "order", "transfer", "loader")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def graph_of(trace: Trace) -> Graph:
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
     """Return the edges from the begin of each call to its end: one that waits does little else."""
-    waiting = found.filter(pl.col("kind").is_in(["return", "queue"])).select(
+    waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
         finish="target", waits=True
     )
     length = pl.col("end") - pl.col("start")

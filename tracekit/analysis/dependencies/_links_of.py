@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
 """Types of links; of those that bytes cross the first one is what holds them up."""
+MEMORY = "host memory"
+"""The link of a copy that goes through the driver's buffers in host memory."""
+THROUGH_HOST = 0.6
+"""Such a copy takes less than this share of the peak of the fullest link on its way."""
 UNTOLD = "untold"
 """The link of what moves between GPUs over a way that is not known."""
 _FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Float64()})
@@ -29,7 +33,7 @@ def link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     the run, else PCIe.
     """
     moving = moments.ops.filter(pl.col("work").is_in(["comm", "host_copy"]))
-    copies = _copies(traffic)
+    copies = _copies(traffic, moments)
     of_groups = moving.filter(pl.col("kind") == "collective").select(
         "op", link=pl.lit(_joined_by(traffic, moving)), others_use=pl.lit(None, pl.Float64)
     )
@@ -40,29 +44,53 @@ def link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     return pl.concat([untold.select(*_FOUND).cast(_FOUND), of_groups.cast(_FOUND)])
 
 
-def _copies(traffic: Traffic) -> pl.DataFrame:
+def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     """Return ``op, link, others_use`` of copies whose route is known."""
     transfers = traffic.transfers.filter(pl.col("method") != "nccl")
     if transfers.is_empty():
         return pl.DataFrame(schema=_FOUND)
     crossed = crossings(transfers, traffic.placed.machine, traffic.placed.place)
-    both = pl.concat([crossed, crossed.drop_nulls("second_op").with_columns(op="second_op")])
     rank = {name: place for place, name in enumerate(NARROWEST_FIRST)}
-    ranked = both.drop_nulls("op").with_columns(
-        rank=pl.col("type").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+    ranked = (
+        _by_op(crossed)
+        .filter(pl.col("end") > pl.col("start"))
+        .with_columns(
+            rank=pl.col("type").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+        )
     )
-    narrowest = pl.col("rank") == pl.col("rank").min().over("op")
-    used = _used(ranked.with_columns(is_own=narrowest).filter(pl.col("end") > pl.col("start")))
-    return used.group_by("op").agg(
+    is_own = pl.col("rank") == pl.col("rank").min().over("op")
+    used = _used(ranked.with_columns(is_own=is_own))
+    found = used.group_by("op").agg(
         link=pl.col("type").sort_by("rank").first(),
         others_use=pl.col("use").filter(~pl.col("is_own")).max(),
+        of_peak=pl.col("of_peak").max(),
     )
+    # What holds its call, and is slow for its link, goes through memory that is not pinned.
+    held = moments.ops.filter(pl.col("launch_end") >= pl.col("end")).select("op", held=True)
+    through_host = pl.col("held").is_not_null() & (pl.col("of_peak") < THROUGH_HOST)
+    link = pl.when(through_host.fill_null(value=False)).then(pl.lit(MEMORY)).otherwise("link")
+    return found.join(held, on="op", how="left").with_columns(link=link).select(*_FOUND)
+
+
+def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
+    """Return crossings with the copy that crosses: the first or second one of a transfer, or both.
+
+    Near which CPU the memory between two copies is does not show, so that either may cross what
+    lies between CPUs.
+    """
+    first = crossed.filter(
+        pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))
+    ).with_columns(end=pl.min_horizontal("end", "first_end"))
+    second = crossed.drop_nulls("second_op").filter(pl.col("end") > pl.col("second_start"))
+    later = second.with_columns(op="second_op", start=pl.max_horizontal("start", "second_start"))
+    return pl.concat([first, later]).drop_nulls("op")
 
 
 def _used(crossed: pl.DataFrame) -> pl.DataFrame:
     """Add ``use``: what a link carried while a transfer crossed it, of what it can carry.
 
     That is its peak, or less where no transfer that links of this type held up came so far.
+    ``of_peak`` is what it carried of its peak.
     """
     way = ["link", "src", "dst"]
     rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
@@ -90,7 +118,9 @@ def _used(crossed: pl.DataFrame) -> pl.DataFrame:
     )
     peak = pl.col("bandwidth") / 1e9
     best = pl.col("mean").filter(pl.col("is_own")).max().over("type")
-    return reached.with_columns(use=pl.col("mean") / pl.min_horizontal(peak, best))
+    return reached.with_columns(
+        use=pl.col("mean") / pl.min_horizontal(peak, best), of_peak=pl.col("mean") / peak
+    )
 
 
 def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CAUSES = ("gpu", "comm", "host", "input", "latency", "unexplained")
 """What time on a path is: see ``docs/critical-path.md``."""
-_LATENCY = ("launch", "stream", "event", "return", "queue", "order")
+_LATENCY = ("launch", "stream", "event", "return", "block", "queue", "order")
 _HOST = ("host", "call", "handover")
 
 
@@ -71,7 +71,7 @@ def cause_of() -> pl.Expr:
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (
-        pl.when(kind.is_in(["work", "transfer", "meet"]))
+        pl.when(kind.is_in(["work", "transfer"]))
         .then(pl.when(moved).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
         .when(kind.is_in(_HOST)).then(pl.lit("host"))
         .when(kind == "loader").then(pl.lit("input"))

@@ -27,12 +27,18 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     another thread that recorded it.
     """
     told, event_waits = _syncs(trace, moments)
-    calls = pl.concat([told, _by_name(moments, told), _copies(moments), _frees(moments)])
+    fetches, sends = (_copies(moments, way) for way in ("d2h", None))
+    calls = pl.concat([told, _by_name(moments, told), fetches])
+    blocked = pl.concat([sends, _frees(moments)]).unique(maintain_order=True)
     streams, handed = _events(trace, moments)
     followed = pl.concat([streams, _untold(moments, streams)]).unique(maintain_order=True)
     returning = pl.concat([calls, event_waits]).unique(maintain_order=True)
-    found = [edges(returning, "source", "target", "return"),
-             edges(followed, "source", "target", "event")]  # fmt: skip
+    unasked = blocked.join(returning, on=["source", "target"], how="anti")
+    found = [
+        edges(returning, "source", "target", "return"),
+        edges(unasked, "source", "target", "block"),
+        edges(followed, "source", "target", "event"),
+    ]
     return pl.concat(found), handed
 
 
@@ -109,10 +115,16 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _copies(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of calls that return once the copy that they launched is done."""
+def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
+    """Return ``source, target`` of calls that return once the copy that they launched is done.
+
+    Those of a kind, such as ``d2h``, which the host needs the bytes of; or all others.
+    """
+    kind = pl.col("kind").cast(pl.String)
     done = moments.ops.filter(
-        pl.col("copy_kind").is_not_null() & (pl.col("launch_end") >= pl.col("end"))
+        pl.col("copy_kind").is_not_null()
+        & (pl.col("launch_end") >= pl.col("end"))
+        & ((kind != "d2h") if way is None else (kind == way))
     )
     calls = moments.calls.select("call", target="finish")
     return done.join(calls, on="call").select("target", source="finish").select("source", "target")
