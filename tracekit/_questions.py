@@ -102,8 +102,10 @@ def whatif(
     loader: str | None = None,
     no_sync: bool = False,
     overlap: bool = False,
+    bucket: int | None = None,
     skip: int = 0,
     topology: StrPath | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Answer:
     """Say how long steps would take with something changed, by replay.
 
@@ -121,10 +123,12 @@ def whatif(
         Whether the host waits for no GPU work.
     overlap
         Whether nothing but communication waits for communication between GPUs.
+    bucket
+        How many bytes of gradients are exchanged at once.
     skip
         How many iterations to leave out at the beginning.
-    topology
-        As `Run.traffic` takes it.
+    topology, sizes
+        As `Run.traffic` takes them.
 
     See `tracekit.analysis.dependencies` for the columns.
     """
@@ -132,9 +136,9 @@ def whatif(
 
     changes = parse_changes(
         speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, no_sync=no_sync,
-        overlap=overlap,
+        overlap=overlap, bucket=bucket,
     )  # fmt: skip
-    traffic = run.traffic(topology=topology)
+    traffic = run.traffic(topology=topology, sizes=sizes)
     return of_run(run, whatif(run.trace, traffic, changes, skip=skip)).warning(run.warnings)
 
 

@@ -329,6 +329,34 @@ def test_collectives_begin_when_the_last_one_joins() -> None:
     assert found["perfect overlap"] == (52 + 59) * US
 
 
+def _bucketed(kind: str) -> dict[str, float]:
+    """Return two all-reduces of 10 MB, each awaited by an update, joined to one of 20 MB."""
+    b = TraceBuilder()
+    b.iteration(0, 0, 300 * US, source="ranges", whole=True)
+    row: dict[str, Any] = {"iteration": 0}
+    exchange = {**row, "kind": "collective", "collective": kind, "stream": 9, "stage": "WU"}
+    _op(b, "wgrad", 0, 7, 20, stage="BP", **row)
+    _op(b, "ncclAllReduce", 5, 21, 61, **exchange)
+    _op(b, "ncclAllReduce", 10, 62, 102, **exchange)
+    _op(b, "sgd", 15, 62, 72, stage="WU", **row)
+    _op(b, "sgd", 20, 103, 113, stage="WU", **row)
+    _call(b, "cudaStreamWaitEvent", 4 * US + 500, 4 * US + 600)
+    _call(b, "cudaStreamWaitEvent", 19 * US + 500, 19 * US + 600)
+    trace = _linked(b)
+    traffic = Traffic(
+        trace, machine_of(trace.read("devices"), "dgx1v"), sizes={"all_reduce": 10_000_000}
+    )
+    rows = whatif(trace, traffic, parse_changes(bucket=20_000_000)).rows
+    return dict(rows.select("change", "step_ns").rows())
+
+
+def test_larger_buckets_are_awaited_as_a_whole() -> None:
+    # 80 us of transfer in one, from 20 us on: the second sgd ends at 113 us as before.
+    found = _bucketed("all_reduce")
+    assert found["bucket 20MB"] == pytest.approx(found["measured"], abs=2 * US)
+    assert _bucketed("all_gather")["bucket 20MB"] == found["measured"]
+
+
 def _loading(waits: int) -> Trace:
     """Return five steps of 100 us of work, before each of which the host waits for input."""
     b = TraceBuilder()

@@ -75,12 +75,11 @@ LISTINGS = {
     ],
     "critical-path": [
         *(["critical-path", "ddp", "--by", key] for key in PATH_KEYS),
-        ["critical-path", "ddp", "--by", "stage,cause", "--skip", "1"],
         ["critical-path", "ddp", "--kernels", "3"],
     ],
     "whatif": [
         ["whatif", "ddp", "--speed", "gemm=2x", "--stage", "bp=1.5x", "--overlap", "--no-sync"],
-        ["whatif", "ddp", "--bandwidth", "collective=2x", "--loader", "inf", "--skip", "1"],
+        ["whatif", "ddp", "--bandwidth", "collective=2x", "--bucket", "50MB", *SIZED],
     ],
     "diagnose": [
         ["diagnose"],

@@ -7,6 +7,7 @@ import typer
 from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
+    BytesOption,
     IterationOption,
     RulesOption,
     RunArgument,
@@ -14,6 +15,8 @@ from tracekit.cli._options import (
     StoreOption,
     TopologyOption,
     open_run,
+    parse_size,
+    parse_sizes,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ _PANEL = "Changes"
 @command(
     "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
     "tracekit whatif mnist --loader 2x --no-sync",
-    "tracekit whatif ddp --bandwidth nvlink=2x --overlap",
+    "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
 )
 def whatif(
     run: RunArgument = LATEST,
@@ -72,6 +75,14 @@ def whatif(
             help="Nothing but communication waits for communication between GPUs.",
         ),
     ] = False,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket", metavar="SIZE", rich_help_panel=_PANEL,
+            help="Gradients are all-reduced in pieces of at least this size, such as 25MB.",
+        ),
+    ] = None,
+    sizes: BytesOption = None,
     skip: SkipOption = 0,
     topology: TopologyOption = None,
     rules: RulesOption = None,
@@ -84,5 +95,7 @@ def whatif(
     """
     return open_run(run, store, rules, iteration).whatif.answer(
         speed=speed or (), stage=stage or (), bandwidth=bandwidth or (), loader=loader,
-        no_sync=no_sync, overlap=overlap, skip=skip, topology=topology,
+        no_sync=no_sync, overlap=overlap,
+        bucket=None if bucket is None else parse_size(bucket), skip=skip, topology=topology,
+        sizes=parse_sizes(sizes or ()),
     )  # fmt: skip

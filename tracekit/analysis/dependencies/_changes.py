@@ -10,6 +10,7 @@ from typing import Protocol
 
 import polars as pl
 
+from tracekit.analysis.dependencies._buckets import Bucket
 from tracekit.analysis.dependencies._links_of import NARROWEST_FIRST
 from tracekit.errors import UsageError
 from tracekit.model import STAGES
@@ -159,6 +160,7 @@ def parse_changes(
     loader: str | None = None,
     no_sync: bool = False,
     overlap: bool = False,
+    bucket: int | None = None,
 ) -> list[Change]:
     """Return the changes that texts such as ``gemm=2x`` mean.
 
@@ -180,6 +182,10 @@ def parse_changes(
         changes.append(Bandwidth(_one_of(name.lower(), known, "type of link"), factor))
     if loader is not None:
         changes.append(Loader(_factor(loader, "loader", "2x")))
+    if bucket is not None:
+        if bucket < 1:
+            raise UsageError(f"{bucket} bytes cannot be exchanged", "write --bucket 25MB")
+        changes.append(Bucket(bucket))
     return [*changes, *([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
 
 

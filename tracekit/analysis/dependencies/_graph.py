@@ -97,7 +97,7 @@ def graph_of(trace: Trace) -> Graph:
     timed = every.with_columns(lag=time.gather(every["target"]) - time.gather(every["source"]))
     ahead = timed.filter(pl.col("lag") >= 0).sort("target", maintain_order=True)
     count = time.len()
-    sound, order = _ordered(ahead, count)
+    sound, order, _ = ordered(ahead, count)
     fitted = _fitted(_grouped(moments, sound))
     contradicted = timed.height - sound.height
     carried = _carried(fitted, count)
@@ -169,19 +169,20 @@ def _carried(rows: pl.DataFrame, count: int) -> Array:
     return carried
 
 
-def _ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array]:
-    """Return the edges, and the moments in an order that they allow.
+def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
+    """Return the edges, the moments in an order that they allow, and whether that holds all.
 
     Where moments of one time wait for each other in a circle, as coarse clocks make them, waits
     without length among these are left out: order of threads and streams makes no circle.
     """
     order, placed = _placed(rows, count)
     if placed == count:
-        return rows, order
+        return rows, order, True
     waits = pl.col("kind").is_in(_CROSSING) & (pl.col("lag") == 0)
     settled = pl.Series(order[:placed]).implode()
     rest = rows.filter(~(waits & ~pl.col("target").is_in(settled)))
-    return rest, _placed(rest, count)[0]
+    order, placed = _placed(rest, count)
+    return rest, order[:placed], placed == count
 
 
 def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:

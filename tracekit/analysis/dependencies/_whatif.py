@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis.dependencies._buckets import Bucket, bucketed
 from tracekit.analysis.dependencies._changes import Change, Overlap
 from tracekit.analysis.dependencies._graph import Graph
 from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
@@ -126,6 +127,10 @@ class _Replay:
 
 def _replayed(job: Job, label: str, changes: Sequence[Change]) -> _Replay:
     """Replay a job's graph with some changes."""
+    number = 0
+    for change in changes:
+        if isinstance(change, Bucket):
+            job, number = bucketed(job, change.size)
     edges = job.edges if changes else job.graph.edges
     touched = pl.lit(value=False)
     for change in changes:
@@ -133,7 +138,8 @@ def _replayed(job: Job, label: str, changes: Sequence[Change]) -> _Replay:
             weight=pl.when(change.touches()).then(change.length()).otherwise("weight")
         )
         touched |= change.touches().fill_null(value=False)
-    number = edges.select(touched.sum()).item() if changes else 0
+    if changes:
+        number += edges.select(touched.sum()).item()
     time = job.graph.replayed(edges["weight"])
     bounds = job.steps(time)
     least = _exchange_ns(job, edges) if any(isinstance(x, Overlap) for x in changes) else 0.0
@@ -197,6 +203,12 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: there is nothing in this run that it changes"
              for each in alone if not each.edges]  # fmt: skip
+    asked = [found for each, found in zip(changes, alone, strict=True) if isinstance(each, Bucket)]
+    if any(not found.edges for found in asked):
+        texts.append(
+            "no all-reduces that follow each other are smaller, or their sizes were not recorded"
+            " (--bytes all_reduce=25MB gives them)"
+        )
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
