@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from tracekit.cli._guard import GuardedGroup
+from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 
@@ -245,3 +245,4 @@ def _draw(answer: Answer, wanted: Mapping[str, Path]) -> None:
 
         for figure, path in wanted.items():
             save_figure(answer.figure(figure), path)
+            complain(f"wrote {path}")

@@ -25,8 +25,9 @@ from tracekit.present._figures import (
     text_width,
     unit_of,
 )
+from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
-from tracekit.present._text import printable, shorten
+from tracekit.present._text import printable, shorten, shorten_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 VERDICT_COLOURS = {
-    "faster": "#009E73",
-    "slower": "#D55E00",
+    "faster": "#88CCEE",
+    "slower": "#882255",
     "no difference shown": "#999999",
     "not enough iterations": "#E4E8EC",
     "unknown": "#F0E442",
 }
-"""Colour of what a comparison found."""
+"""Colour of what a comparison found; none is that of a stage."""
 
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
@@ -370,7 +371,8 @@ def changes_figure(
     groups = _largest(table, key)
     unit = step_unit(_reach(groups))
     bars = _change_bars(groups, unit)
-    labels = [shorten(printable(group["key"]), _WIDEST_NAME) for group in groups]
+    short = readable_names(printable(group["key"]) for group in groups)
+    labels = shorten_apart([short[printable(group["key"])] for group in groups], _WIDEST_NAME)
     margin = {"l": max(text_width(labels) + 20, 160), "r": 148, "b": 62}
     lines = legend_lines(
         [bar.name for bar in bars] + [interval], _WIDTH - margin["l"] - margin["r"]

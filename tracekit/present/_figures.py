@@ -7,14 +7,15 @@ markup. plotly is imported when a figure is made, not before.
 
 from __future__ import annotations
 
+import json
 import logging
-import re
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.present._figure_page import figure_page
 from tracekit.present._text import cells, printable, shorten, wrap
 from tracekit.support.files import write_whole
 
@@ -67,6 +68,11 @@ PLAIN_AXIS: dict[str, Any] = {
 
 # These are on every system, or are of the same widths, so that a figure looks the same everywhere.
 FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
+
+DARK = {
+    "white": "#14181C", INK: "#E8ECF0", MUTED: "#A6B1BB", GRID: "#3A434C", BLANK: "#1D2329",
+}  # fmt: skip
+"""Of each colour that suits a light page, the one that suits a dark one."""
 
 _MARGIN = {"l": 80, "r": 40, "t": 84, "b": 64}
 _EDGE = 24
@@ -317,7 +323,7 @@ def _check_folder(path: Path) -> None:
 def _rendered(figure: go.Figure, path: Path) -> bytes:
     ending = path.suffix.lower()
     if ending == ".html":
-        return _page(figure).encode()
+        return figure_page(figure, DARK, json.dumps(_CONFIG)).encode()
     if ending == ".json":
         text: str = figure.to_json()
         return text.encode()
@@ -343,18 +349,6 @@ def figure_html(figure: go.Figure, name: str, *, with_code: bool) -> str:
         full_html=False, include_plotlyjs=with_code, config=_CONFIG, div_id=name
     )
     return html
-
-
-def _page(figure: go.Figure) -> str:
-    """Return a page that holds the figure and the code that draws it."""
-    body = figure_html(figure, "figure", with_code=True)
-    title = re.sub("<[^>]*>", "", figure.layout.title.text or "tracekit")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{title}</title>\n<style>body {{ margin: 0; background: white }}\n"
-        "#figure { margin: 0 auto; width: fit-content }</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
 def _image(figure: go.Figure, form: str) -> bytes:
