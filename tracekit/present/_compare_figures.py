@@ -53,6 +53,7 @@ _TOTAL_COLOUR = MUTED
 _LEAST_SHARE = 0.06
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
+_WIDEST_KERNEL = 52
 _MOST_GROUPS = 25
 _WIDTH = 1080
 _MS = (10**6, "ms")
@@ -371,8 +372,7 @@ def changes_figure(
     groups = _largest(table, key)
     unit = step_unit(_reach(groups))
     bars = _change_bars(groups, unit)
-    short = readable_names(printable(group["key"]) for group in groups)
-    labels = shorten_apart([short[printable(group["key"])] for group in groups], _WIDEST_NAME)
+    labels = _labels(groups)
     margin = {"l": max(text_width(labels) + 20, 160), "r": 148, "b": 62}
     lines = legend_lines(
         [bar.name for bar in bars] + [interval], _WIDTH - margin["l"] - margin["r"]
@@ -400,7 +400,12 @@ def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, An
 
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
+    others = [name for name in keys if name != "name"] if "name" in keys else []
     known = table.select(
+        pl.col("name").cast(pl.String) if "name" in keys else pl.lit(None, pl.String).alias("name"),
+        pl.concat_str(pl.col(others).cast(pl.String), separator=", ").alias("others")
+        if others
+        else pl.lit("").alias("others"),
         pl.concat_str(pl.col(keys).cast(pl.String).fill_null("unknown"), separator=", ").alias(
             "key"
         ),
@@ -415,6 +420,19 @@ def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, An
         )
     size = pl.coalesce(pl.col("delta_ns").abs(), pl.max_horizontal("a_ns", "b_ns"), pl.lit(0.0))
     return known.sort(size, descending=True, maintain_order=True).head(_MOST_GROUPS).to_dicts()
+
+
+def _labels(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what groups are called beside their bars: no two kernels alike."""
+    names = [printable(group["name"] or "") for group in groups]
+    short = readable_names(names)
+    kernels = shorten_apart([short[name] for name in names], _WIDEST_KERNEL)
+    return [
+        shorten(printable(group["key"]), _WIDEST_NAME)
+        if group["name"] is None
+        else ", ".join(filter(None, (kernel, printable(group["others"] or ""))))
+        for group, kernel in zip(groups, kernels, strict=True)
+    ]
 
 
 def _has_interval(group: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ _COMMUNICATION = ("collective", "p2p", "staged")
 _NO_STAGE = "idle"
 _STAGES = (*STAGES, _NO_STAGE)
 _DEEPEST = 5
+_DEEP_OF_MANY = 2
 _MOST_OPS = 400_000
 _MOST_TEXT = 300
 
@@ -123,7 +124,10 @@ def _view(trace: Trace, spans: pl.DataFrame, names: _Names) -> dict[str, Any]:
         "span": max(span, 1),
         "lost": max(ops.height - _MOST_OPS, 0),
         "ranges": len(ranges),
-        "lanes": [*ranges, *_op_lanes(ops.head(_MOST_OPS).join(zero_of, on="process"), names)],
+        "lanes": sorted(
+            [*ranges, *_op_lanes(ops.head(_MOST_OPS).join(zero_of, on="process"), names)],
+            key=lambda lane: lane["process"],
+        ),
     }
 
 
@@ -162,6 +166,7 @@ def _range_lanes(
         hatched=pl.lit(value=False),
     )
     several = shown["process"].n_unique() > 1
+    shown = shown.filter(pl.col("depth") < _DEEP_OF_MANY) if several else shown
     for (process, _, depth), lane in shown.sort("process", "thread", "depth", "start").group_by(
         ["process", "thread", "depth"], maintain_order=True
     ):
@@ -187,6 +192,7 @@ def _lane(
     start = rows["start"] - rows["zero"]
     stages = rows["stage"].cast(pl.String).fill_null(_NO_STAGE)
     lane: dict[str, Any] = {
+        "process": rows["process"][0],
         "label": label[0],
         "brief": label[1],
         "is_first": is_first,

@@ -145,7 +145,7 @@ function laneOf(data) {
     ops.end[i] = at + data.length[i];
   }
   const levels = [{ grain: 0, ...ops }];
-  for (let grain = 256; count > 2000 && levels.at(-1).start.length > 1000; grain *= 4) {
+  for (let grain = 256; count > 400 && levels.at(-1).start.length > 200; grain *= 4) {
     levels.push(coarser(levels.at(-1), grain));
   }
   let longest = 0;
@@ -187,6 +187,7 @@ class Gantt {
     this.data = data;
     this.views = data.views.map((view) => ({ ...view, lanes: view.lanes.map(laneOf) }));
     this.lane = 0;
+    this.width = 0;
     this.picked = null;
     this.pending = false;
     this.choose(0);
@@ -206,8 +207,9 @@ class Gantt {
     this.draw();
   }
 
-  get labels() { return this.canvas.clientWidth < 600 ? 74 : 170; }
-  get plot() { return Math.max(this.canvas.clientWidth - this.labels, 10); }
+  // The width is asked for once a picture: a browser lays the page out anew to tell it.
+  get labels() { return this.width < 600 ? 74 : 170; }
+  get plot() { return Math.max(this.width - this.labels, 10); }
   x(time) { return this.labels + ((time - this.from) / (this.to - this.from)) * this.plot; }
   time(x) { return this.from + ((x - this.labels) / this.plot) * (this.to - this.from); }
 
@@ -236,6 +238,7 @@ class Gantt {
     const style = getComputedStyle(root);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
     const width = this.canvas.parentElement.clientWidth;
+    this.width = width;
     const height = TOP + this.view.lanes.length * ROW + 4;
     const ratio = window.devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
@@ -269,7 +272,7 @@ class Gantt {
       c.strokeStyle = colour("line");
       c.beginPath(); c.moveTo(x, 16); c.lineTo(x, height); c.stroke();
       c.fillStyle = colour("muted");
-      if (x + 24 < this.canvas.clientWidth) c.fillText(timeText(time), x, 8);
+      if (x + 24 < this.width) c.fillText(timeText(time), x, 8);
     }
   }
 
