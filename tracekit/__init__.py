@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracekit._studies import overhead, scaling, select_runs, study
     from tracekit._version import __version__
     from tracekit._waits import bubble_model, bubbles, input_cost, stalls
+    from tracekit.annotation import annotate
     from tracekit.errors import TracekitError
     from tracekit.model import Answer
     from tracekit.store import RunRecord, Store
@@ -33,6 +34,7 @@ _HOMES = {
     "RunRecord": "tracekit.store",
     "Store": "tracekit.store",
     "TracekitError": "tracekit.errors",
+    "annotate": "tracekit.annotation",
     "bubble_model": "tracekit._waits",
     "bubbles": "tracekit._waits",
     "compare": "tracekit._comparisons",
@@ -57,6 +59,7 @@ __all__ = [
     "Store",
     "TracekitError",
     "__version__",
+    "annotate",
     "bubble_model",
     "bubbles",
     "compare",

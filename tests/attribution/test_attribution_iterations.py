@@ -330,3 +330,20 @@ def test_start_end_ranges_may_be_steps() -> None:
     trace = builder.attributed()
     assert steps(trace) == [(0, 3, 0, 10), (0, 4, 10, 20)]
     assert iterations_of(trace) == {"op": 4}
+
+
+def _annotated(domain: str) -> list[Step]:
+    """Two steps, and before and behind them batches that are asked for and not trained with."""
+    builder = TraceBuilder()
+    for start, name, inside in (
+        (0, "iteration 0", "IO"), (100, "iteration 0", "FP"), (200, "iteration 1", "FP"),
+        (300, "iteration 2", "IO"),
+    ):  # fmt: skip
+        builder.range(start, start + 90, name, style="start_end", domain=domain)
+        builder.range(start + 10, start + 20, inside, domain=domain)
+    return steps(builder.attributed(Rules.load()))
+
+
+def test_input_that_is_not_trained_with_is_no_step_of_our_annotations() -> None:
+    assert _annotated("tracekit") == [(0, 0, 100, 190), (0, 1, 200, 290)]
+    assert len(_annotated("mine")) == 4

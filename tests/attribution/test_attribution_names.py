@@ -345,6 +345,13 @@ def test_range_names() -> None:
         ("CCCL", "cub::DeviceReduce::Sum", None),
         (None, None, None),
         ("DALI", None, "IO"),
+        ("tracekit", "FP loss", "FP"),
+        ("tracekit", "WU step", "WU"),
+        ("tracekit", "WU zero_grad", "WU"),
+        ("tracekit", "WU clip_grad", "WU"),
+        ("tracekit", "WU grad_scaler", "WU"),
+        ("tracekit", "WU gradient exchange", "WU"),
+        ("tracekit", "layer test.loss (Optimizer)", None),
         (None, "", None),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._passes import outermost, passes_of, ranges_around_passes
+from tracekit.attribution._passes import PASSES, outermost, passes_of, ranges_around_passes
 from tracekit.attribution._rules import Rules
 from tracekit.errors import MissingDataError
 
+_OWN_DOMAIN = "tracekit"
 _MOST = 0.5
 """How much of the time of forward ranges those take at the least that are one step each."""
 
@@ -57,6 +58,8 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     outside = ranges.filter(~pl.col("apart"))
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
     named = _named(outside if chosen else _without_updates(outside, training), training)
+    if not chosen:
+        named = _without_input_alone(named, outside)
     if chosen:
         if named.is_empty():
             raise MissingDataError(
@@ -83,6 +86,26 @@ def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
     return outermost(_on_one_thread(found, training))
+
+
+def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Drop steps of our own annotations that hold no pass.
+
+    They begin when a batch is asked for, and it may turn out that there is none, or that it is not
+    trained with; the number goes to the next one then.
+    """
+    held = (
+        ranges.filter(pl.col("stage").is_in(PASSES))
+        .select("process", "thread", at="start")
+        .sort("at")
+        .join_asof(
+            steps.select("process", "thread", "range", "start", "end").sort("start"),
+            left_on="at", right_on="start", by=["process", "thread"], check_sortedness=False,
+        )
+        .filter(pl.col("at") <= pl.col("end"))
+    )  # fmt: skip
+    is_held = pl.col("range").is_in(held["range"].implode())
+    return steps.filter(is_held | pl.col("domain").ne_missing(_OWN_DOMAIN))
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:

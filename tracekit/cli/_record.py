@@ -123,6 +123,24 @@ class _What:
             rich_help_panel=_WHAT,
         ),
     ] = False
+    annotate: Annotated[
+        bool,
+        typer.Option(
+            "--annotate",
+            help="Have a PyTorch program say its stages, layers and iterations in NVTX ranges.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False
+    layers: Annotated[
+        int,
+        typer.Option(
+            "--layers",
+            metavar="DEPTH",
+            min=0,
+            help="With --annotate: down to which depth layers get ranges. 1: those of the model.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = 1
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,6 +167,7 @@ class _What:
             mpi=self.mpi,
             more=tuple(self.more or ()),
             mpi_library=self.mpi_library,
+            annotate=self.layers if self.annotate else None,
         )
 
 
@@ -175,6 +194,7 @@ class _OfStudy:
 
 @command(
     "tracekit record -- python train.py --epochs 1",
+    "tracekit record --annotate -- python train.py",
     "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
     "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
     "tracekit record --study dgx1 --where network=lenet",

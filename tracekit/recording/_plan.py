@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tracekit.annotation import variables as annotating
 from tracekit.errors import UsageError
 from tracekit.recording._launchers import Launch, is_python, mpi_library, split
 from tracekit.recording._nsys import Nsys
@@ -118,6 +120,8 @@ def plan(
             "record all ranks of a machine into one report: --one-report",
         )
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
+    if wanted.annotate is not None:
+        variables |= annotating(wanted.annotate, os.environ)
     profile = tuple(profile_command(nsys, wanted))
     return Plan(launch, profile, folder, variables, nccl_log, library)
 

@@ -44,6 +44,8 @@ class Wanted:
         for it, as mpi4py does; by default that of the launcher, for programs in Python.
     more
         Further arguments of ``nsys profile``, as they are.
+    annotate
+        Down to which depth of layers a PyTorch program is annotated; None if it is not.
     """
 
     traces: tuple[str, ...] = ()
@@ -57,6 +59,7 @@ class Wanted:
     mpi: str | None = None
     more: tuple[str, ...] = ()
     mpi_library: str | None = None
+    annotate: int | None = None
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
@@ -77,6 +80,8 @@ def _traces(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
     chosen = wanted.traces or (*_TRACES, *(("mpi",) if wanted.mpi else ()))
     if wanted.nccl is not None:
         chosen = (*chosen, "nccl")
+    if wanted.annotate is not None and "nvtx" not in chosen:
+        raise UsageError("annotations are NVTX ranges, which are not traced", "--trace nvtx,...")
     unknown = [each for each in chosen if nsys.traces and each not in nsys.traces]
     if unknown:
         known = ", ".join(sorted(nsys.traces))

@@ -1,0 +1,61 @@
+"""Unmodified programs under nsys: what their traces say, held against their own clocks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.recording import Wanted, find_nsys, perform, plan
+
+PROGRAMS = Path(__file__).parent / "programs"
+CLOSE = 0.05
+ATTEMPTS = 4
+"""On a busy machine a program may wait between its clock's reading and a range's edge."""
+
+NEEDS = {"with_lightning": "lightning", "with_trainer": "transformers"}
+
+
+def record_program(name: str, folder: Path, annotate: int | None = 1) -> tuple[Path, dict]:
+    """Record one of the programs, and return its report and what its clock says."""
+    clock = folder / "clock.json"
+    program = [sys.executable, str(PROGRAMS / f"{name}.py"), str(clock)]
+    wanted = Wanted(traces=("nvtx",), annotate=annotate)
+    report = perform(plan(program, wanted, find_nsys(), folder / "report"))[0]
+    return report, json.loads(clock.read_text())
+
+
+def compare(report: Path, clock: Mapping[str, int], store: Path) -> dict[str, float]:
+    """Return by how much, as a part of it, each stage differs from the program's clock."""
+    run = tracekit.ingest(report, store=store)[0]
+    rows = run.breakdown(by="stage").iter_rows(named=True)
+    traced = {row["stage"]: row["exposed_ns"] for row in rows}
+    return {stage: (traced[stage] - spent) / spent for stage, spent in clock.items()}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["plain", "lbfgs", "gan", "with_lightning", "with_trainer"])
+def test_stages_are_those_of_the_programs_clock(name: str, tmp_path: Path) -> None:
+    if shutil.which("nsys") is None:
+        pytest.skip("no nsys on the path")
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"no {NEEDS[name]} installed")
+    best: dict[str, float] = {}
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        report, clock = record_program(name, folder)
+        off = compare(report, clock["spent"], folder / "store")
+        run = tracekit.ingest(report, store=folder / "again")[0]
+        numbers = run.trace["iterations"].collect()["iteration"].to_list()
+        assert numbers == list(range(clock["steps"]))
+        best = {s: min(off[s], best.get(s, off[s]), key=abs) for s in off}
+        if all(abs(each) < CLOSE for each in best.values()):
+            break
+    assert {stage: each for stage, each in best.items() if abs(each) >= CLOSE} == {}

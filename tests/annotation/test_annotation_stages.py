@@ -1,0 +1,301 @@
+"""What unmodified PyTorch programs write of their stages, layers and iterations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from recorded_ranges import KeptRanges
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tracekit.annotation._hooks import Hooks
+
+
+@pytest.fixture
+def kept() -> Iterator[KeptRanges]:
+    ranges = KeptRanges()
+    hooks = Hooks(torch, ranges, 0)
+    hooks.install()
+    yield ranges
+    hooks.remove()
+
+
+@pytest.fixture
+def world_of_one(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def _loader(batches: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    return DataLoader(TensorDataset(torch.ones(2 * batches, 4), torch.ones(2 * batches, 1)), 2)
+
+
+def _model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_a_plain_loop(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    for x, y in _loader(2):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    step = "(IO WU zero_grad FP FP loss BP WU step)"
+    # The loader is asked once more than it has batches: that is no iteration.
+    assert kept.tree() == f"IO iteration 0{step} iteration 1{step} iteration 2(IO)"
+
+
+def test_gradients_that_are_cleared_before_the_loss(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    out = model(torch.ones(2, 4))
+    optimizer.zero_grad()
+    out.mean().backward()
+    optimizer.step()
+    assert kept.tree() == "iteration 0(FP FP loss WU zero_grad FP loss BP WU step)"
+
+
+def test_the_backward_pass_counts_for_the_process(kept: KeptRanges) -> None:
+    model, _ = _model()
+    model(torch.ones(2, 4)).mean().backward()
+    styles = {each.name: each.style for each in kept.all}
+    assert styles["BP"] == styles["iteration 0"] == "start_end"
+    assert styles["FP"] == styles["FP loss"] == "push_pop"
+
+
+def test_accumulated_gradients_are_one_iteration(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    for number, (x, y) in enumerate(_loader(4)):
+        (nn.functional.mse_loss(model(x), y) / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    part = "IO FP FP loss BP"
+    steps = [f"iteration {n}({part} {part} WU step)" for n in range(2)]
+    assert kept.tree() == f"IO {steps[0]} WU zero_grad {steps[1]} WU zero_grad iteration 2(IO)"
+
+
+def test_several_optimizers_make_one_iteration(kept: KeptRanges) -> None:
+    (one, of_one), (two, of_two) = _model(), _model()
+    for _ in range(2):
+        for model, optimizer in ((one, of_one), (two, of_two)):
+            model(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+    part = "FP FP loss BP WU step"
+    assert kept.tree() == f"iteration 0({part} {part}) iteration 1({part} {part})"
+
+
+def test_an_optimizer_that_is_never_used_holds_up_nothing(kept: KeptRanges) -> None:
+    (model, optimizer), (_, unused) = _model(), _model()
+    for x, y in _loader(3):
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    assert unused is not None
+    assert [n for n in kept.names() if "iteration" in n] == [f"iteration {n}" for n in range(4)]
+
+
+def test_passes_within_an_optimizer_step_are_none_of_it(kept: KeptRanges) -> None:
+    model, _ = _model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, max_eval=2)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    del _
+    optimizer.step(closure)
+    passes = "WU zero_grad WU step FP FP loss BP WU step"
+    assert kept.tree() == f"iteration 0(WU step {passes} {passes})"
+
+
+def test_evaluation(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        for x, _ in _loader(2):
+            model(x).mean()
+    for x, _ in _loader(2):  # as Hugging Face's Trainer does
+        with torch.inference_mode():
+            model(x)
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    step = "(FP FP loss BP WU step)"
+    each = "IO iteration 1(IO) ME IO ME IO"
+    assert kept.tree() == f"iteration 0{step} ME {each} iteration 1{step}"
+
+
+def test_a_teacher_is_part_of_the_step(kept: KeptRanges) -> None:
+    (model, optimizer), (teacher, _) = _model(), _model()
+    del _
+    for x, _y in _loader(2):
+        out = model(x)
+        with torch.no_grad():
+            aim = teacher(x)
+        (out - aim).square().mean().backward()
+        optimizer.step()
+    assert "ME" not in kept.names()
+
+
+def test_inference_is_no_evaluation(kept: KeptRanges) -> None:
+    with torch.no_grad():
+        nn.Linear(4, 1)(torch.ones(2, 4))
+    assert kept.tree() == "FP"
+
+
+def test_layers_have_names_and_wrappers_none() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Sequential(nn.Linear(4, 4))
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4)), nn.ReLU()])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.module(x)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    trees = []
+    for depth in (0, 1, 2):
+        ranges = KeptRanges()
+        hooks = Hooks(torch, ranges, depth)
+        hooks.install()
+        Net().eval()(torch.ones(2, 4))
+        hooks.remove()
+        trees.append(ranges.tree())
+    one, two = "layer 0 (Linear)", "layer blocks.1 (ReLU)"
+    assert trees == [
+        "FP",
+        f"FP({one} layer blocks.0 (Sequential) {two})",
+        f"FP({one} layer blocks.0 (Sequential)(layer blocks.0.0 (Linear)) {two})",
+    ]
+
+
+def test_layers_that_are_computed_again_in_the_backward_pass(kept: KeptRanges) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor, reentrant: bool) -> torch.Tensor:
+            out = checkpoint(model, x, use_reentrant=reentrant)
+            assert isinstance(out, torch.Tensor)
+            return out
+
+    model, optimizer = _model()
+    for reentrant in (True, False):
+        Net()(torch.ones(2, 4, requires_grad=True), reentrant).mean().backward()
+        optimizer.step()
+    step = "(FP FP loss BP WU step)"
+    assert kept.tree() == f"iteration 0{step} iteration 1{step}"
+
+
+def test_what_threads_do_is_apart(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+
+    def infer() -> None:
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+
+    out = model(torch.ones(2, 4)).mean()
+    other = threading.Thread(target=infer)
+    other.start()
+    other.join()
+    out.backward()
+    optimizer.step()
+    assert len({each.thread for each in kept.all}) == 2
+    names = [each.name for each in kept.all if each.thread == threading.get_ident()]
+    assert names == ["iteration 0", "FP", "FP loss", "BP", "WU step"]
+
+
+def test_scaled_gradients(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    scaler = torch.amp.GradScaler("cpu")
+    for factor in (1.0, float("inf")):  # the second step is left out, and is one
+        scaler.scale(model(torch.ones(2, 4)).mean() * factor).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    update = "WU grad_scaler WU clip_grad WU grad_scaler"
+    first, second = (f"iteration {n}(FP FP loss BP {update}" for n in range(2))
+    assert kept.tree() == (
+        f"{first} WU step WU grad_scaler WU grad_scaler) {second} WU grad_scaler)"
+    )
+
+
+def test_a_pass_that_fails_leaves_nothing_open(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    with pytest.raises(RuntimeError):
+        model(torch.ones(2, 5))
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    assert kept.tree() == "iteration 0(FP FP FP loss BP WU step)"
+
+
+def test_gradients_that_are_exchanged_by_hand(kept: KeptRanges, world_of_one: None) -> None:
+    exchange, (model, optimizer) = torch.distributed.all_reduce, _model()
+    exchange(torch.ones(1))  # of no gradients
+    model(torch.ones(2, 4)).mean().backward()
+    for each in model.parameters():
+        exchange(each.grad)
+    optimizer.step()
+    exchange(torch.ones(1))
+    sent = " ".join(["WU gradient exchange"] * 4)
+    assert kept.tree() == f"iteration 0(FP FP loss BP {sent} WU step)"
+
+
+def test_hooks_that_exchange_gradients(kept: KeptRanges, world_of_one: None) -> None:
+    def hook(state, bucket):  # whose annotations PyTorch looks at
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    model, optimizer = _model()
+    parallel = nn.parallel.DistributedDataParallel(model)
+    parallel.register_comm_hook(None, hook)
+    parallel(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    assert kept.tree() == "iteration 0(FP FP loss BP(WU gradient exchange) WU step)"
+
+
+def test_everything_is_put_back() -> None:
+    before = _functions()
+    hooks = Hooks(torch, KeptRanges(), 1)
+    hooks.install()
+    _model()
+    assert nn.Module.__call__ is not before[0]
+    hooks.remove()
+    assert _functions() == before
+
+
+def _functions() -> list[object]:
+    return [
+        nn.Module.__call__,
+        torch.autograd.backward,
+        torch.optim.SGD.step,
+        torch.no_grad.__exit__,
+        DataLoader.__iter__,
+    ]
+
+
+@pytest.mark.nightly
+def test_a_compiled_model_computes_the_same() -> None:
+    model, _ = _model()
+    plain = model(torch.ones(2, 4))
+    ranges = KeptRanges()
+    hooks = Hooks(torch, ranges, 1)
+    hooks.install()
+    out = torch.compile(model, backend="eager", fullgraph=True)(torch.ones(2, 4))
+    hooks.remove()
+    assert torch.equal(out, plain)
+    assert ranges.names()[0] == "FP"

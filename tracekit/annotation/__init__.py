@@ -1,0 +1,13 @@
+"""Says in a trace what a PyTorch program does, for programs that do not say so themselves.
+
+This runs inside the program that is recorded, whose Python may be another one, older and without
+tracekit: no module here imports anything but the standard library, modules of this package by
+their relative names, and what the program has imported itself.
+"""
+
+from __future__ import annotations
+
+from ._annotate import Annotation, annotate
+from ._prepare import prepare, variables
+
+__all__ = ["Annotation", "annotate", "prepare", "variables"]

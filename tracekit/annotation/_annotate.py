@@ -1,0 +1,141 @@
+"""Switches annotations on: for all of a program, or for what it names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._hooks import Hooks
+
+_LISTENER = "NVTX_INJECTION64_PATH"
+"""Variable that names the library with which a profiler listens."""
+
+_on: list[Hooks] = []
+"""The hooks that are in place: one set at most, or all ranges would be written twice."""
+
+
+class Annotation:
+    """Annotations that are on until they are closed, as they are at the end of a ``with``.
+
+    Parameters
+    ----------
+    hooks
+        The hooks; None where no profiler listens, or annotations were on already.
+    loader
+        The loader that was given.
+    """
+
+    def __init__(self, hooks: Hooks | None, loader: Iterable[Any] | None) -> None:
+        self._hooks = hooks
+        self._loader = loader
+
+    @property
+    def loader(self) -> Iterable[Any]:
+        """The loader, with a range around the fetching of each batch."""
+        if self._loader is None:
+            raise ValueError("no loader was given: annotate(loader=...)")
+        return _Loader(self._loader)
+
+    def close(self) -> None:
+        """Take back all hooks."""
+        if self._hooks is not None:
+            self._hooks.remove()
+            _on.remove(self._hooks)
+            self._hooks = None
+
+    def __enter__(self) -> Annotation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Loader:
+    """A loader of any kind that asks for its batches with ranges around, if annotations are on."""
+
+    def __init__(self, own: Iterable[Any]) -> None:
+        self._own = own
+
+    def __len__(self) -> int:
+        return len(self._own)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._own)
+        while True:
+            try:
+                batch = _fetched(batches, id(self._own))
+            except StopIteration:
+                return
+            yield batch
+
+
+def _fetched(batches: Iterator[Any], data: int) -> Any:
+    if hooks := _in_place():
+        return hooks.fetch(lambda: next(batches), data)
+    return next(batches)
+
+
+def annotate(
+    *, model: Any = None, optimizer: Any = None, loader: Any = None, layers: int = 1
+) -> Annotation:
+    """Write NVTX ranges of stages, layers and iterations into the trace, where one is recorded.
+
+    This does from within what ``tracekit record --annotate`` does to a program that is left as it
+    is. Where no profiler listens it does nothing.
+
+    Parameters
+    ----------
+    model
+        The network, or several, whose passes count; by default all.
+    optimizer
+        The optimizer, or several, whose steps end an iteration; by default all.
+    loader
+        What gives batches, if it is not a `DataLoader` of PyTorch: iterate over the ``loader`` of
+        what is returned in its place.
+    layers
+        Down to which depth layers get ranges of their own: 1 for the model's children.
+
+    Returns
+    -------
+    The annotations, which are on; ``with`` or ``close`` ends them.
+    """
+    if _in_place() is not None or not os.environ.get(_LISTENER):
+        return Annotation(None, loader)
+    hooks = _switch_on(layers, _several(model), _several(optimizer))
+    return Annotation(hooks, loader)
+
+
+def annotate_all(layers: int) -> None:
+    """Annotate a program from its first use of PyTorch to its end."""
+    _switch_on(layers, [], [])
+
+
+def _switch_on(layers: int, networks: list[Any], optimizers: list[Any]) -> Hooks:
+    import torch  # which the program has imported
+
+    from ._hooks import Hooks
+    from ._nvtx import NvtxRanges
+
+    ranges = NvtxRanges.of_profiler(os.environ[_LISTENER])
+    hooks = Hooks(torch, ranges, layers, networks, optimizers)
+    _on.append(hooks)
+    hooks.install()
+    for each in optimizers:
+        hooks.hook_step(type(each))
+    return hooks
+
+
+def _in_place() -> Hooks | None:
+    """Return the hooks that are in place, be they put there when Python started."""
+    first = sys.modules.get("_tracekit_annotation._annotate")
+    found: list[Hooks] = getattr(first, "_on", _on) or _on
+    return found[0] if found else None
+
+
+def _several(what: Any) -> list[Any]:
+    if what is None:
+        return []
+    return list(what) if isinstance(what, (list, tuple)) else [what]

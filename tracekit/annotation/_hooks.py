@@ -1,0 +1,307 @@
+"""Where a program calls PyTorch, and what that tells of its stages.
+
+Each hook stands in for one function, calls it, and is taken back by `Hooks.remove`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from ._imports import when_imported
+from ._layers import Layers
+from ._spans import Ranges
+from ._threads import CLEAR, CLIP, EXCHANGE, SCALER, Roles, Thread
+
+_HOOKED = "_tracekit_hooked"
+_COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor",
+    "reduce_scatter", "reduce_scatter_tensor", "all_reduce_coalesced",
+)  # fmt: skip
+
+Function = Callable[..., Any]
+
+
+class Hooks:
+    """The hooks of a program.
+
+    Parameters
+    ----------
+    torch
+        The package.
+    ranges
+        Where ranges are written to.
+    layers
+        Down to which depth layers get ranges.
+    networks
+        The networks whose passes count; all, if there is none.
+    optimizers
+        The optimizers whose steps end iterations; all, if there is none.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        ranges: Ranges,
+        layers: int,
+        networks: Iterable[Any] = (),
+        optimizers: Collection[Any] = (),
+    ) -> None:
+        self._torch = torch
+        self._ranges = ranges
+        self._layers = Layers(layers)
+        self._networks = WeakSet(part for each in networks for part in each.modules())
+        self._has_own_optimizers = bool(optimizers)
+        self._optimizers: WeakSet[Any] = WeakSet(optimizers)
+        self.thread = Thread(ranges, self._optimizers, Roles())
+        self._stop_waiting: Callable[[], None] = lambda: None
+        self._replaced: list[tuple[Any, str, Any, bool]] = []
+
+    def install(self) -> None:
+        """Put all hooks in place, of parts of PyTorch that are imported later when they are."""
+        self._stop_waiting = when_imported(
+            {
+                "torch.nn.modules.module": self._hook_modules,
+                "torch.autograd": self._hook_autograd,
+                "torch.autograd.grad_mode": self._hook_grad_mode,
+                "torch.optim.optimizer": self._hook_optimizers,
+                "torch.utils.data.dataloader": self._hook_loaders,
+                "torch.nn.utils": self._hook_clipping,
+                "torch.nn.utils.clip_grad": self._hook_clipping,
+                "torch.amp.grad_scaler": self._hook_scaler,
+                "torch.distributed": self._hook_collectives,
+                "torch.nn.parallel.distributed": self._hook_exchange,
+                "torch.distributed.fsdp.fully_sharded_data_parallel": self._hook_exchange,
+            }
+        )
+
+    def remove(self) -> None:
+        """Put back all functions that hooks stand in for."""
+        self._stop_waiting()
+        while self._replaced:
+            owner, name, original, is_inherited = self._replaced.pop()
+            if is_inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+    def fetch(self, call: Callable[[], Any], data: int | None) -> Any:
+        """Fetch a batch, with a range around it."""
+        if self.thread.is_inside:
+            return call()
+        return self.thread.fetch(call, data, has_grad=self._torch.is_grad_enabled())
+
+    def hook_step(self, optimizer: Any) -> None:
+        """Put a hook into the step of a class of optimizers."""
+        thread = self.thread
+
+        def make(original: Function) -> Function:
+            def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return thread.step(self, lambda: original(self, *args, **kwargs))
+
+            return step
+
+        if not getattr(getattr(optimizer, "step", None), _HOOKED, False):
+            self._replace(optimizer, "step", make)
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        hook = functools.wraps(original)(make(original))
+        setattr(hook, _HOOKED, True)
+        self._replaced.append((owner, name, original, name not in vars(owner)))
+        setattr(owner, name, hook)
+
+    def _enclose(self, owner: Any, name: str, run: Callable[[Callable[[], Any]], Any]) -> None:
+        """Have a function run by a method of the thread, unless it is a part of what is open."""
+        thread = self.thread
+
+        def make(original: Function) -> Function:
+            def hook(*args: Any, **kwargs: Any) -> Any:
+                if thread.is_inside:
+                    return original(*args, **kwargs)
+                return run(lambda: original(*args, **kwargs))
+
+            return hook
+
+        self._replace(owner, name, make)
+
+    def _hook_modules(self, module: ModuleType) -> None:
+        thread, ranges = self.thread, self._ranges
+
+        def make(original: Function) -> Function:
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+                if is_compiling():  # a compiler follows the program, and is to see none of this
+                    return original(self, *args, **kwargs)
+                if not thread.is_inside:
+                    return outermost(self, lambda: original(self, *args, **kwargs))
+                name = thread.layers.get(id(self))
+                if name is None:
+                    return original(self, *args, **kwargs)
+                ranges.push(name)
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    ranges.pop()
+
+            return __call__
+
+        outermost = self._outermost
+        is_compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", bool)
+        self._enclose(module.Module, "zero_grad", functools.partial(thread.update, CLEAR))
+        self._replace(module.Module, "__call__", make)
+
+    def _outermost(self, module: Any, call: Callable[[], Any]) -> Any:
+        """Run a module that no other one called."""
+        if self._is_elsewhere(module):
+            return call()
+        if getattr(module, "_is_replica", False):
+            return self.thread.replica(call)
+        return self.thread.forward(
+            call,
+            self._layers.of(module),
+            has_grad=self._torch.is_grad_enabled(),
+            in_training=module.training,
+        )
+
+    def _is_elsewhere(self, module: Any) -> bool:
+        """Tell whether a module is none of those wanted, or runs in a backward pass or a worker."""
+        if self._networks and module not in self._networks:
+            return True
+        return self._in_backward() or _is_worker()
+
+    def _in_backward(self) -> bool:
+        """Tell whether this thread runs a backward pass: it may compute layers again."""
+        return bool(self._torch._C._current_graph_task_id() != -1)
+
+    def _hook_autograd(self, module: ModuleType) -> None:
+        def run(call: Callable[[], Any]) -> Any:
+            return call() if self._in_backward() else self.thread.backward(call)
+
+        self._enclose(module, "backward", run)
+        self._enclose(module, "grad", run)
+
+    def _hook_grad_mode(self, module: ModuleType) -> None:
+        thread, torch = self.thread, self._torch
+
+        def make(original: Function) -> Function:
+            def __exit__(self: Any, *args: Any) -> Any:  # noqa: N807
+                result = original(self, *args)
+                if thread.evaluates and not thread.is_inside and torch.is_grad_enabled():
+                    thread.end_evaluation()
+                return result
+
+            return __exit__
+
+        for name in ("no_grad", "inference_mode", "set_grad_enabled"):
+            self._replace(getattr(module, name), "__exit__", make)
+
+    def _hook_optimizers(self, module: ModuleType) -> None:
+        hooks: Any = self
+        base = module.Optimizer
+
+        def make(original: Function) -> Function:
+            def _patch_step_function(self: Any) -> None:
+                original(self)
+                hooks.add_optimizer(self)
+
+            return _patch_step_function
+
+        self._replace(base, "_patch_step_function", make)
+        self._enclose(base, "zero_grad", functools.partial(self.thread.update, CLEAR))
+        for kind in _below(base):
+            if getattr(kind.step, "hooked", False):
+                self.hook_step(kind)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Take an optimizer that has just been made into account."""
+        if not self._has_own_optimizers:
+            self._optimizers.add(optimizer)
+        self.hook_step(type(optimizer))
+
+    def _hook_loaders(self, module: ModuleType) -> None:
+        hooks: Any = self
+
+        def make(original: Function) -> Function:
+            def __next__(self: Any) -> Any:  # noqa: N807
+                return hooks.fetch(lambda: original(self), id(self._dataset))
+
+            return __next__
+
+        def load(call: Callable[[], Any]) -> Any:
+            return hooks.thread.load(call, has_grad=hooks._torch.is_grad_enabled())
+
+        self._enclose(module.DataLoader, "__iter__", load)  # which starts its workers
+        self._replace(module._BaseDataLoaderIter, "__next__", make)
+
+    def _hook_clipping(self, module: ModuleType) -> None:
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            self._enclose(module, name, functools.partial(self.thread.update, CLIP))
+
+    def _hook_scaler(self, module: ModuleType) -> None:
+        thread, scaler = self.thread, module.GradScaler
+
+        def make(original: Function) -> Function:
+            def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                made = thread.steps_made
+                result = thread.scaled_step(lambda: original(self, optimizer, *args, **kwargs))
+                if thread.steps_made == made:
+                    thread.count_step(optimizer)
+                return result
+
+            return step
+
+        self._replace(scaler, "step", make)
+        self._enclose(scaler, "unscale_", functools.partial(thread.update, SCALER))
+        self._enclose(scaler, "update", thread.scaler_update)
+
+    def _hook_collectives(self, module: ModuleType) -> None:
+        for name in _COLLECTIVES:
+            self._replace(module, name, self._exchanging)
+
+    def _exchanging(self, original: Function) -> Function:
+        """Return a collective with a range around, if it is gradients that it exchanges."""
+        thread, ranges = self.thread, self._ranges
+
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if not self._in_backward() and (thread.is_inside or not thread.may_exchange):
+                return original(*args, **kwargs)
+            ranges.push(EXCHANGE)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ranges.pop()
+
+        return collective
+
+    def _hook_exchange(self, module: ModuleType) -> None:
+        """Put ranges into the hooks by which a program exchanges its gradients itself."""
+
+        def make(original: Function) -> Function:
+            def register_comm_hook(self: Any, state: object, hook: Function) -> Any:
+                return original(self, state, functools.wraps(hook)(hooks._exchanging(hook)))
+
+            return register_comm_hook
+
+        hooks: Any = self
+        for name in ("DistributedDataParallel", "FullyShardedDataParallel"):
+            if hasattr(module, name):
+                self._replace(getattr(module, name), "register_comm_hook", make)
+
+
+def _is_worker() -> bool:
+    """Tell whether this process fetches batches for another one."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def _below(base: Any) -> Iterator[Any]:
+    """Give all classes that are derived from one."""
+    for each in base.__subclasses__():
+        yield each
+        yield from _below(each)

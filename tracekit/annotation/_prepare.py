@@ -1,0 +1,44 @@
+"""Readies a program that has just started, and says what makes it start so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+
+from ._imports import when_imported
+
+LAYERS = "TRACEKIT_ANNOTATE"
+"""Variable that says that programs are annotated, and down to which depth of layers."""
+_PATH = "PYTHONPATH"
+_SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+
+
+def variables(layers: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which programs in Python annotate themselves under a profiler.
+
+    Parameters
+    ----------
+    layers
+        Down to which depth layers get ranges.
+    environment
+        The variables that there are, whose path of Python stays.
+    """
+    path = environment.get(_PATH)
+    return {_PATH: _SITE if not path else os.pathsep.join([_SITE, path]), LAYERS: str(layers)}
+
+
+def prepare(layers: int) -> None:
+    """Annotate the program once it imports PyTorch; one that does not pays nothing."""
+
+    def install(torch: ModuleType) -> None:
+        del torch
+        try:
+            from ._annotate import annotate_all  # nothing before it is of use
+
+            annotate_all(layers)
+        except (OSError, AttributeError) as error:
+            sys.stderr.write(f"tracekit: no annotations ({error})\n")
+
+    when_imported({"torch": install})

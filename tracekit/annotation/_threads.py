@@ -1,0 +1,237 @@
+"""What each thread of a training program is doing, told by what it calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ._spans import Ranges, Spans
+from ._steps import Steps
+
+FORWARD, LOSS, BACKWARD = "FP", "FP loss", "BP"
+STEP, CLEAR, CLIP = "WU step", "WU zero_grad", "WU clip_grad"
+SCALER, EXCHANGE = "WU grad_scaler", "WU gradient exchange"
+EVALUATION, INPUT = "ME", "IO"
+
+Call = Callable[[], Any]
+
+
+class Roles:
+    """What data sets are for, by identity: true where they are trained with, else evaluated.
+
+    Both kinds of loaders are asked for batches where gradients are recorded.
+    """
+
+    def __init__(self) -> None:
+        self._trains: dict[int, bool] = {}
+
+    def learn(self, data: int | None, *, trains: bool) -> None:
+        """Keep what data turned out to be for; training is for good."""
+        if data is not None and not self._trains.get(data, False):
+            self._trains[data] = trains
+
+    def of(self, data: int | None) -> bool | None:
+        """Return what is known of data."""
+        return None if data is None else self._trains.get(data)
+
+
+class Thread(threading.local):
+    """What the calling thread is doing: each thread sees its own.
+
+    Most methods run what they are given, with the ranges that belong around it.
+
+    Parameters
+    ----------
+    ranges
+        Where ranges are written to.
+    optimizers
+        The optimizers that there are, as they come and go.
+    roles
+        What data is for.
+    """
+
+    def __init__(self, ranges: Ranges, optimizers: Collection[Any], roles: Roles) -> None:
+        self._spans = Spans(ranges)
+        self._steps = Steps(ranges, optimizers)
+        self._optimizers = optimizers
+        self._roles = roles
+        self.is_inside = False
+        """Whether whatever is called now belongs to what is open."""
+        self.steps_made = 0
+        """How many steps of optimizers have been counted."""
+        self.layers: Mapping[int, str] = {}
+        """By identity, the names of the modules that get ranges inside of the open pass."""
+        self._data: int | None = None
+        self._has_trained = False
+        self._awaits_backward = False
+        self._in_step = False
+        self._is_scaled = False
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether metric evaluation is open."""
+        return self._spans.last == EVALUATION
+
+    @property
+    def may_exchange(self) -> bool:
+        """Whether gradients are there that the optimizer has not used yet."""
+        return self._steps.has_passes and self._has_trained and not self._awaits_backward
+
+    def forward(
+        self, call: Call, layers: Mapping[int, str], *, has_grad: bool, in_training: bool
+    ) -> Any:
+        """Run the forward pass of a whole network."""
+        if not has_grad and self._trains and not self._is_within_training():
+            self._begin_evaluation()
+            return self._run(call, self._spans.depth)
+        self._resume()
+        if has_grad and self._trains:
+            self._steps.take_pass()
+            self._roles.learn(self._data, trains=True)
+        depth = self._spans.depth
+        self._spans.enter(FORWARD)
+        self.layers = layers
+        awaits = has_grad and (in_training or self._has_trained)
+        return self._run(call, depth, then=LOSS if awaits else None)
+
+    def replica(self, call: Call) -> Any:
+        """Run the forward pass of a part of a batch, on a thread for it alone."""
+        return self._within(FORWARD, call)
+
+    def backward(self, call: Call) -> Any:
+        """Run a backward pass, which other threads have a part in."""
+        self._resume()
+        self._has_trained = True
+        self._awaits_backward = False
+        self._steps.take_pass()
+        depth = self._spans.depth
+        self._spans.enter_process(BACKWARD)
+        return self._run(call, depth)
+
+    def step(self, optimizer: object, call: Call) -> Any:
+        """Run the step of an optimizer, which may run passes of its own."""
+        if self._in_step:
+            return call()
+        self._resume()
+        self._steps.take_pass()
+        depth = self._spans.depth
+        self._spans.enter(STEP, yields=True)
+        self._in_step = True
+        try:
+            return call()
+        finally:
+            self._in_step = False
+            self._spans.leave(depth)
+            self.count_step(optimizer)
+
+    def count_step(self, optimizer: object) -> None:
+        """Count a step, be it one that a scaler of gradients left out."""
+        self.steps_made += 1
+        self._awaits_backward = False
+        self._steps.take_step(optimizer)
+        if not self._is_scaled:
+            self._steps.close()
+
+    def scaled_step(self, call: Call) -> Any:
+        """Run a step by a scaler of gradients, which has its own update after those of all."""
+        self._is_scaled = True
+        return self.update(SCALER, call)
+
+    def scaler_update(self, call: Call) -> Any:
+        """Run the update of a scaler of gradients, with which a step ends."""
+        self._is_scaled = False
+        try:
+            return self.update(SCALER, call)
+        finally:
+            self._steps.close()
+
+    def update(self, name: str, call: Call) -> Any:
+        """Run another part of the weight update."""
+        if name != CLEAR:  # gradients are cleared before the loss is computed, too
+            self._resume()
+        depth = self._spans.depth
+        self._spans.enter(name, yields=name == SCALER)
+        try:
+            return call()
+        finally:
+            self._spans.leave(depth)
+
+    def fetch(self, call: Call, data: int | None, *, has_grad: bool) -> Any:
+        """Fetch a batch of some data, with which an iteration may begin."""
+        begins = has_grad and self._roles.of(data) is not False
+        self._data = data if has_grad else None
+        if begins:
+            self._resume()
+            self._awaits_backward = False
+            self._steps.take_input()
+        try:
+            return self.load(call, has_grad=has_grad)
+        except StopIteration:
+            self._steps.set_apart()
+            raise
+
+    def load(self, call: Call, *, has_grad: bool) -> Any:
+        """Do what input takes; without gradients it is that of metric evaluation."""
+        if not has_grad and self._trains:
+            self._begin_evaluation()
+        if self.evaluates:
+            return self._run(call, self._spans.depth)
+        self._drop_loss()
+        return self._within(INPUT, call)
+
+    def end_evaluation(self) -> None:
+        """Close metric evaluation, where gradients are recorded again."""
+        if self.evaluates:
+            self._spans.leave(self._spans.depth - 1)
+
+    def _is_within_training(self) -> bool:
+        """Tell whether a pass without gradients is a part of a step, such as that of a teacher.
+
+        It is between a pass and its backward pass, and where a batch to train with was fetched.
+        """
+        is_fetched = self._steps.has_input_alone and self._roles.of(self._data) is True
+        return self._awaits_backward or is_fetched
+
+    @property
+    def _trains(self) -> bool:
+        """Whether this is a program that trains, as far as it has come."""
+        return self._has_trained or bool(self._optimizers)
+
+    def _begin_evaluation(self) -> None:
+        """Begin metric evaluation, which lasts until gradients are recorded again."""
+        if not self.evaluates:
+            self._drop_loss()
+            self._steps.set_apart()
+            self._roles.learn(self._data, trains=False)
+            self._spans.enter(EVALUATION)
+
+    def _within(self, name: str, call: Call) -> Any:
+        depth = self._spans.depth
+        self._spans.enter(name)
+        return self._run(call, depth)
+
+    def _run(self, call: Call, depth: int, then: str | None = None) -> Any:
+        """Run what belongs to the span that was opened last, and leave that, for another or not."""
+        self.is_inside = True
+        try:
+            result = call()
+            if then is not None:
+                self._awaits_backward = True
+                self._spans.drop()
+                self._spans.enter(then, yields=True)
+                depth = self._spans.depth
+            return result
+        finally:
+            self.is_inside = False
+            self.layers = {}
+            self._spans.leave(depth)
+
+    def _resume(self) -> None:
+        """Close what is over when the training loop goes on."""
+        self.end_evaluation()
+        self._drop_loss()
+
+    def _drop_loss(self) -> None:
+        if self._spans.last == LOSS:
+            self._spans.drop()
