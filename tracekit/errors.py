@@ -12,10 +12,12 @@ TracekitError
 │   ├── MissingDataError   it is a trace, but lacks what was asked for
 │   └── UndecidedError     it is a trace, and what it holds does not tell what was asked
 ├── StoreError             the store or its catalogue cannot be used
-└── RecordingError         a program cannot be recorded, or ended with an error
+└── RecordingError         a program cannot be recorded
+    └── ProgramError       it was recorded, and ended with an error
 
 Each says what is wrong, where, and what to do. The command line prints it as one message and exits
-with 2, or with 3 where it cannot be told; no traceback is shown for any of them.
+with 2, with 3 where it cannot be told, or with the code of a recorded program that ended with an
+error; no traceback is shown for any of them.
 """
 
 from __future__ import annotations
@@ -87,4 +89,20 @@ class StoreError(TracekitError):
 
 
 class RecordingError(TracekitError):
-    """A program cannot be recorded, or ended with an error."""
+    """A program cannot be recorded."""
+
+
+class ProgramError(RecordingError):
+    """A program was recorded, and ended with an error.
+
+    Parameters
+    ----------
+    what, hint
+        As of any error.
+    code
+        The program's exit code, which becomes that of the command line.
+    """
+
+    def __init__(self, what: str, hint: str | None, code: int) -> None:
+        super().__init__(what, hint)
+        self.exit_code = code

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from fake_nsys import make_fake_nsys
 
-from tracekit.errors import RecordingError, UsageError
+from tracekit.errors import ProgramError, RecordingError, UsageError
 from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
 
 
@@ -367,3 +367,82 @@ def test_a_program_on_a_terminal_can_read_it(tmp_path: Path, nsys: Nsys) -> None
         os.kill(pid, signal.SIGKILL)  # if it was stopped it would be waited for in vain
     os.waitpid(pid, 0)
     assert said.read_text() == "yes"
+
+
+_HIDING = """
+import os, pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+hidden = "import os, time; os.setsid(); time.sleep(60)"
+children = [subprocess.Popen([sys.executable, "-c", hidden]) for _ in range(2)]
+pids = [os.getpid(), *(each.pid for each in children)]
+pathlib.Path({ready!r} + ".new").write_text(" ".join(map(str, pids)))
+os.rename({ready!r} + ".new", {ready!r})
+{then}
+"""
+
+
+def _gone(pids: list[int], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        left = [each for each in pids if psutil.pid_exists(each)]
+        if all(psutil.Process(each).status() == psutil.STATUS_ZOMBIE for each in left):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_nothing_outlives_a_program(
+    tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is in a session of its own, nor what its parent has left."""
+    monkeypatch.setattr("tracekit.recording._process._LAST_WORDS_S", 0.2)
+    ready = tmp_path / "ready"
+    code = _HIDING.format(ready=str(ready), then="")
+    perform(plan([sys.executable, "-c", code], Wanted(), nsys, tmp_path / "out"))
+    pids = [int(each) for each in ready.read_text().split()]
+    assert len(pids) == 3
+    assert _gone(pids, 0.1)
+
+
+def test_nothing_outlives_a_recording_that_is_killed(tmp_path: Path, nsys: Nsys) -> None:
+    ready = tmp_path / "ready"
+    code = _HIDING.format(ready=str(ready), then="time.sleep(60)")
+    script = _RECORDING.format(
+        program=code, tool=nsys.program, out=str(tmp_path / "out"),
+        handler="signal.default_int_handler",
+    )  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.DEVNULL) as process:
+        while not ready.exists():
+            time.sleep(0.02)
+        below = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
+        process.kill()
+    assert len(below) >= 4
+    assert _gone(below)
+
+
+@pytest.mark.parametrize("code", [1, 3, 130])
+def test_the_code_of_a_program_is_passed_on(tmp_path: Path, nsys: Nsys, code: int) -> None:
+    words = [sys.executable, "-c", f"raise SystemExit({code})"]
+    with pytest.raises(ProgramError) as error:
+        perform(plan(words, Wanted(), nsys, tmp_path / "out"))
+    assert error.value.exit_code == code
+
+
+def test_nsys_that_fails_is_told_from_a_program_that_does(
+    tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_REPORT", "1")
+    words = [sys.executable, "-c", "raise SystemExit(3)"]
+    with pytest.raises(RecordingError, match="nsys ended with code 3 and wrote no report") as error:
+        perform(plan(words, Wanted(), nsys, tmp_path / "out"))
+    assert error.value.exit_code == 2
+    with pytest.raises(RecordingError, match="srun ended with code 1 and wrote no report of a"):
+        perform(plan([str(_srun(tmp_path)), "a"], Wanted(), nsys, tmp_path / "ranks"))
+
+
+def _srun(folder: Path) -> Path:
+    """Return a launcher that fails."""
+    launcher = folder / "srun"
+    launcher.write_text("#!/bin/sh\nexit 1\n")
+    launcher.chmod(0o755)
+    return launcher

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from tracekit.errors import RecordingError, UsageError
+from tracekit.errors import ProgramError, RecordingError, UsageError
 from tracekit.recording._plan import Plan, reports_in
 from tracekit.recording._process import run
 
@@ -35,9 +35,11 @@ def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
     ------
     UsageError
         If the folder is there already and not empty, or an earlier attempt left reports.
+    ProgramError
+        If the program ends with an error. What was written stays, in the folder that is
+        `unfinished`.
     RecordingError
-        If the program cannot be run or ends with an error, or no report was written. What was
-        written stays, in the folder that is `unfinished`.
+        If the program cannot be run, or no report was written.
     KeyboardInterrupt
         If it is interrupted, once nsys has written its report, which stays likewise.
     """
@@ -86,18 +88,25 @@ def unfinished(plan: Plan) -> Path:
 def _record(plan: Plan) -> None:
     code = run(plan.command, plan.environment)
     found = reports_in(plan.folder)
+    program = shlex.join(plan.launch.program)
+    if code and found:  # nsys writes a report of a program that fails, and ends with its code
+        raise ProgramError(f"{program} ended with code {code}", _left(plan.folder), code)
     if code:
         raise RecordingError(
-            f"{shlex.join(plan.launch.program)} ended with code {code}", _left(plan.folder, found)
+            f"{_recorder(plan)} ended with code {code} and wrote no report of {program}",
+            "what it said is above",
         )
     if not found:
         raise RecordingError(
-            f"nsys wrote no report of {shlex.join(plan.launch.program)}",
+            f"nsys wrote no report of {program}",
             "what it said is above; with a capture range, the program has to reach it",
         )
 
 
-def _left(folder: Path, reports: list[Path]) -> str | None:
-    if not reports:
-        return None
+def _recorder(plan: Plan) -> str:
+    """Return what runs the program: nsys, or what launches it."""
+    return plan.launch.launcher[0] if plan.launch.launcher else "nsys"
+
+
+def _left(folder: Path) -> str:
     return f"what was recorded is in {folder}, and `tracekit ingest` reads it"

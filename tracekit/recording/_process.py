@@ -3,34 +3,40 @@
 Elsewhere than on a terminal the program is a group of processes of its own, for three reasons.
 An interrupt reaches it once, whoever it was sent to: with a second one nsys would not write its
 report. It hears it even where a shell has let us ignore it, as in the background or under `nohup`.
-And what outlives the program can be ended: a process loses a signal that comes between its birth
-and its first instruction.
+And all of it can be ended together.
+
+Between us and the program stands a supervisor, which ends whatever the program leaves behind, also
+where it is us who are killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tracekit.errors import RecordingError
+from tracekit.recording import _supervisor
 from tracekit.support.process import users_environment
 
 _INTERRUPTS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+_LONGEST_NUMBER = 16
 _LAST_WORDS_S = 5.0
-"""How long what outlives an interrupted program has to end by itself."""
+"""How long what outlives the program has to end by itself."""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command with more variables, its output on standard error, and return its exit code.
+
+    If a signal ended it that is 128 and the signal's number.
 
     Raises
     ------
@@ -42,56 +48,55 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
     apart = not os.isatty(0)
     with _Interrupts(others_hear=apart) as interrupts:
-        process = _start(command, environment, apart=apart)
+        ours, its = socket.socketpair()
+        process = _start(command, environment, its, apart=apart)
+        its.close()
         try:
             interrupts.let_through()
-            return process.wait()
+            return _ended(process, ours, command[0])
         except KeyboardInterrupt as interrupt:
             if apart:
                 _signal_group(process.pid, signal.SIGINT)
             elif isinstance(interrupt, _TerminatedError):
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)
             try:
                 process.wait()
             except KeyboardInterrupt:  # again: nothing is waited for
-                process.kill()
+                ours.close()
                 process.wait()
-            if apart:
-                _end_group(process.pid)
             raise
+        finally:
+            ours.close()
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], *, apart: bool
+    command: Sequence[str], environment: Mapping[str, str], its: socket.socket, *, apart: bool
 ) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - the program that the user asked for
-            command,
-            stdout=sys.stderr.fileno(),
-            env={**users_environment(), **environment},
-            process_group=0 if apart else None,
-        )
-    except OSError as error:
-        raise RecordingError(f"{command[0]} does not run ({error.strerror})") from error
+    return subprocess.Popen(  # noqa: S603 - the program that the user asked for
+        [
+            *(sys.executable, "-I", "-S", _supervisor.__file__),
+            *(str(its.fileno()), str(_LAST_WORDS_S)),
+            *command,
+        ],
+        stdout=sys.stderr.fileno(),
+        env={**users_environment(), **environment},
+        process_group=0 if apart else None,
+        pass_fds=[its.fileno()],
+    )
 
 
-def _signal_group(group: int, sent: int) -> bool:
-    """Send a signal to all processes of a group, and tell whether there are any."""
+def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
+    """Wait for the end of the program, and return its code."""
+    code = process.wait()
+    if said := ours.recv(_LONGEST_NUMBER):
+        raise RecordingError(f"{program} does not run ({os.strerror(int(said))})")
+    return code
+
+
+def _signal_group(group: int, sent: int) -> None:
+    """Send a signal to all processes of a group, if there are any."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, sent)
-        return True
-    return False
-
-
-def _end_group(group: int) -> None:
-    """End what is left of a group whose first process has ended."""
-    end = time.monotonic() + _LAST_WORDS_S
-    left = _signal_group(group, signal.SIGTERM)
-    while left and time.monotonic() < end:
-        time.sleep(0.02)
-        left = _signal_group(group, 0)
-    if left:
-        _signal_group(group, signal.SIGKILL)
 
 
 class _TerminatedError(KeyboardInterrupt):
