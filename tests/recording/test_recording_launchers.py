@@ -89,7 +89,6 @@ def test_slurm(options: str) -> None:
         "python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py",
         "torchrun --run-path train.py",
         "mpirun -n 1 python a.py : -n 1 python b.py",
-        "env A=1 torchrun train.py",
     ],
 )
 def test_what_has_no_place_for_an_nsys_per_rank(command: str) -> None:
@@ -131,3 +130,18 @@ def test_nothing_to_run(command: list[str]) -> None:
 def test_python_itself_is_no_launcher() -> None:
     assert split([sys.executable]).program == (sys.executable,)
     assert split([sys.executable, "-m"]).launcher == ()
+
+
+@pytest.mark.parametrize("before", ["env X=1", "/usr/bin/env -u A -i X=1 Y=", "env env X=1"])
+def test_variables_stand_before_a_launcher(programs: Path, before: str) -> None:
+    launch = split(shlex.split(f"{before} mpirun -n 2 ./a X=2"))
+    assert shlex.join(launch.before) == before
+    assert shlex.join(launch.launcher) == "mpirun -n 2"
+    assert (shlex.join(launch.program), launch.mpi) == ("./a X=2", "openmpi")
+
+
+@pytest.mark.parametrize("command", ["env X=1 python a.py", "env", "env X=1", "env -u A"])
+def test_variables_before_no_launcher(command: str) -> None:
+    launch = split(shlex.split(command))
+    assert (launch.before, launch.launcher) == ((), ())
+    assert shlex.join(launch.program) == command

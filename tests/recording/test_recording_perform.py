@@ -75,6 +75,21 @@ def test_mpi_is_loaded_before_a_program_in_python(tmp_path: Path, nsys: Nsys, mp
     assert shlex.split(str(made)) == list(made.command)
 
 
+def test_open_mpi_of_debian_is_in_a_folder_of_its_architecture(
+    tmp_path: Path, nsys: Nsys, mpirun: Path
+) -> None:
+    own = tmp_path / "mpi" / "lib"
+    (own / "x86_64-linux-gnu").mkdir()
+    for path in own.glob("libmpi*"):
+        path.rename(own / "x86_64-linux-gnu" / path.name)
+    command = ["env", "X=1", str(mpirun), "-n", "2", "python3", "a.py"]
+    made = plan(command, Wanted(), nsys, tmp_path)
+    assert str(own / "x86_64-linux-gnu" / "libmpi.so.40") in made.command
+    assert made.command[:3] == ("env", "X=1", str(mpirun))
+    mpirun.write_text("#!/bin/sh\necho HYDRA\n")  # whose library another one there is
+    assert "sh" not in plan(command, Wanted(), nsys, tmp_path).command
+
+
 def test_what_finds_mpi_itself_is_left_alone(tmp_path: Path, nsys: Nsys, mpirun: Path) -> None:
     made = plan([str(mpirun), "-n", "2", "./a"], Wanted(), nsys, tmp_path)
     assert "--mpi-impl=openmpi" in made.command

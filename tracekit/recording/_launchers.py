@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from tracekit.errors import UsageError
@@ -39,6 +39,8 @@ _ALONE = {
 """Options without a value; all others are taken to have one, joined by an equals sign or not."""
 _ATTACHED = re.compile(r"-[A-Za-z][^-].*")
 """An option of one letter with its value, as srun takes them: -n4."""
+_ENV_WITH_VALUE = {"-u", "--unset", "-C", "--chdir"}
+_OF_DEBIAN = ("lib/*-linux-gnu", "lib/*-linux-gnu/openmpi/lib")
 _TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-genv", "-env"}
 
 
@@ -56,12 +58,15 @@ class Launch:
         Which variable of the environment holds the rank.
     mpi
         ``openmpi`` or ``mpich``, where the launcher is of an MPI.
+    before
+        What stands before the launcher: ``env`` with its variables.
     """
 
     launcher: tuple[str, ...]
     program: tuple[str, ...]
     rank_variable: str | None = None
     mpi: str | None = None
+    before: tuple[str, ...] = ()
 
 
 def split(command: Sequence[str]) -> Launch:
@@ -74,6 +79,16 @@ def split(command: Sequence[str]) -> Launch:
     """
     if not command:
         raise UsageError("there is no program to record", "tracekit record -- python train.py")
+    if not (before := _variables_before(command)):
+        return _split(command)
+    behind = split(command[before:])
+    if not behind.launcher:
+        return Launch((), tuple(command))
+    return replace(behind, before=(*command[:before], *behind.before))
+
+
+def _split(command: Sequence[str]) -> Launch:
+    """Take a command apart that begins with its launcher or its program."""
     kind, begin = _launcher(command)
     # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
     # for nsys to stand: it is recorded as a whole.
@@ -93,6 +108,21 @@ def split(command: Sequence[str]) -> Launch:
     mpi = implementation(command[0])
     variable = "OMPI_COMM_WORLD_RANK" if mpi == "openmpi" else "PMI_RANK"
     return Launch(tuple(command[:end]), tuple(command[end:]), variable, mpi)
+
+
+def _variables_before(command: Sequence[str]) -> int:
+    """Return behind how many words of ``env`` a command begins; 0 where it is not behind one."""
+    if PurePath(command[0]).name != "env":
+        return 0
+    at = 1
+    while at < len(command):
+        if command[at] in _ENV_WITH_VALUE:
+            at += 2
+        elif command[at].startswith("-") or "=" in command[at]:
+            at += 1
+        else:
+            return at
+    return 0
 
 
 def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
@@ -169,17 +199,17 @@ def is_python(program: Sequence[str]) -> bool:
     return bool(program) and PurePath(program[0]).name.startswith("python")
 
 
-def mpi_library(launcher: str) -> Path | None:
+def mpi_library(launcher: str, mpi: str | None) -> Path | None:
     """Return the MPI library that is installed with a launcher; None where none is beside it.
 
     ``libmpi.so`` itself is a link or a text for linkers; the one with a number is the library.
+    Debian has that of Open MPI in a folder per architecture, where other MPIs have theirs too.
     """
     found = shutil.which(launcher)
     if found is None:
         return None
     prefix = Path(found).resolve().parent.parent
-    libraries = (
-        path for folder in ("lib", "lib64") for path in prefix.glob(f"{folder}/libmpi.so.*")
-    )
+    folders = ("lib", "lib64", *(_OF_DEBIAN if mpi == "openmpi" else ()))
+    libraries = (path for folder in folders for path in prefix.glob(f"{folder}/libmpi.so.*"))
     numbered = [path for path in libraries if path.name.rpartition(".")[2].isdigit()]
     return min(numbered, key=lambda path: (len(path.name), path), default=None)

@@ -60,7 +60,8 @@ class Plan:
         folder = str(self.folder.absolute()).replace("%", "%%")
         output = f"--output={folder}/{name}"
         program = (*_loaded(self.library), *self.launch.program)
-        return (*self.launch.launcher, *self.profile, output, *program)
+        launch = self.launch
+        return (*launch.before, *launch.launcher, *self.profile, output, *program)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -110,7 +111,7 @@ def plan(
     wanted = _with_mpi(wanted, launch)
     library = wanted.mpi_library if wanted.mpi else None
     if one_report:
-        whole = (*launch.launcher, *_loaded(library), *launch.program)
+        whole = (*launch.before, *launch.launcher, *_loaded(library), *launch.program)
         launch, library = Launch((), whole), None
     elif not launch.launcher:
         library = None
@@ -135,7 +136,7 @@ def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
     asked = wanted.mpi or (launch.mpi if "mpi" in wanted.traces else None)
     if launch.mpi is None or not is_python(launch.program):
         return replace(wanted, mpi=asked or launch.mpi)
-    library = wanted.mpi_library or mpi_library(launch.launcher[0])
+    library = wanted.mpi_library or mpi_library(launch.launcher[0], launch.mpi)
     if library is None:
         return replace(wanted, mpi=asked)
     return replace(wanted, mpi=asked or launch.mpi, mpi_library=str(library))
