@@ -107,7 +107,7 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--nsys", "/no/such", "--", "a"], "there is no /no/such here to record with"),
         (["--study", "x"], "no study 'x'"),
         (["--study", "cpu", "--", "a"], "leave out the program"),
-        (["--cpu", "--", "a"], "--where and --cpu are for a study"),
+        (["--cpu", "--", "a"], "--where, --set and --cpu are for a study"),
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
         (["--label", "=x", "--", "a"], "label '=x' is not of the form"),
         (["--name", "a/b", "--", "touch", "ran"], "the run name 'a/b' has a slash"),
@@ -160,7 +160,13 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert rows[0]["status"] == "recorded"
     assert rows[1]["status"].startswith("failed: ")
     assert rows[1]["status"].endswith("ended with code 5")
-    assert dict(tk.open("codes-code=0").labels) == {"study": "codes", "code": "0"}
+    labels = {"study": "codes", "code": "0", "fixed": "device=cpu"}
+    assert dict(tk.open("codes-code=0").labels) == labels
+    other = in_process(
+        "record", "--study", path, "--where", "code=0", "--set", "lr=3", "--format", "json"
+    )
+    assert other.code == 1
+    assert json.loads(other.stdout)["rows"][0]["status"] == "failed: recorded with device=cpu"
     # A recording that was not ingested is ingested, and not made again.
     tracekit("runs", "remove", "codes-code=0")
     again = in_process("record", "--study", path, "--where", "code=0", "--format", "json")

@@ -48,6 +48,7 @@ def test_the_grid_of_the_studies() -> None:
     ]
     assert chosen[0].labels == {
         "study": "dgx1", "network": "lenet", "batch": "16", "gpus": "8", "method": "p2p",
+        "fixed": "steps=20 warm-up=5",
     }  # fmt: skip
 
 
@@ -166,3 +167,18 @@ class TestGpus:
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/no/such")
         assert gpu_count() == 0
+
+
+def test_options_that_are_set() -> None:
+    study = load_study("cpu", {"steps": "100", "seed": "7"})
+    configuration = study.configurations()[0]
+    command = " ".join(study.command(configuration, cpu=False))
+    assert "--steps 100 " in command
+    assert command.endswith("--seed 7")
+    assert configuration.labels["fixed"] == "device=cpu seed=7 steps=100 warm-up=2"
+    assert configuration.differs_from(configuration.labels) is None
+    assert configuration.differs_from({}) is None  # of a run from before there was such a label
+    usual = load_study("cpu").configurations()[0].labels
+    assert configuration.differs_from(usual) == "device=cpu steps=10 warm-up=2"
+    with pytest.raises(UsageError, match="'batch' is in the grid and fixed"):
+        load_study("cpu", {"batch": "3"})

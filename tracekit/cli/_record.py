@@ -186,6 +186,15 @@ class _OfStudy:
         ),
     ] = None
     where: WhereOption = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="OPTION=VALUE",
+            help="Give all programs of a study an option, such as --set steps=100.",
+            rich_help_panel=_STUDY,
+        ),
+    ] = None
     cpu: Annotated[
         bool,
         typer.Option("--cpu", help="Train a study on the CPU.", rich_help_panel=_STUDY),
@@ -259,15 +268,17 @@ def record(
                 "a study names its programs and runs itself", "leave out the program and --name"
             )
         where = parse_labels(of_study.where or [])
-        return _record_study(recorder, of_study.study, where, cpu=of_study.cpu, dry_run=dry_run)
-    if of_study.where or of_study.cpu:
-        raise UsageError("--where and --cpu are for a study", "name it with --study")
-    chosen = recorder.free_name(program or [], name)
-    plan = recorder.plan(program or [], chosen)
+        given = parse_labels(of_study.settings or [])
+        cpu = of_study.cpu
+        return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)
+    if of_study.where or of_study.cpu or of_study.settings:
+        raise UsageError("--where, --set and --cpu are for a study", "name it with --study")
+    free = recorder.free_name(program or [], name)
+    plan = recorder.plan(program or [], free)
     if dry_run:
         typer.echo(str(plan))
         raise typer.Exit
-    run = recorder.record(plan, chosen)
+    run = recorder.record(plan, free)
     try:
         return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
@@ -288,11 +299,11 @@ class _Recorder:
     one_report: bool
     nccl_log: bool
 
-    def names(self) -> set[str]:
-        """Return the names of the runs in the store."""
+    def runs(self) -> dict[str, Mapping[str, str]]:
+        """Return the names of the runs in the store, with their labels."""
         from tracekit import Store
 
-        return {each.name for each in Store.discover(self.store).runs()}
+        return {each.name: each.labels for each in Store.discover(self.store).runs()}
 
     def free_name(self, program: Sequence[str], name: str | None) -> str:
         """Return a name that no run has: the one asked for, or the program's with a number."""
@@ -300,7 +311,7 @@ class _Recorder:
         from tracekit.recording import file_name
         from tracekit.store import check_name
 
-        taken = self.names()
+        taken = self.runs()
         if name is not None:
             check_name(name)
             if name in taken:
@@ -409,18 +420,25 @@ def _behind_options(words: Sequence[str]) -> list[str]:
 
 
 def _record_study(
-    recorder: _Recorder, reference: str, where: Mapping[str, str], *, cpu: bool, dry_run: bool
+    recorder: _Recorder,
+    reference: str,
+    where: Mapping[str, str],
+    settings: Mapping[str, str],
+    *,
+    cpu: bool,
+    dry_run: bool,
 ) -> Judged:
     from tracekit.model import Answer
     from tracekit.recording import gpu_count, load_study
 
-    study = load_study(reference)
-    gpus, done = gpu_count(), recorder.names()
+    study = load_study(reference, settings)
+    gpus, done = gpu_count(), recorder.runs()
     rows: list[dict[str, Any]] = []
     for configuration in study.configurations(where):
         obstacle = study.obstacle(configuration, gpus, cpu=cpu or study.on_cpu)
         if configuration.name in done:
-            status = "recorded already"
+            other = configuration.differs_from(done[configuration.name])
+            status = "recorded already" if other is None else f"failed: recorded with {other}"
         elif obstacle is not None:
             status = f"left out: {obstacle}"
         elif dry_run:

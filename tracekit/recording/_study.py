@@ -6,8 +6,9 @@ import itertools
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tracekit.errors import UsageError
@@ -20,7 +21,8 @@ _KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}
 _GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
 _KEY = re.compile(r"[A-Za-z][\w-]*")
 _PLACE = re.compile(r"\{([\w-]+)\}")
-_RESERVED = frozenset({_PYTHON, "study", "run", "status"})
+_FIXED = "fixed"
+_RESERVED = frozenset({_PYTHON, "study", "run", "status", _FIXED})
 """What cannot be an option: other labels and columns have these names."""
 
 Value = str | int
@@ -28,10 +30,14 @@ Value = str | int
 
 @dataclass(frozen=True)
 class Configuration:
-    """One combination: its options by name, which are labels of its run as well."""
+    """One combination: its options by name, which are labels of its run as well.
+
+    So are together those that all combinations have, which are no part of the name.
+    """
 
     study: str
     options: Mapping[str, Value]
+    fixed: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -42,7 +48,14 @@ class Configuration:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of its run."""
-        return {"study": self.study, **{key: str(value) for key, value in self.options.items()}}
+        own = {key: str(value) for key, value in self.options.items()}
+        fixed = " ".join(f"{key}={value}" for key, value in sorted(self.fixed.items()))
+        return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
+
+    def differs_from(self, labels: Mapping[str, str]) -> str | None:
+        """Return with which fixed options a run of this name was recorded, if with others."""
+        recorded = labels.get(_FIXED)
+        return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ class Study:
         for values in itertools.product(*self.grid.values()):
             options = dict(zip(self.grid, values, strict=True))
             if all(str(options[key]) == value for key, value in where.items()):
-                yield Configuration(self.name, options)
+                yield Configuration(self.name, options, self.fixed)
 
     def command(self, configuration: Configuration, *, cpu: bool) -> tuple[str, ...]:
         """Return the command of a configuration, with ``--device cpu`` if it is to be the CPU."""
@@ -136,8 +149,15 @@ def study_names() -> list[str]:
     return sorted(path.name.removesuffix(".toml") for path in _folder().glob("*.toml"))
 
 
-def load_study(reference: str) -> Study:
+def load_study(reference: str, settings: Mapping[str, str] = MappingProxyType({})) -> Study:
     """Return a study that is known by its name, or that of a TOML file.
+
+    Parameters
+    ----------
+    reference
+        The name, or the file.
+    settings
+        Options for all of its configurations, in place of fixed ones of the same name.
 
     Raises
     ------
@@ -154,7 +174,9 @@ def load_study(reference: str) -> Study:
             f"no study {reference!r}", f"there are {', '.join(study_names())}, or name a file"
         )
     try:
-        return _study(path.name.removesuffix(".toml"), parse_toml(text))
+        content = parse_toml(text)
+        fixed = {**_table(content, _FIXED), **settings}
+        return _study(path.name.removesuffix(".toml"), {**content, _FIXED: fixed})
     except (NotToml, ValueError) as error:
         raise UsageError(f"{reference} is not a study ({error})", "see docs/recording.md") from None
 

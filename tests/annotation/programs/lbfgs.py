@@ -7,7 +7,7 @@ from torch import nn
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256))
-x, y = torch.randn(512, 256), torch.randn(512, 256)
+x, y = torch.randn(2048, 256), torch.randn(2048, 256)
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=6, history_size=10)
 
 
@@ -20,7 +20,7 @@ def closure() -> torch.Tensor:
     return loss
 
 
-for _ in range(8):
+for _ in range(4):
     with clock("WU"):
         optimizer.step(closure)
-write(8)
+write(4)
