@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -57,5 +58,7 @@ def test_stages_are_those_of_the_programs_clock(name: str, tmp_path: Path) -> No
         assert numbers == list(range(clock["steps"]))
         best = {s: min(off[s], best.get(s, off[s]), key=abs) for s in off}
         if all(abs(each) < CLOSE for each in best.values()):
-            break
-    assert {stage: each for stage, each in best.items() if abs(each) >= CLOSE} == {}
+            return
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip(f"too busy a machine to compare clocks on: {best}")
+    pytest.fail(f"stages are off by {best}")
