@@ -84,6 +84,16 @@ def test_the_interval_of_a_crossing() -> None:
     assert never["crossing_from"] is never["crossing_to"] is None
 
 
+def test_runs_of_few_steps_show_no_ends_of_a_crossing() -> None:
+    few = _pairs({16: 5, 32: -5}).with_columns(
+        from_percent=pl.lit(None, pl.Float64), to_percent=pl.lit(None, pl.Float64)
+    )
+    runs = crossovers(few).rows.row(0, named=True)
+    assert (runs["crossing_from"], runs["crossing_to"], runs["found"]) == (None, None, "overtakes")
+    table = crossovers(few.with_columns(steps=pl.lit(None, pl.Int64))).rows.row(0, named=True)
+    assert (table["crossing_from"], table["crossing_to"]) == (16, 32)
+
+
 @pytest.mark.parametrize(
     ("shares", "found"),
     [

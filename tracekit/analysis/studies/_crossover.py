@@ -34,8 +34,8 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     next, it is 0 where a straight line through them crosses it, over the logarithm of the size.
     The interval goes from the last size before that at which the method is shown to be slower (all
     of the overhead's interval is above 0) to the first one after it at which it is shown to be
-    quicker; where no interval is known, the overhead itself counts. It is open (null) on a side
-    where nothing is shown.
+    quicker; of times from a table the overhead itself counts, and runs without an interval show
+    nothing. It is open (null) on a side where nothing is shown.
 
     Parameters
     ----------
@@ -87,9 +87,11 @@ def _crossing(own: pl.DataFrame, along: str) -> dict[str, Any]:
     shares = np.log1p(np.array(values[at - 1 : at + 1]) / 100)
     logs = np.log(np.array(sizes[at - 1 : at + 1], dtype=np.float64))
     crossing = float(np.exp(logs[0] - shares[0] * (logs[1] - logs[0]) / (shares[1] - shares[0])))
+    # Times of a table are taken as they are; runs without an interval show nothing.
+    value = pl.when(pl.col("steps").is_null()).then("overhead_percent")
     ends = own.select(
-        pl.coalesce("from_percent", "overhead_percent"),
-        pl.coalesce("to_percent", "overhead_percent").alias("to_percent"),
+        pl.coalesce("from_percent", value, pl.lit(-np.inf)),
+        pl.coalesce("to_percent", value, pl.lit(np.inf)).alias("to_percent"),
     ).rows()
     above = [size for size, (low, _) in zip(sizes, ends, strict=True) if low > 0]
     below = [size for size, (_, high) in zip(sizes, ends, strict=True) if high < 0]
