@@ -86,9 +86,10 @@ def _exact(free: Floats, far: Floats) -> Floats:
     front = _front(free, square, high)
     found = np.empty(free.shape)
     near = low < (a + 1) / (a + 2.5)  # where the fraction converges fast; else that of the rest
-    found[near] = (front / a * _fraction(a, half, low))[near] / 2
+    found[near] = front[near] / a[near] * _fraction(a[near], half[near], low[near]) / 2
     rest = ~near
-    found[rest] = 0.5 - (front[rest] / half[rest]) * _fraction(half, a, high)[rest] / 2
+    far_off = _fraction(half[rest], a[rest], high[rest])
+    found[rest] = 0.5 - front[rest] / half[rest] * far_off / 2
     return found
 
 
