@@ -329,6 +329,23 @@ def test_collectives_begin_when_the_last_one_joins() -> None:
     assert found["perfect overlap"] == (52 + 59) * US
 
 
+def test_overlap_leaves_the_work_of_each_stream() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        at = 400 * step
+        b.iteration(step, at * US, (at + 400) * US, source="ranges", whole=True)
+        row: dict[str, Any] = {"iteration": step}
+        _op(b, "gemm", at, at + 7, at + 57, stage="FP", **row)
+        _call(b, "cudaStreamWaitEvent", (at + 5) * US, (at + 5) * US + 500)
+        _op(b, "copy", at + 6, at + 58, at + 358, stage="WU", kind="p2p", stream=9, src_device=0,
+            dst_device=1, **row)  # fmt: skip
+        _call(b, "cudaStreamWaitEvent", (at + 11) * US, (at + 11) * US + 500)
+        _op(b, "relu", at + 12, at + 359, at + 389, stage="FP", **row)
+        _call(b, "cudaDeviceSynchronize", (at + 20) * US, (at + 390) * US)
+    # Copies of 300 us in each step leave no step shorter, whatever waits for them.
+    assert _replayed(_linked(b), overlap=True)["perfect overlap"] == 300 * US
+
+
 def _bucketed(kind: str) -> dict[str, float]:
     """Return two all-reduces of 10 MB, each awaited by an update, joined to one of 20 MB."""
     b = TraceBuilder()

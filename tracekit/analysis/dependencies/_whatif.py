@@ -15,6 +15,7 @@ from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
 from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
+from tracekit.analysis.idle_time._timeline import merged
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
@@ -142,7 +143,8 @@ def _replayed(job: Job, label: str, changes: Sequence[Change]) -> _Replay:
         number += edges.select(touched.sum()).item()
     time = job.graph.replayed(edges["weight"])
     bounds = job.steps(time)
-    least = _exchange_ns(job, edges) if any(isinstance(x, Overlap) for x in changes) else 0.0
+    overlaps = any(isinstance(each, Overlap) for each in changes)
+    least = _least_ns(job, edges) if overlaps else 0.0
     return _Replay(label, number, bounds, _unexplained(job, edges, time, bounds), least)
 
 
@@ -156,20 +158,22 @@ def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFram
     return late / total if total else None
 
 
-def _exchange_ns(job: Job, edges: pl.DataFrame) -> float:
-    """Return how long a step's communication takes on the stream that has most of it.
+def _least_ns(job: Job, edges: pl.DataFrame) -> float:
+    """Return what a step takes at least, however well communication overlaps with other work.
 
-    However well it overlaps, a step takes no less.
+    That is the work of the stream that has most of it, and for how long bytes move between GPUs on
+    the GPU where that is longest.
     """
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
-    moved = edges.filter(
-        pl.col("kind").cast(pl.String).is_in(["work", "transfer"]) & (pl.col("work") == "comm")
-    ).unique("op")
+    done = edges.filter(pl.col("kind").cast(pl.String).is_in(["work", "transfer"]))
+    took = done.group_by("op").agg(took=pl.col("weight").max())
     ops = job.graph.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last))
-    of_lanes = ops.join(moved.select("op", "weight"), on="op").group_by(LANE).agg(
-        pl.col("weight").sum()
-    )  # fmt: skip
-    most: Any = of_lanes["weight"].max() if of_lanes.height else 0
+    spans = ops.join(took, on="op").with_columns(start=pl.col("end") - pl.col("took"))
+    length = (pl.col("end") - pl.col("start")).sum()
+    moving = merged(spans.filter(pl.col("work") == "comm"), ["device"])
+    of_devices = moving.group_by("device").agg(length=length)["length"]
+    of_streams = spans.group_by(LANE).agg(pl.col("took").sum())["took"]
+    most: Any = pl.concat([of_devices, of_streams.rename("length")]).max() or 0
     return float(most) / job.bounds.height
 
 
