@@ -57,7 +57,7 @@ def breakdown(
     )
     # Steps are worked out only where they are drawn.
     steps = functools.partial(steps_of_run, run.trace, run.name, skip=skip)
-    drawn = replace(found, figures={"steps": "steps"}, source=steps)
+    drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
     return of_run(run, drawn).warning(run.warnings)
 
 

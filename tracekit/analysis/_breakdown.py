@@ -148,6 +148,7 @@ def breakdown(
         people=_for_people(table, meta),
         empty="no ops in this window",
         command="breakdown",
+        figures={"figure": "breakdown"},
     )
 
 

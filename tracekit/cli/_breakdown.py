@@ -33,8 +33,12 @@ KEYS = (
     "tracekit breakdown mnist --by stage,device --skip 2",
     "tracekit breakdown mnist --by range --depth 3",
     "tracekit breakdown mnist --by range,kernel --inclusive",
+    "tracekit breakdown mnist --by device,stage --figure stages.html",
     "tracekit breakdown mnist --steps steps.html",
-    figures={"steps": "Draw steps one by one, and their distribution"},
+    figures={
+        "figure": "Draw the rows as bars",
+        "steps": "Draw steps one by one, and their distribution",
+    },
 )
 def breakdown(
     run: RunArgument = LATEST,

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit.present._breakdown_figure import breakdown_figure
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._history_figure import history_figure
@@ -352,8 +353,16 @@ def _stragglers(answer: Answer) -> go.Figure:
     )  # fmt: skip
 
 
+def _breakdown(answer: Answer) -> go.Figure:
+    what = answer.title.rpartition(" · ")[2]
+    return breakdown_figure(
+        answer.for_people, answer.meta, title=what.capitalize(), subtitle=answer.run or ""
+    )
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": _batch_effect,
+    "breakdown": _breakdown,
     "bubbles": _bubbles,
     "changes": _changes,
     "distributions": _distributions,

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_helpers import OTHER, tracekit
+
+import tracekit.cli._report as commands
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_report_is_written_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(commands.typer, "launch", shown.append)
+    path = tmp_path / "change.html"
+    done = tracekit("report", "ddp", "--against", OTHER, "-o", path, "--open")
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert f"wrote {path}" in done.stderr
+    assert "→ ddp · tracekit</title>" in path.read_text(encoding="utf-8")
+    assert shown == [path.resolve().as_uri()]
+    again = tracekit("report", "ddp", OTHER, "--against", OTHER)
+    assert again.exit_code == 2
+    assert "name one run" in again.stderr
+
+
+@pytest.mark.usefixtures("stored")
+def test_an_export_is_called_as_its_run(tmp_path: Path) -> None:
+    done = tracekit("export", "ddp", "--to", "chrome", "--iterations", "1:2")
+    assert done.exit_code == 0
+    assert "wrote ddp.json" in done.stderr
+    assert (tmp_path / "ddp.json").stat().st_size > 10_000
+    assert tracekit("export", "ddp", "--iterations", "2:1").exit_code == 2
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_figure_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "stages.json"
+    done = tracekit("breakdown", "ddp", "--by", "device,stage", "--figure", path)
+    assert done.exit_code == 0
+    assert f"wrote {path}" in done.stderr
+    assert path.is_file()
