@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tracekit.export._lanes import Lanes
 
-SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=60)
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=25)
 
 
 def test_what_nests_or_follows_shares_a_lane() -> None:
