@@ -15,9 +15,9 @@ from tracekit.present._figures import (
     text_width,
     unit_of,
 )
-from tracekit.present._kernel_labels import readable
+from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
-from tracekit.present._text import printable, shorten
+from tracekit.present._text import printable, shorten, shorten_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +149,9 @@ def _short(table: pl.DataFrame, keys: Sequence[str], labels: pl.Series) -> list[
 
     if "name" not in keys:
         return [shorten(printable(label), _WIDEST) for label in labels]
-    kernels = readable([printable(str(n)) for n in table["name"].cast(pl.String)], _WIDEST)
+    names = [printable(str(name)) for name in table["name"].cast(pl.String)]
+    short = readable_names(names)
+    kernels = shorten_apart([short[name] for name in names], _WIDEST)
     others = [key for key in keys if key not in {"name", "kind"}]
     if not others:
         return kernels
