@@ -196,7 +196,7 @@ def facts_of(trace: Trace, traffic: Traffic | None = None) -> Facts:
     iterations = trace.read("iterations")
     windows = pl.DataFrame(schema=_STEP)
     if iterations.height:
-        columns = [*_OWNER, "start", "end", "launch_start", "stage"]
+        columns = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
         ops = trace["ops"].select(columns).collect()
         cut_up = with_steps(chosen_windows(trace, ops, skip=0, per_iteration=True))
         counted = counted_steps(cut_up, iterations, 0).windows
