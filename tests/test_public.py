@@ -27,36 +27,37 @@ PUBLIC = {
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
-        COMPONENTS JOBS MEDIA WAITING BatchScope Bubbles Buckets Comparison Hardware
-        Measure Metric ScalingMode ScalingTime Traffic align aligned api_by_run
-        api_calls basis_of batch_label before_and_after breakdown bubble_theory
-        bubbles_of_run capabilities check_limit clock_evidence collective_calls
-        collectives communicators compare confusion data_stalls differential_stalls
-        distribution epoch_bytes epoch_time features gains hardware_names identify idle
-        idle_ranges images_per_step iterations_per_epoch job_features jobs_frame
-        largest_batch latency latency_speedup links load_hardware measured_against
-        memory_extra memory_growth memory_use message_histogram overhead overhead_matrix
-        pipeline_bubbles pointer_queries profiler_overhead project_architectures
-        projected_ranges query range_paths read_jobs read_memory_table read_times
-        scaling staging stalls_of_run step_times study study_row study_stages summarise
-        sweep_hardware verdict_evidence verdict_meta weighted_means
+        api_by_run api_calls breakdown capabilities confusion features identify
+        profiler_overhead projected_ranges query range_paths summarise verdict_evidence
+        verdict_meta
     """,
-    "tracekit.analysis.clocks": "",
+    "tracekit.analysis.clocks": "align aligned clock_evidence",
     "tracekit.analysis.closeup": """
         exposed_communication idle_spans median_step ops_inside ranges_inside
         slowest_step stage_spans step_lengths step_spans whole_spans
     """,
-    "tracekit.analysis.communication": "",
+    "tracekit.analysis.communication": """
+        Buckets Measure Traffic collective_calls collectives communicators latency
+        latency_speedup links message_histogram pointer_queries staging
+    """,
     "tracekit.analysis.comparison": """
-        Recorded change_points comparability compare_recordings history steps_of_run
-        typical_step
+        Comparison Metric Recorded change_points check_limit comparability compare
+        compare_recordings history steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "critical_path parse_changes whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
-    "tracekit.analysis.idle_time": "",
+    "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.studies": """
-        QUESTIONS STEP_TIMES Along Measured Published crossovers dgx1_questions exchange
-        load_published memory_table of_epochs study_iterations
+        COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
+        Hardware Measured Published ScalingMode ScalingTime basis_of batch_label
+        before_and_after bubble_theory bubbles_of_run crossovers data_stalls
+        dgx1_questions differential_stalls distribution epoch_bytes epoch_time exchange
+        gains hardware_names images_per_step iterations_per_epoch job_features
+        jobs_frame largest_batch load_hardware load_published measured_against
+        memory_extra memory_growth memory_table memory_use of_epochs overhead
+        overhead_matrix pipeline_bubbles project_architectures read_jobs
+        read_memory_table read_times scaling stalls_of_run step_times study
+        study_iterations study_row study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": "Annotation annotate prepare variables",
     "tracekit.support": "",

@@ -14,7 +14,9 @@ from nsys_builder import NsysBuilder, schema_versions
 from trace_builder import default_rules
 
 import tracekit as tk
-from tracekit.analysis import breakdown, collective_calls, latency, study_row
+from tracekit.analysis import breakdown
+from tracekit.analysis.communication import collective_calls, latency
+from tracekit.analysis.studies import study_row
 from tracekit.attribution import attribute
 from tracekit.model import Trace
 from tracekit.sources import read

@@ -14,8 +14,7 @@ from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
-    from tracekit.analysis import Comparison, Metric
-    from tracekit.analysis.comparison import Recorded
+    from tracekit.analysis.comparison import Comparison, Metric, Recorded
     from tracekit.model import Answer
 
 _FEW = 3
@@ -36,7 +35,7 @@ def compare(
 ) -> Comparison:
     """Compare two runs step by step, or several recordings of either side.
 
-    See `tracekit.analysis.compare`, and of several `tracekit.analysis.comparison`.
+    See `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
 
     Parameters
     ----------
@@ -57,7 +56,7 @@ def compare(
     least
         The least change of the step that matters, in percent.
     """
-    from tracekit.analysis import compare as compare_traces
+    from tracekit.analysis.comparison import compare as compare_traces
     from tracekit.analysis.comparison import compare_recordings
     from tracekit.present import FACE
 

@@ -129,11 +129,11 @@ def _of(chosen: Sequence[runs.Run]) -> str:
 def _measured(chosen: Sequence[runs.Run], topology: StrPath | None, skip: int) -> Measured:
     import polars as pl
 
-    from tracekit import analysis
+    from tracekit.analysis import studies
     from tracekit.analysis.studies import Measured, load_published
 
-    study = analysis.study(
-        analysis.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
+    study = studies.study(
+        studies.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
     )
     counts = study.select("run", pl.col("gpus"))
     memory = memory_points(chosen).join(counts, on="run", how="left", maintain_order="left")

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis import communicators
+from tracekit.analysis.communication import communicators
 from tracekit.model import Trace, same_machine
 
 SKEW = 60_000_000_000

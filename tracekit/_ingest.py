@@ -277,7 +277,7 @@ class _Together:
 
     def settle(self, folders: Sequence[Path]) -> None:
         """Say in the tables of the reports on which clock they are."""
-        from tracekit.analysis import aligned
+        from tracekit.analysis.clocks import aligned
         from tracekit.model import Trace, replace_table
 
         if len(folders) == 1 and not self._request.clocks:

@@ -48,13 +48,13 @@ def memory(
     references, where
         The runs, as for `select_runs`.
     what
-        ``use`` (see `tracekit.analysis.memory_use`), ``table`` (`memory_table`),
+        ``use`` (see `tracekit.analysis.studies.memory_use`), ``table`` (`memory_table`),
         ``extra`` (`memory_extra`), ``growth`` (`memory_growth`) or ``largest-batch``
         (`largest_batch`).
     smi
         A file of samples of nvidia-smi.
     table
-        A file of what was measured elsewhere instead; see `tracekit.analysis.read_memory_table`.
+        A file of what was measured elsewhere instead; see `analysis.studies.read_memory_table`.
     root
         The GPU that gathers gradients.
     capacity
@@ -94,7 +94,7 @@ def memory_points(chosen: Sequence[Run], samples: pl.DataFrame | None = None) ->
     Returns
     -------
     ``run, network, batch, method`` (labels), ``gpu`` and the columns of
-    `tracekit.analysis.memory_use`.
+    `tracekit.analysis.studies.memory_use`.
     """
     return _of_runs(chosen, samples)[0]
 
@@ -106,7 +106,7 @@ def _points(
     table: StrPath | None,
     store: StrPath | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    from tracekit.analysis import read_memory_table
+    from tracekit.analysis.studies import read_memory_table
     from tracekit.sources import read_smi
 
     if table is not None:
@@ -126,7 +126,7 @@ def _of_runs(
     """Return `memory_points`, and by run's name what is not known of its memory."""
     import polars as pl
 
-    from tracekit.analysis import memory_use
+    from tracekit.analysis.studies import memory_use
 
     found = {run.name: memory_use(run.trace, samples) for run in chosen}
     points = pl.concat(
@@ -142,7 +142,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
     """Return a run's name, and what its labels say of it, as columns."""
     import polars as pl
 
-    from tracekit.analysis import batch_label
+    from tracekit.analysis.studies import batch_label
 
     words = {"run": run.name, **{key: run.labels.get(key) for key in ("network", "method")}}
     batch = pl.lit(batch_label(run.labels, run.name), pl.Int64)
@@ -153,7 +153,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
 def _rows(
     what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    from tracekit import analysis
+    from tracekit.analysis import studies
     from tracekit.analysis.studies import memory_table
 
     by = [name for name in _KEYS if name in points.columns]
@@ -163,9 +163,9 @@ def _rows(
         case "table":
             return memory_table(points, root=root, by=by)
         case "extra":
-            return analysis.memory_extra(points, root=root, by=[*by, "batch"])
+            return studies.memory_extra(points, root=root, by=[*by, "batch"])
         case "growth":
-            return analysis.memory_growth(points, root=root, by=by)
+            return studies.memory_growth(points, root=root, by=by)
     if capacity is None:
         raise UsageError("the largest batch depends on the GPU", "give --capacity 16GiB")
-    return analysis.largest_batch(points.filter(gpu=root), capacity, margin, by=by)
+    return studies.largest_batch(points.filter(gpu=root), capacity, margin, by=by)

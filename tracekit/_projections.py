@@ -14,7 +14,7 @@ from tracekit.support.files import StrPath
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import Hardware
+    from tracekit.analysis.studies import Hardware
     from tracekit.model import Answer
 
 MODELLED = "no time is measured: each resource gives the same share of its peak, nothing overlaps"
@@ -31,29 +31,29 @@ class _Model:
     pcie_share: int
 
     def components(self) -> pl.DataFrame:
-        from tracekit.analysis import step_times
+        from tracekit.analysis.studies import step_times
 
         return step_times(self.jobs, self.hardware, pcie_share=self.pcie_share)
 
     def architectures(self) -> pl.DataFrame:
-        from tracekit.analysis import MEDIA, project_architectures
+        from tracekit.analysis.studies import MEDIA, project_architectures
 
         to = self.to or tuple(MEDIA)
         return project_architectures(self.jobs, self.hardware, to, pcie_share=self.pcie_share)
 
     def swept(self) -> pl.DataFrame:
-        from tracekit.analysis import sweep_hardware
+        from tracekit.analysis.studies import sweep_hardware
 
         values = self.sweep or self.hardware.sweep or {}
         return sweep_hardware(self.jobs, self.hardware, values, pcie_share=self.pcie_share)
 
     def measured(self) -> pl.DataFrame:
-        from tracekit.analysis import measured_against
+        from tracekit.analysis.studies import measured_against
 
         return measured_against(self.jobs, self.hardware, pcie_share=self.pcie_share)
 
     def means(self) -> pl.DataFrame:
-        from tracekit.analysis import COMPONENTS, gains, weighted_means
+        from tracekit.analysis.studies import COMPONENTS, gains, weighted_means
 
         if self.sweep:
             return gains(self._with_nodes(self.swept()), ["resource", "value"])
@@ -65,7 +65,7 @@ class _Model:
     def distribution(self) -> pl.DataFrame:
         import polars as pl
 
-        from tracekit.analysis import COMPONENTS, distribution
+        from tracekit.analysis.studies import COMPONENTS, distribution
 
         if not self.sweep and not self.to:
             table = self._with_nodes(self.components())
@@ -118,7 +118,7 @@ def project(
         Runs whose volumes are measured, as for `select_runs`.
     jobs
         A file of jobs instead, or the name of one that comes with tracekit; see
-        `tracekit.analysis.read_jobs`.
+        `tracekit.analysis.studies.read_jobs`.
     what
         ``jobs``, ``components`` (`step_times`), ``architectures`` (`project_architectures`),
         ``hardware`` (`sweep_hardware`), ``means`` and ``distribution`` (of shares; with `to` or
@@ -141,7 +141,7 @@ def project(
     UsageError
         If an option is unknown, or two do not go together.
     """
-    from tracekit.analysis import load_hardware
+    from tracekit.analysis.studies import load_hardware
     from tracekit.model import Answer
     from tracekit.present import FACE
 
@@ -175,7 +175,7 @@ def _jobs(
     store: StrPath | None,
     skip: int,
 ) -> pl.DataFrame:
-    from tracekit.analysis import job_features, jobs_frame, read_jobs
+    from tracekit.analysis.studies import job_features, jobs_frame, read_jobs
 
     if jobs is not None:
         if references or where or features:

@@ -13,7 +13,7 @@ from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit._run import Run
-    from tracekit.analysis import Buckets, Measure
+    from tracekit.analysis.communication import Buckets, Measure
     from tracekit.machine import NcclLog
     from tracekit.model import Answer
 
@@ -69,8 +69,8 @@ def idle(
     skip: int = 0,
     longest: int | None = None,
 ) -> Answer:
-    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle`."""
-    from tracekit.analysis import idle
+    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle_time.idle`."""
+    from tracekit.analysis.idle_time import idle
 
     return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
 
@@ -185,7 +185,7 @@ def links(
     parameters: int | None = None,
     **options: Any,
 ) -> Answer:
-    """Say which links carried which bytes; see `tracekit.analysis.links` for the columns.
+    """Say which links carried which bytes; see `analysis.communication.links` for the columns.
 
     Parameters
     ----------
@@ -215,8 +215,8 @@ def collectives(
     nccl_log: Sequence[StrPath] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Say what collectives cost; see `tracekit.analysis.collectives`."""
-    from tracekit.analysis import collectives
+    """Say what collectives cost; see `tracekit.analysis.communication.collectives`."""
+    from tracekit.analysis.communication import collectives
 
     found = collectives(run.trace, by=by, log=read_log(nccl_log), sizes=sizes)
     said = of_run(run, found.saying(**_verdicts(run)))
@@ -242,10 +242,10 @@ def latency(
     against
         List how much faster `run` is than this run, size by size.
     what
-        ``latency`` (see `tracekit.analysis.latency`), ``histogram`` (`message_histogram`),
+        ``latency`` (see `analysis.communication.latency`), ``histogram`` (`message_histogram`),
         ``pointer-queries`` (`pointer_queries`) or ``staging`` (`staging`).
     buckets, measure, library, sizes
-        As for `tracekit.analysis.latency`.
+        As for `tracekit.analysis.communication.latency`.
     nccl_log
         Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
 
@@ -254,15 +254,15 @@ def latency(
     UsageError
         If an option is unknown, or two do not go together.
     """
-    from tracekit import analysis
     from tracekit._studies import facts_of
+    from tracekit.analysis import communication
 
     calls: dict[str, Any] = {"library": library, "log": read_log(nccl_log), "sizes": sizes}
     asked = {
         "latency": lambda: _latency(run, against, buckets=buckets, measure=measure, **calls),
-        "histogram": lambda: analysis.message_histogram(run.trace, **calls),
-        "pointer-queries": lambda: analysis.pointer_queries(run.trace),
-        "staging": lambda: analysis.staging(run.trace),
+        "histogram": lambda: communication.message_histogram(run.trace, **calls),
+        "pointer-queries": lambda: communication.pointer_queries(run.trace),
+        "staging": lambda: communication.staging(run.trace),
     }
     if what not in asked:
         raise UsageError(f"{what!r} is not known of latency", f"ask for {', '.join(asked)}")
@@ -276,7 +276,7 @@ def latency(
 
 
 def _latency(run: Run, against: Run | None, **options: Any) -> Answer:
-    from tracekit.analysis import latency, latency_speedup
+    from tracekit.analysis.communication import latency, latency_speedup
 
     own = latency(run.trace, **options)
     if against is None:
@@ -320,8 +320,8 @@ def _described(run: Run, rows: Any, title: str) -> Answer:
 
 
 def clocks(run: Run, /) -> Answer:
-    """Say how it is known whose times can be compared; see `tracekit.analysis.clock_evidence`."""
-    from tracekit.analysis import clock_evidence
+    """Say how it is known whose times can be compared; see `analysis.clocks.clock_evidence`."""
+    from tracekit.analysis.clocks import clock_evidence
     from tracekit.model import Answer
 
     found = Answer(

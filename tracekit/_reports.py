@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracekit import Run
-    from tracekit.analysis import Comparison
+    from tracekit.analysis.comparison import Comparison
     from tracekit.model import Answer
 
 

@@ -21,7 +21,7 @@ from tracekit.support.progress import Progress, ReportProgress
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import Traffic
+    from tracekit.analysis.communication import Traffic
     from tracekit.attribution import Rules
     from tracekit.machine import Machine, Placed
     from tracekit.model import Trace
@@ -173,7 +173,7 @@ class Run:
         InputError
             If the topology or a log cannot be read as one.
         """
-        from tracekit.analysis import Traffic
+        from tracekit.analysis.communication import Traffic
 
         return Traffic(
             self.trace, self._placed(topology), _questions.read_log(nccl_log), sizes, ranks
@@ -217,7 +217,8 @@ class Run:
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
-        from tracekit.analysis import collective_calls, range_paths
+        from tracekit.analysis import range_paths
+        from tracekit.analysis.communication import collective_calls
 
         return {
             "transfers": lambda: self.traffic().transfers,

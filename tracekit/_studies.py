@@ -17,8 +17,7 @@ from tracekit.support.files import StrPath
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis import BatchScope, ScalingMode, ScalingTime
-    from tracekit.analysis.studies import Along
+    from tracekit.analysis.studies import Along, BatchScope, ScalingMode, ScalingTime
     from tracekit.model import Answer
 
 Reference = StrPath | runs.Run
@@ -87,14 +86,14 @@ def study(
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
 ) -> Answer:
-    """List runs as a study, one row per run; see `tracekit.analysis.study_row`.
+    """List runs as a study, one row per run; see `tracekit.analysis.studies.study_row`.
 
     Parameters
     ----------
     references, where
         The runs, as for `select_runs`.
     table
-        A file of times that were measured elsewhere instead; see `tracekit.analysis.read_times`.
+        A file of times that were measured elsewhere instead; see `analysis.studies.read_times`.
     what
         ``runs``, or ``exchange``: bytes that must be and were exchanged; see
         `tracekit.analysis.studies.exchange`.
@@ -116,8 +115,13 @@ def study(
     import polars as pl
     import polars.selectors as cs
 
-    from tracekit.analysis import study_stages
-    from tracekit.analysis.studies import STEP_TIMES, exchange, of_epochs, study_iterations
+    from tracekit.analysis.studies import (
+        STEP_TIMES,
+        exchange,
+        of_epochs,
+        study_iterations,
+        study_stages,
+    )
     from tracekit.model import Answer
 
     if what not in _WHATS:
@@ -169,19 +173,19 @@ def scaling(
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
 ) -> Answer:
-    """List speedup, efficiency and throughput by number of GPUs; see `analysis.scaling`.
+    """List speedup, efficiency and throughput by number of GPUs; see `analysis.studies.scaling`.
 
     Parameters
     ----------
     references, where, table, skip, batch_scope
         As for `study`.
     mode, images, time
-        As for `tracekit.analysis.scaling`.
+        As for `tracekit.analysis.studies.scaling`.
     value
         What the figure shows: ``speedup``, ``efficiency``, ``time``, ``images`` (per second), or
         ``stages``, the speedups of FP+BP and WU.
     """
-    from tracekit.analysis import scaling
+    from tracekit.analysis.studies import scaling
 
     study, verdicts = _studied(references, where, table, skip, batch_scope, store)
     found = scaling(
@@ -208,7 +212,7 @@ def overhead(
     skip: int = 0,
     store: StrPath | None = None,
 ) -> Answer:
-    """List what a way to communicate costs beside another; see `tracekit.analysis.overhead`.
+    """List what a way to communicate costs beside another; see `analysis.studies.overhead`.
 
     Parameters
     ----------
@@ -224,8 +228,7 @@ def overhead(
         Tell by which ``batch`` or number of ``parameters`` methods overtake the baseline instead;
         see `tracekit.analysis.studies.crossovers`.
     """
-    from tracekit.analysis import overhead, overhead_matrix
-    from tracekit.analysis.studies import crossovers
+    from tracekit.analysis.studies import crossovers, overhead, overhead_matrix
 
     if api or profiler:
         if table is not None:
@@ -255,18 +258,18 @@ def _studied(
     store: StrPath | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the table of a study, and what the processes of each run do; of a table nothing."""
-    from tracekit import analysis
+    from tracekit.analysis import studies
 
     if table is not None:
         if references or where:
             raise UsageError("a study is of runs or of a table", "give either, not both")
-        return analysis.read_times(Path(table)), {}
+        return studies.read_times(Path(table)), {}
     chosen = select_runs(references, where=where, store=store)
-    found = analysis.study(
-        analysis.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
+    found = studies.study(
+        studies.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
         for run in chosen
     )
-    analysis.basis_of(found)
+    studies.basis_of(found)
     return found, facts_of(chosen)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit._run import Run
-    from tracekit.analysis import Bubbles
+    from tracekit.analysis.studies import Bubbles
     from tracekit.model import Answer
 
 _STALLS = {
@@ -39,7 +39,7 @@ def stalls(
     skip: int = 0,
     store: StrPath | None = None,
 ) -> Answer:
-    """Say how long GPUs wait for input data; see `tracekit.analysis.data_stalls`.
+    """Say how long GPUs wait for input data; see `tracekit.analysis.studies.data_stalls`.
 
     Of one run there is a row per device; of several, a row per run with means over its steps and
     devices, and ``speedup``, the first one's step over its own.
@@ -53,7 +53,7 @@ def stalls(
     """
     import polars as pl
 
-    from tracekit.analysis import before_and_after, data_stalls, stalls_of_run
+    from tracekit.analysis.studies import before_and_after, data_stalls, stalls_of_run
 
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
     tables = [data_stalls(run.trace, skip=skip) for run in runs]
@@ -81,7 +81,7 @@ def input_cost(
     skip: int = 0,
     store: StrPath | None = None,
 ) -> Answer:
-    """Say what input costs, by three runs; see `tracekit.analysis.differential_stalls`.
+    """Say what input costs, by three runs; see `tracekit.analysis.studies.differential_stalls`.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def input_cost(
     skip
         How many iterations to leave out at the beginning of each run.
     """
-    from tracekit.analysis import differential_stalls
+    from tracekit.analysis.studies import differential_stalls
 
     times = [_time(each, skip, store) for each in (preloaded, cached, cold)]
     rows = differential_stalls(*times)
@@ -101,7 +101,7 @@ def input_cost(
 def _time(of: Time, skip: int, store: StrPath | None) -> float:
     if isinstance(of, int | float):
         return float(of)
-    from tracekit.analysis import study_row
+    from tracekit.analysis.studies import study_row
 
     (run,) = select_runs([of], store=store)
     step = study_row(run.trace, run.labels, run.name, skip=skip)["step_ns"]
@@ -124,7 +124,7 @@ def bubbles(
     skip: int = 0,
     store: StrPath | None = None,
 ) -> Answer:
-    """Say what the stages of a pipeline lose; see `tracekit.analysis.pipeline_bubbles`.
+    """Say what the stages of a pipeline lose; see `tracekit.analysis.studies.pipeline_bubbles`.
 
     Of one run there is a row per stage, or with `per_step` per step; of several, a row per run with
     means over its steps and stages, and ``speedup``, the first one's step over its own.
@@ -134,7 +134,7 @@ def bubbles(
     references, where
         The runs, as for `select_runs`; by default the latest one.
     micro_batches, schedule
-        By default those of the runs' labels; see `tracekit.analysis.bubble_theory`.
+        By default those of the runs' labels; see `tracekit.analysis.studies.bubble_theory`.
     waiting
         Pattern of ranges on the host in which a stage sends or waits.
     per_step
@@ -150,7 +150,12 @@ def bubbles(
         If nothing shows that a run is a pipeline: neither what it recorded, nor its labels, nor
         `micro_batches` or `schedule`.
     """
-    from tracekit.analysis import WAITING, before_and_after, bubbles_of_run, pipeline_bubbles
+    from tracekit.analysis.studies import (
+        WAITING,
+        before_and_after,
+        bubbles_of_run,
+        pipeline_bubbles,
+    )
 
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
     if per_step and len(runs) > 1:
@@ -234,10 +239,10 @@ def _schedule(labels: Mapping[str, str]) -> str | None:
 
 @Question
 def bubble_model(stages: int, micro_batches: int, schedule: str | None = None) -> Answer:
-    """Say what a pipeline of equal stages loses; see `tracekit.analysis.bubble_theory`."""
+    """Say what a pipeline of equal stages loses; see `tracekit.analysis.studies.bubble_theory`."""
     import polars as pl
 
-    from tracekit.analysis import bubble_theory
+    from tracekit.analysis.studies import bubble_theory
 
     row = {"stages": stages, "micro_batches": micro_batches, "evidence": "modelled"}
     rows = pl.DataFrame([row | bubble_theory(stages, micro_batches, schedule)])

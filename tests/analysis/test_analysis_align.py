@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import aligned, clock_evidence
+from tracekit.analysis.clocks import aligned, clock_evidence
 from tracekit.analysis.clocks._clock_calls import joint_calls
 from tracekit.model import TABLES, Trace, combine
 

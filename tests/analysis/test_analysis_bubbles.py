@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 import tracekit
-from tracekit.analysis import Bubbles, bubble_theory, bubbles_of_run, pipeline_bubbles
+from tracekit.analysis.studies import Bubbles, bubble_theory, bubbles_of_run, pipeline_bubbles
 from tracekit.errors import MissingDataError, UsageError
 
 FORWARD, BACKWARD = 100, 200

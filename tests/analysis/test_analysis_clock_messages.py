@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.analysis import clock_evidence
+from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._clock_messages import Arrivals, arrivals, messages
 from tracekit.model import HOST, TABLES, Clock, Trace
 

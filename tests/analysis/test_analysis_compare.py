@@ -18,18 +18,13 @@ from hypothesis import strategies as st
 from link_helpers import machine
 from trace_builder import TraceBuilder, default_rules
 
-from tracekit.analysis import (
-    Comparison,
-    Traffic,
-    breakdown,
-    check_limit,
-    compare,
-    memory_use,
-    query,
-)
+from tracekit.analysis import breakdown, query
+from tracekit.analysis.communication import Traffic
+from tracekit.analysis.comparison import Comparison, check_limit, compare
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
 from tracekit.analysis.idle_time._pieces import CAUSES
+from tracekit.analysis.studies import memory_use
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, idle
+from tracekit.analysis import breakdown
+from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 

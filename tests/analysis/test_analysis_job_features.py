@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import job_features
+from tracekit.analysis.studies import job_features
 from tracekit.errors import MissingDataError
 
 MS = 1_000_000

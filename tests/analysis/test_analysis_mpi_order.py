@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.analysis import collective_calls, latency
+from tracekit.analysis.communication import collective_calls, latency
 from tracekit.model import HOST, PROCESSES, REPORTS, Trace
 
 WORLD = {0: 77, 1: 78, 2: 79}

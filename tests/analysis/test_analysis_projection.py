@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analysis import (
+from tracekit.analysis.studies import (
     MEDIA,
     distribution,
     gains,

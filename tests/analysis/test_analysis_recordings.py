@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import Comparison, Metric, check_limit
-from tracekit.analysis.comparison import Recorded, compare_recordings
+from tracekit.analysis.comparison import (
+    Comparison,
+    Metric,
+    Recorded,
+    check_limit,
+    compare_recordings,
+)
 from tracekit.analysis.comparison._between import between, enough_recordings, reach_of
 from tracekit.errors import UsageError
 from tracekit.model import Trace

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import (
+from tracekit.analysis.studies import (
     before_and_after,
     data_stalls,
     differential_stalls,

@@ -10,7 +10,7 @@ import pytest
 from link_helpers import HERE, machine, on_clocks
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import Traffic
+from tracekit.analysis.communication import Traffic
 from tracekit.machine import Placed
 
 RANKS = 2

@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, compare, idle_ranges, study_row
+from tracekit.analysis import breakdown
+from tracekit.analysis.comparison import compare
 from tracekit.analysis.comparison._per_iteration import PARTS
+from tracekit.analysis.idle_time import idle_ranges
+from tracekit.analysis.studies import study_row
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 

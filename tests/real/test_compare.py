@@ -13,7 +13,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracekit.analysis import Comparison, Traffic, check_limit, compare
+from tracekit.analysis.communication import Traffic
+from tracekit.analysis.comparison import Comparison, check_limit, compare
 from tracekit.attribution import Rules, attribute
 from tracekit.machine import machine_of
 from tracekit.model import Trace

@@ -18,7 +18,8 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis import breakdown, collective_calls
+from tracekit.analysis import breakdown
+from tracekit.analysis.communication import collective_calls
 from tracekit.model import Trace, union_length
 from tracekit.sources import read
 

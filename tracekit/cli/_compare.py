@@ -24,7 +24,7 @@ from tracekit.cli._options import (
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.analysis import Comparison
+    from tracekit.analysis.comparison import Comparison
 
 KEYS = (
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
@@ -208,7 +208,7 @@ def _sides(
 
 def _judge(found: "Comparison", limit: str, unknown: Unknown, *, anyway: bool) -> int:
     """Say on stderr whether the limit is kept, and return the exit code that says so."""
-    from tracekit.analysis import check_limit
+    from tracekit.analysis.comparison import check_limit
 
     checked = check_limit(found, parse_percent(limit), anyway=anyway)
     complain(checked.sentence)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from tracekit.analysis import Comparison
+    from tracekit.analysis.comparison import Comparison
     from tracekit.report._subject import Subject
 
 

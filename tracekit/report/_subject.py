@@ -13,7 +13,8 @@ from tracekit.analysis import closeup
 from tracekit.present import count
 
 if TYPE_CHECKING:
-    from tracekit.analysis import Comparison, Traffic
+    from tracekit.analysis.communication import Traffic
+    from tracekit.analysis.comparison import Comparison
     from tracekit.model import Answer, Trace
 
 _SEPARATOR = " · "

@@ -1,6 +1,51 @@
-"""What moves between GPUs: transfers, links, collectives, messages, and how long they take.
+"""What moves between GPUs: transfers, links, collectives, messages, and how long they take."""
 
-What is public of it is public in `tracekit.analysis`.
-"""
+from typing import TYPE_CHECKING
 
-__all__: list[str] = []
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._collectives import collective_calls, collectives
+    from tracekit.analysis.communication._latency import (
+        Buckets,
+        Measure,
+        latency,
+        latency_speedup,
+        message_histogram,
+    )
+    from tracekit.analysis.communication._links import links
+    from tracekit.analysis.communication._nccl_calls import communicators
+    from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
+    from tracekit.analysis.communication._traffic import Traffic
+
+_HOMES = {
+    "Buckets": "tracekit.analysis.communication._latency",
+    "Measure": "tracekit.analysis.communication._latency",
+    "Traffic": "tracekit.analysis.communication._traffic",
+    "collective_calls": "tracekit.analysis.communication._collectives",
+    "collectives": "tracekit.analysis.communication._collectives",
+    "communicators": "tracekit.analysis.communication._nccl_calls",
+    "latency": "tracekit.analysis.communication._latency",
+    "latency_speedup": "tracekit.analysis.communication._latency",
+    "links": "tracekit.analysis.communication._links",
+    "message_histogram": "tracekit.analysis.communication._latency",
+    "pointer_queries": "tracekit.analysis.communication._pointer_queries",
+    "staging": "tracekit.analysis.communication._pointer_queries",
+}
+
+__all__ = [
+    "Buckets",
+    "Measure",
+    "Traffic",
+    "collective_calls",
+    "collectives",
+    "communicators",
+    "latency",
+    "latency_speedup",
+    "links",
+    "message_histogram",
+    "pointer_queries",
+    "staging",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

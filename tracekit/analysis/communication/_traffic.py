@@ -111,7 +111,7 @@ class Traffic:
         return traffic_window(self.trace)
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
-        """Return traffic by link and other keys; see `tracekit.analysis.links`."""
+        """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
         return links(
             *self._moved, by=by, window_ns=self.window_ns, reports=self._reports,
             processes=process_ranks(self.trace),
@@ -129,7 +129,7 @@ class Traffic:
         Parameters
         ----------
         by
-            As for `tracekit.analysis.links`.
+            As for `tracekit.analysis.communication.links`.
         counters
             Whether the rows are those of `link_counters`.
         parameters

@@ -1,7 +1,4 @@
-"""Runs side by side: their steps, what differs, and what the data can show.
-
-What two runs are asked is public in `tracekit.analysis`; what several recordings are, here.
-"""
+"""Runs side by side: their steps, what differs, and what the data can show."""
 
 from typing import TYPE_CHECKING
 
@@ -9,14 +6,21 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison._comparability import comparability
+    from tracekit.analysis.comparison._compare import Comparison, compare
+    from tracekit.analysis.comparison._headline import Metric
     from tracekit.analysis.comparison._history import change_points, history, typical_step
+    from tracekit.analysis.comparison._limit import check_limit
     from tracekit.analysis.comparison._recordings import Recorded, compare_recordings
     from tracekit.analysis.comparison._steps_table import steps_of_run
 
 _HOMES = {
+    "Comparison": "tracekit.analysis.comparison._compare",
+    "Metric": "tracekit.analysis.comparison._headline",
     "Recorded": "tracekit.analysis.comparison._recordings",
     "change_points": "tracekit.analysis.comparison._history",
+    "check_limit": "tracekit.analysis.comparison._limit",
     "comparability": "tracekit.analysis.comparison._comparability",
+    "compare": "tracekit.analysis.comparison._compare",
     "compare_recordings": "tracekit.analysis.comparison._recordings",
     "history": "tracekit.analysis.comparison._history",
     "steps_of_run": "tracekit.analysis.comparison._steps_table",
@@ -24,14 +28,17 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
+    "Metric",
     "Recorded",
     "change_points",
+    "check_limit",
     "comparability",
+    "compare",
     "compare_recordings",
     "history",
     "steps_of_run",
     "typical_step",
 ]
-
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,6 +1,21 @@
-"""Why nothing runs on a GPU: gaps, what the host was doing, what holds a stream back.
+"""Why nothing runs on a GPU: gaps, what the host was doing, what holds a stream back."""
 
-What is public of it is public in `tracekit.analysis`.
-"""
+from typing import TYPE_CHECKING
 
-__all__: list[str] = []
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.idle_time._idle import idle
+    from tracekit.analysis.idle_time._idle_ranges import idle_ranges
+
+_HOMES = {
+    "idle": "tracekit.analysis.idle_time._idle",
+    "idle_ranges": "tracekit.analysis.idle_time._idle_ranges",
+}
+
+__all__ = [
+    "idle",
+    "idle_ranges",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,50 +1,189 @@
-"""Tables over many runs, as studies of training print them.
-
-What many runs are asked is public in `tracekit.analysis`; what was added since is public here.
-"""
+"""Tables over many runs, as studies of training print them."""
 
 from typing import TYPE_CHECKING
 
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.studies._bubbles import (
+        WAITING,
+        Bubbles,
+        bubble_theory,
+        bubbles_of_run,
+        pipeline_bubbles,
+    )
     from tracekit.analysis.studies._crossover import Along, crossovers
     from tracekit.analysis.studies._dgx1 import QUESTIONS, Measured, dgx1_questions
-    from tracekit.analysis.studies._epochs import of_epochs, study_iterations
+    from tracekit.analysis.studies._epochs import (
+        BatchScope,
+        epoch_bytes,
+        epoch_time,
+        images_per_step,
+        iterations_per_epoch,
+        of_epochs,
+        study_iterations,
+    )
     from tracekit.analysis.studies._exchange import exchange
-    from tracekit.analysis.studies._memory_use import memory_table
+    from tracekit.analysis.studies._hardware import Hardware, hardware_names, load_hardware
+    from tracekit.analysis.studies._job_features import job_features
+    from tracekit.analysis.studies._jobs import JOBS, MEDIA, jobs_frame, read_jobs
+    from tracekit.analysis.studies._memory_table import read_memory_table
+    from tracekit.analysis.studies._memory_use import (
+        largest_batch,
+        memory_extra,
+        memory_growth,
+        memory_table,
+        memory_use,
+    )
+    from tracekit.analysis.studies._overhead import overhead, overhead_matrix
+    from tracekit.analysis.studies._projection import (
+        COMPONENTS,
+        distribution,
+        gains,
+        measured_against,
+        project_architectures,
+        step_times,
+        sweep_hardware,
+        weighted_means,
+    )
     from tracekit.analysis.studies._published import Published, load_published
-    from tracekit.analysis.studies._study import STEP_TIMES
+    from tracekit.analysis.studies._run_labels import batch_label
+    from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
+    from tracekit.analysis.studies._stalls import (
+        before_and_after,
+        data_stalls,
+        differential_stalls,
+        stalls_of_run,
+    )
+    from tracekit.analysis.studies._study import (
+        STEP_TIMES,
+        basis_of,
+        study,
+        study_row,
+        study_stages,
+    )
+    from tracekit.analysis.studies._times import read_times
 
 _HOMES = {
-    "Along": "tracekit.analysis.studies._crossover",
-    "Measured": "tracekit.analysis.studies._dgx1",
-    "Published": "tracekit.analysis.studies._published",
+    "COMPONENTS": "tracekit.analysis.studies._projection",
+    "JOBS": "tracekit.analysis.studies._jobs",
+    "MEDIA": "tracekit.analysis.studies._jobs",
     "QUESTIONS": "tracekit.analysis.studies._dgx1",
     "STEP_TIMES": "tracekit.analysis.studies._study",
+    "WAITING": "tracekit.analysis.studies._bubbles",
+    "Along": "tracekit.analysis.studies._crossover",
+    "BatchScope": "tracekit.analysis.studies._epochs",
+    "Bubbles": "tracekit.analysis.studies._bubbles",
+    "Hardware": "tracekit.analysis.studies._hardware",
+    "Measured": "tracekit.analysis.studies._dgx1",
+    "Published": "tracekit.analysis.studies._published",
+    "ScalingMode": "tracekit.analysis.studies._scaling",
+    "ScalingTime": "tracekit.analysis.studies._scaling",
+    "basis_of": "tracekit.analysis.studies._study",
+    "batch_label": "tracekit.analysis.studies._run_labels",
+    "before_and_after": "tracekit.analysis.studies._stalls",
+    "bubble_theory": "tracekit.analysis.studies._bubbles",
+    "bubbles_of_run": "tracekit.analysis.studies._bubbles",
     "crossovers": "tracekit.analysis.studies._crossover",
+    "data_stalls": "tracekit.analysis.studies._stalls",
     "dgx1_questions": "tracekit.analysis.studies._dgx1",
+    "differential_stalls": "tracekit.analysis.studies._stalls",
+    "distribution": "tracekit.analysis.studies._projection",
+    "epoch_bytes": "tracekit.analysis.studies._epochs",
+    "epoch_time": "tracekit.analysis.studies._epochs",
     "exchange": "tracekit.analysis.studies._exchange",
+    "gains": "tracekit.analysis.studies._projection",
+    "hardware_names": "tracekit.analysis.studies._hardware",
+    "images_per_step": "tracekit.analysis.studies._epochs",
+    "iterations_per_epoch": "tracekit.analysis.studies._epochs",
+    "job_features": "tracekit.analysis.studies._job_features",
+    "jobs_frame": "tracekit.analysis.studies._jobs",
+    "largest_batch": "tracekit.analysis.studies._memory_use",
+    "load_hardware": "tracekit.analysis.studies._hardware",
     "load_published": "tracekit.analysis.studies._published",
+    "measured_against": "tracekit.analysis.studies._projection",
+    "memory_extra": "tracekit.analysis.studies._memory_use",
+    "memory_growth": "tracekit.analysis.studies._memory_use",
     "memory_table": "tracekit.analysis.studies._memory_use",
+    "memory_use": "tracekit.analysis.studies._memory_use",
     "of_epochs": "tracekit.analysis.studies._epochs",
+    "overhead": "tracekit.analysis.studies._overhead",
+    "overhead_matrix": "tracekit.analysis.studies._overhead",
+    "pipeline_bubbles": "tracekit.analysis.studies._bubbles",
+    "project_architectures": "tracekit.analysis.studies._projection",
+    "read_jobs": "tracekit.analysis.studies._jobs",
+    "read_memory_table": "tracekit.analysis.studies._memory_table",
+    "read_times": "tracekit.analysis.studies._times",
+    "scaling": "tracekit.analysis.studies._scaling",
+    "stalls_of_run": "tracekit.analysis.studies._stalls",
+    "step_times": "tracekit.analysis.studies._projection",
+    "study": "tracekit.analysis.studies._study",
     "study_iterations": "tracekit.analysis.studies._epochs",
+    "study_row": "tracekit.analysis.studies._study",
+    "study_stages": "tracekit.analysis.studies._study",
+    "sweep_hardware": "tracekit.analysis.studies._projection",
+    "weighted_means": "tracekit.analysis.studies._projection",
 }
 
 __all__ = [
+    "COMPONENTS",
+    "JOBS",
+    "MEDIA",
     "QUESTIONS",
     "STEP_TIMES",
+    "WAITING",
     "Along",
+    "BatchScope",
+    "Bubbles",
+    "Hardware",
     "Measured",
     "Published",
+    "ScalingMode",
+    "ScalingTime",
+    "basis_of",
+    "batch_label",
+    "before_and_after",
+    "bubble_theory",
+    "bubbles_of_run",
     "crossovers",
+    "data_stalls",
     "dgx1_questions",
+    "differential_stalls",
+    "distribution",
+    "epoch_bytes",
+    "epoch_time",
     "exchange",
+    "gains",
+    "hardware_names",
+    "images_per_step",
+    "iterations_per_epoch",
+    "job_features",
+    "jobs_frame",
+    "largest_batch",
+    "load_hardware",
     "load_published",
+    "measured_against",
+    "memory_extra",
+    "memory_growth",
     "memory_table",
+    "memory_use",
     "of_epochs",
+    "overhead",
+    "overhead_matrix",
+    "pipeline_bubbles",
+    "project_architectures",
+    "read_jobs",
+    "read_memory_table",
+    "read_times",
+    "scaling",
+    "stalls_of_run",
+    "step_times",
+    "study",
     "study_iterations",
+    "study_row",
+    "study_stages",
+    "sweep_hardware",
+    "weighted_means",
 ]
-
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)
