@@ -95,9 +95,14 @@ def waterfall(subject: Subject) -> Markup:
     return joined(
         drawn.html(),
         frame_table(
-            parts, "parts", "What the change of a step is made of", is_open=True
+            parts, "parts", "What the change of a step is made of", meta=_step(answer), is_open=True
         ),
     )  # fmt: skip
+
+
+def _step(answer: Comparison) -> dict[str, Any]:
+    """Return what closes the table of parts: the step that they add up to."""
+    return {"step": answer.meta["step"]} if answer.meta.get("step") else {}
 
 
 def _change(name: object, delta: float | None, verdict: object, widest: float | None) -> Bar | None:

@@ -22,6 +22,8 @@ _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
 _MOST = 1000
 _LONG = 24
+_SHOWN = {"step"}
+"""What closing rows say."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def frame_table(
     columns = shown_with_totals(head, said)
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
-    below = notes(said)
+    below = notes({name: value for name, value in said.items() if name not in _SHOWN})
     left_out += frame.height - head.height
     if left_out:
         below.insert(0, f"{count(left_out, 'more row')} not shown")
