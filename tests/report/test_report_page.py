@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2_500_000
 ORDER = [
-    "verdict", "step", "stages", "steps", "ranges", "idle", "communication", "ranks", "memory",
+    "verdict", "findings", "step", "stages", "steps", "ranges", "idle", "communication", "ranks", "memory",
     "unknown", "provenance",
 ]  # fmt: skip
 
@@ -143,6 +144,14 @@ def test_tables_hold_the_numbers_of_data_formats(
     for name in names:
         shown = [None if text is None else float(text) for text in parsed.column(key, name)]
         assert shown == [row[name] for row in rows], name
+
+
+def test_findings_are_those_of_a_diagnosis(hostile_run: tracekit.Run, page: str) -> None:
+    rows = hostile_run.diagnose().to_dicts()
+    listed = re.findall(r'<li data-rule="(\w+)">', page)
+    assert listed == [row["rule"] for row in rows]
+    for row in rows:
+        assert html.escape(row["finding"], quote=False) in page
 
 
 def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.Run) -> None:

@@ -24,6 +24,7 @@ class AskedRun(Protocol):
     """What the report asks of a run: `tracekit.Run` answers it."""
 
     breakdown: Any
+    diagnose: Any
     idle: Any
     links: Any
     collectives: Any

@@ -274,10 +274,10 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 def findings(subject: Subject) -> Markup | None:
     """List what the run could win, where it can be diagnosed."""
-    diagnose = getattr(subject.run, "diagnose", None)
-    if diagnose is None:
-        return None
-    answer = diagnose.answer()
+    answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
         return fragment("paragraphs", ["Nothing was found that would make a step shorter."], "")
-    return frame_table(answer.for_people, "findings", answer.title, meta=answer.meta, is_open=True)
+    return joined(
+        fragment("findings", answer.for_people.to_dicts()),
+        frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),
+    )
