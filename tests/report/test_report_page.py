@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2_500_000
 ORDER = [
-    "verdict", "findings", "step", "stages", "steps", "ranges", "idle", "communication", "ranks", "memory",
+    "verdict", "findings", "step", "stages", "steps", "ranges", "idle", "communication", "ranks",
+    "memory",
     "unknown", "provenance",
 ]  # fmt: skip
 
