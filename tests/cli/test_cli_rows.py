@@ -108,3 +108,11 @@ def test_names_are_full_where_that_is_asked_for_and_in_data() -> None:
 
 def test_metric_evaluation_is_explained_where_it_is_first_seen() -> None:
     assert "ME: metric evaluation" in tracekit("breakdown", "ddp").stdout
+
+
+def test_csv_on_a_terminal_sends_it_no_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracekit.cli._output import _without_controls
+
+    assert _without_controls("a,b\n\x1b[31mred,1\n") == "a,b\n␛[31mred,1\n"

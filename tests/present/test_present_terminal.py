@@ -193,3 +193,45 @@ def test_what_a_table_is_about_leaves_it_last() -> None:
     left_out = table.partition("left out to fit 60 columns: ")[2]
     assert left_out.startswith("p_value, a_count, ")
     assert "stage" in terminal(frame, {}, width=20)
+
+
+def test_how_numbers_were_found_is_said_where_it_is_asked_for() -> None:
+    frame = pl.DataFrame({"stage": ["FP"], "ops": [1]})
+    meta = {
+        "window_ns": 10, "idle_ns": 0, "wu_residual_ns": 3, "devices": 1, "iterations": 2,
+        "skip": 0,
+        "coverage": {"nvtx": 1.0}, "launched": 1.0, "verdict": {"training": 2},
+        "warnings": ["believe nothing"],
+    }  # fmt: skip
+    every = terminal(frame, meta)
+    short = terminal(frame, meta, verbose=False)
+    for line in ("stages known by", "launching call known", "verdict: 2 processes", "residual"):
+        assert line in every
+        assert line not in short
+    for text in (every, short):
+        assert "window 10 ns on 1 device" in text
+        assert "warning: believe nothing" in text
+    assert "-v says how this was found" in short
+    assert "-v" not in every
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("launched", 0.5, "launching call known of 50.0 %"),
+        ("launched", None, "launching call known of an unknown share"),
+        ("verdict", {"training": 1, "other": 1}, "1 process other"),
+        ("cut", "end", "is cut"),
+    ],
+)
+def test_what_is_unusual_is_never_left_out(key: str, value: object, said: str) -> None:
+    frame = pl.DataFrame({"stage": ["FP"], "ops": [1]})
+    assert said in terminal(frame, {key: value}, verbose=False)
+
+
+def test_stages_have_colours_of_their_own_among_sixteen() -> None:
+    stages = ["FP", "BP", "WU", "IO", "ME", "OTHER"]
+    frame = pl.DataFrame({"stage": stages, "ops": [1] * 6})
+    text = terminal(frame, {}, width=80, colours="standard")
+    marks = [line.split("m■")[0].rpartition("[")[2] for line in text.splitlines() if "■" in line]
+    assert len(marks) == len({*marks}) == 6

@@ -56,6 +56,15 @@ _FullNamesOption = Annotated[
         rich_help_panel="Output",
     ),
 ]
+_VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Say below a table also how its numbers were found, as pipes and files are told.",
+        rich_help_panel="Output",
+    ),
+]
 _OutputOption = Annotated[
     Path | None,
     typer.Option(
@@ -66,6 +75,7 @@ _OutputOption = Annotated[
         rich_help_panel="Output",
     ),
 ]
+_FLAGS = {"full_names": _FullNamesOption, "verbose": _VerboseOption}
 _ROWS = {"where": WhereOption, "sort": SortOption, "top": TopOption}
 
 
@@ -142,9 +152,10 @@ def _writing(
         output_format: Format | None = None,
         output: Path | None = None,
         full_names: bool = False,
+        verbose: bool = False,
         **options: Any,
     ) -> None:
-        target = Target.of(output_format, output, formats, full_names=full_names)
+        target = Target.of(output_format, output, formats, full_names=full_names, verbose=verbose)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
         found = function(**_gathered(options, groups))
@@ -168,11 +179,9 @@ def _writing(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in own.items()
         ),
-        inspect.Parameter(
-            "full_names",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=_FullNamesOption,
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in _FLAGS.items()
         ),
     ]
     # typer reads the options of a command from its signature and its annotations.

@@ -51,12 +51,15 @@ _SQLITE = b"SQLite format 3\0"
 class Target:
     """A format, and a file or standard output (`path` is None).
 
-    Names of kernels are shortened for people unless `full_names` are wanted.
+    Names of kernels are shortened for people unless `full_names` are wanted. On a terminal a table
+    says how its numbers were found only where it is to be `verbose`; in a file and a pipe it always
+    does.
     """
 
     format: Format
     path: Path | None
     full_names: bool = False
+    verbose: bool = False
 
     @classmethod
     def of(
@@ -66,6 +69,7 @@ class Target:
         formats: Sequence[Format] = EVERYWHERE,
         *,
         full_names: bool = False,
+        verbose: bool = False,
     ) -> "Target":
         """Return the target that a user asked for, in one of the formats that there are of it.
 
@@ -76,7 +80,9 @@ class Target:
         """
         ending = "" if path is None else path.suffix.lower()
         told = _ENDINGS.get(ending, Format.TABLE)
-        target = cls(wanted or (told if told in formats else Format.TABLE), path, full_names)
+        target = cls(
+            wanted or (told if told in formats else Format.TABLE), path, full_names, verbose
+        )
         if target.format not in formats:
             raise UsageError(
                 f"this cannot be written as {target.format}", f"there is {', '.join(formats)}"
@@ -167,6 +173,7 @@ class Target:
             colours=colours,
             empty=answer.empty,
             is_whole=answer.is_whole,
+            verbose=self.verbose or width is None,
         )
 
 

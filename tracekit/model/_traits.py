@@ -48,7 +48,7 @@ class Traits:
 _SPARE = (
     "method_source", "p_value", "a_outside_ns", "b_outside_ns", "a_count", "b_count", "mode",
     "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
-    "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
+    "ratio", "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
     "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks", "steps",
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",

@@ -20,6 +20,10 @@ _COMPARISON_KEYS = {
 }  # fmt: skip
 _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
+_HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
+_HOW = ("idle in A, by", "idle in B, by", "lag-1 correlation", "outside: ", "interval: ")
+"""How lines begin that say how a comparison was done."""
+_ALMOST_ALL = 0.9995
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
     "kernel_name": "names of kernels alone",
@@ -61,6 +65,25 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     if "not_comparable" in meta:  # its notes and its first line say that
         worded |= {"verdicts", "judged", "recordings"}
     return lines + _others({key: value for key, value in meta.items() if key not in worded})
+
+
+def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the notes that nobody may miss, and whether there are others.
+
+    What is left out is how the numbers were found, where that is as it mostly is: all launches are
+    known, all processes train. A warning, a weakness of the evidence or a cut is never left out.
+    """
+    told = {key: value for key, value in meta.items() if not _is_usual(key, value)}
+    lines = [line for line in notes(told) if not line.startswith(_HOW)]
+    return lines, len(lines) < len(notes(meta))
+
+
+def _is_usual(key: str, value: object) -> bool:
+    if key == "launched":
+        return isinstance(value, float) and value >= _ALMOST_ALL
+    if key == "verdict":
+        return isinstance(value, Mapping) and set(value) <= {"training"}
+    return key in _HOW_KEYS
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.present._columns import NULL, ShownColumn, shown, time_unit
 from tracekit.present._layout import GAP, Placed, place, total_width
-from tracekit.present._notes import headed, notes
+from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
 from tracekit.present._totals import shown_with_totals, with_totals
@@ -39,6 +39,7 @@ def terminal(
     colours: str | None = None,
     empty: str = "no rows",
     is_whole: bool = True,
+    verbose: bool = True,
 ) -> str:
     """Return `frame` as a table with its notes.
 
@@ -60,6 +61,8 @@ def terminal(
         What to say when there are no rows.
     is_whole
         Whether all rows are there, so that they may be closed by what they add up to.
+    verbose
+        Whether to say below the table also how its numbers were found.
     """
     above = headed(printable(title), meta, time_unit(frame))
     lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]
@@ -72,9 +75,12 @@ def terminal(
             frame, meta, width, has_marks=bool(width or colours), is_whole=is_whole
         )
         lines += body
-    below = [*notes(meta), *_explained(frame)]
+    told, has_more = (notes(meta), False) if verbose else brief(meta)
+    below = [*told, *_explained(frame)]
     if hidden:
         below.append(f"left out to fit {width or _PIPED} columns: {printable(', '.join(hidden))}")
+    if has_more:
+        below.append("-v says how this was found")
     return _paint([*lines, *_noted(below, width)], colours)
 
 
