@@ -42,6 +42,14 @@ OF_RUN = [
     "breakdown RUN --as inference",
     *(f"idle RUN --by {key}" for key in ("cause", "stage,cause", "iteration", "rank", "range")),
     "idle RUN --longest 5",
+    "breakdown RUN --by range,kernel --inclusive",
+    "breakdown RUN --by kernel --where mean>10us --sort ops --top 5 --full-names",
+    "diagnose RUN",
+    "diagnose RUN --all",
+    *(f"stragglers RUN --by {key}" for key in ("rank", "iteration")),
+    *(f"critical-path RUN --by {key}" for key in ("cause", "stage,cause", "kernel")),
+    "critical-path RUN --kernels 5",
+    "whatif RUN --speed gemm=2x --stage bp=1.5x --overlap --no-sync --loader 2x",
     *(f"links RUN --by {key}" for key in ("link", "pair,method", "route", "stage", "iteration")),
     "links RUN --counters",
     "links RUN --by method --parameters 60M --bytes all_reduce=25MB",
@@ -70,7 +78,7 @@ OF_RUN = [
 OF_PAIR = [
     *(f"compare RUN OTHER --by {key}" for key in (
         "stage", "step", "kind", "kernel", "range", "device,rank", "collective", "api", "link",
-        "memory",
+        "memory", "cause",
     )),
     "compare RUN OTHER --skip 1 --anyway --match-names",
     "compare RUN OTHER --fail-above 5%",
@@ -82,11 +90,13 @@ OF_PAIR = [
     "bubbles RUN OTHER",
 ]  # fmt: skip
 OF_STORE = [
-    "runs", "study", "scaling", "overhead", "topology list", "topology show dgx1v --what routes",
+    "runs", "runs check", "study", "study dgx1", "scaling", "overhead", "topology list",
+    "topology show dgx1v --what routes",
     'sql @latest "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"', "nonsense",
     "record --study dgx1", *(f"{each} --help" for each in (
-        "", "breakdown", "idle", "compare", "links", "collectives", "latency", "memory", "study",
-        "scaling", "overhead", "project", "stalls", "bubbles", "info", "sql", "runs", "topology",
+        "", "breakdown", "diagnose", "idle", "stragglers", "critical-path", "whatif", "compare",
+        "links", "collectives", "latency", "memory", "study", "study dgx1", "scaling", "overhead",
+        "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs", "topology",
         "ingest", "record",
     )),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 _HIDDEN = """
+import warnings; warnings.simplefilter("ignore")  # filelock says what it lacks
 import os, pkgutil, signal, sys
 for name in ("fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"):
     sys.modules[name] = None

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published
+from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published, study
 from tracekit.analysis.studies._published import beside
 from tracekit.analysis.studies._sentences import ends, holds
 from tracekit.model import Answer
@@ -51,10 +51,8 @@ ROUTES = [
 
 
 def _answers(runs: list[dict[str, Any]] | None = None) -> dict[str, Answer]:
-    study = pl.DataFrame(RUNS if runs is None else runs, infer_schema_length=None).cast(
-        {"epoch_ns": pl.Float64, "bytes_between_gpus": pl.Float64, "scaling": pl.String}
-    )
-    return dgx1_questions(Measured(study, pl.DataFrame(MEMORY), pl.DataFrame(ROUTES), PUBLISHED))
+    table = study(RUNS if runs is None else runs)
+    return dgx1_questions(Measured(table, pl.DataFrame(MEMORY), pl.DataFrame(ROUTES), PUBLISHED))
 
 
 @pytest.fixture(scope="module")

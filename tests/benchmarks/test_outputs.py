@@ -12,7 +12,10 @@ import typer
 from tracekit.cli import app
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-CHANGING = {"ingest", "record", "runs rename", "runs remove", "topology import"}
+CHANGING = {
+    "ingest", "record", "runs rename", "runs remove", "runs gc", "topology import", "report",
+    "export",
+}  # fmt: skip
 """What changes a store or writes a file: of these the help alone."""
 
 

@@ -83,6 +83,7 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
     if path[-1:] in {
         ("rename",),
         ("remove",),
+        ("gc",),
         ("runs",),
         ("topology",),
         ("import",),

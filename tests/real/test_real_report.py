@@ -10,7 +10,7 @@ import pytest
 
 import tracekit as tk
 from tracekit.analysis import closeup
-from tracekit.present import readable
+from tracekit.present import readable_names
 
 NAMES = ("lm_pyprof_nvprof", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes")
 MOST_BYTES = 2_500_000
@@ -42,4 +42,4 @@ def test_tracks_add_up(real_run: Callable[[str], tk.Run], name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_two_kernels_look_alike(real_run: Callable[[str], tk.Run], name: str) -> None:
     names = real_run(name).trace.read("ops")["name"].cast(pl.String).drop_nulls().unique()
-    assert len(set(readable(names.to_list()))) == names.len()
+    assert len({*readable_names(names).values()}) == names.len()

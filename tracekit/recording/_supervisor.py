@@ -20,7 +20,7 @@ from contextlib import suppress
 
 _SUBREAPER = 36
 _PAUSE_S = 0.02
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class _Signals:

@@ -19,7 +19,9 @@ WAIT_SECONDS = 30
 META, RUNS = "tracekit_meta", "tracekit_runs"
 """The tables of a catalogue."""
 
-REBUILT = "`tracekit runs check --repair` makes it anew of what the runs' folders say"
+REBUILT = (
+    "`tracekit runs check --repair` makes it anew, or move it away and ingest the reports again"
+)
 _OTHER = "see that the file and its folder are readable and writable"
 _SQLITE_HINTS = {
     "locked": "another process keeps it busy, try again when it is done",

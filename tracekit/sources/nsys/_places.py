@@ -130,6 +130,10 @@ class Places:
         return self.thread(ended.fill_null(0)).set(~same, None)
 
 
+_NOWHERE = np.iinfo(np.int64).min
+"""An id that nothing has."""
+
+
 def _constant(value: int | str, dtype: PolarsType) -> Maker:
     # The time of a row is there to say how many rows there are.
     return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
@@ -138,7 +142,8 @@ def _constant(value: int | str, dtype: PolarsType) -> Maker:
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
     """Return where each value is in `known`, which is sorted; null where it is not."""
     found = np.empty(len(values), np.int32)
-    compiled(locate, len(values))(given(values), known, *remembered(known), found)
+    wanted = given(values.fill_null(_NOWHERE), np.int64)
+    compiled(locate, len(values))(wanted, known, *remembered(known), found)
     places = pl.Series(found)
     return places.set(places < 0, None) if len(found) and found.min() < 0 else places
 
