@@ -67,7 +67,7 @@ def test_a_command_has_help_formats_figures_and_exit_codes(dummy: None, tmp_path
     table = _run("dummy", "3", "--squares", tmp_path / "squares.html").stdout
     assert "squares" in table
     assert "of small numbers" in table
-    assert "Plotly.newPlot" in (tmp_path / "squares.html").read_text()
+    assert "Plotly.react" in (tmp_path / "squares.html").read_text()
     assert _run("dummy", "10").exit_code == 1
     assert "dummy" in get_command(app).list_commands(typer.Context(get_command(app)))  # type: ignore[attr-defined]
 

@@ -145,7 +145,7 @@ class TestLatency:
 
     def test_options(self) -> None:
         for option in ({"buckets": "log"}, {"measure": "mean"}, {"library": "gloo"}):
-            with pytest.raises(UsageError, match="is unknown: .*choose among"):
+            with pytest.raises(UsageError, match=r"is unknown: .*choose among"):
                 latency(calls(), **option)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="lacks start"):
             latency(calls(*PAIR).drop("start"))
