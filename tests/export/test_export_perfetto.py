@@ -176,6 +176,17 @@ def test_counters_and_overlapping_ops(tmp_path: Path) -> None:
     assert [*found.counters.values()] == [[(15, 2.5)]]
 
 
+def test_what_a_clock_put_before_zero_is_written_from_zero_on(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.op("early", at=-40, start=-30, end=-10)
+    b.op("late", at=5, start=20, end=40)
+    export(b.trace(), tmp_path / "early.pftrace")
+    found = {s.name: (s.start, s.end) for s in read(tmp_path / "early.pftrace").on("stream 7")}
+    assert found["late"][0] - found["early"][0] == 50
+    assert found["early"][1] - found["early"][0] == 20
+    assert min(s.start for s in read(tmp_path / "early.pftrace").slices) == 0
+
+
 def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "run.pftrace"
     with pytest.raises(UsageError, match="no step from 900 to 901: there are 0 to"):

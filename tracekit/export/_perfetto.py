@@ -34,16 +34,26 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
             "cannot write Perfetto's format without the package perfetto",
             "pip install 'tracekit[perfetto]', or write --to chrome",
         ) from error
-    writer = _Writer(messages, file)
-    for track in tracks:
+    every = list(tracks)
+    writer = _Writer(messages, file, _before_zero(every))
+    for track in every:
         writer.add(track)
+
+
+def _before_zero(tracks: Iterable[Track]) -> int:
+    """Return by how much the first moment comes before 0, as where a report's clock was set right.
+
+    Perfetto knows no such times.
+    """
+    first = (track.rows.to_series(0).min() for track in tracks)
+    return -min(0, *(each for each in first if isinstance(each, int)), 0)
 
 
 class _Writer:
     """Writes packets of one sequence; a name is written once and then referred to by number."""
 
-    def __init__(self, messages: Any, file: IO[bytes]) -> None:
-        self._messages, self._file = messages, file
+    def __init__(self, messages: Any, file: IO[bytes], later: int) -> None:
+        self._messages, self._file, self._later = messages, file, later
         self._groups: dict[str, int] = {}
         self._names: dict[str, int] = {}
         self._categories: dict[str, int] = {}
@@ -126,7 +136,7 @@ class _Writer:
         packet.trusted_packet_sequence_id = _SEQUENCE
         packet.sequence_flags = packet.SEQ_NEEDS_INCREMENTAL_STATE
         if time is not None:
-            packet.timestamp = time
+            packet.timestamp = time + self._later
         return packet
 
     def _write(self, packet: Any) -> None:
