@@ -189,6 +189,20 @@ class TestSizes:
             ("send_recv", 130, 7, 130, 3), ("send_recv", 0, 9, 9, 1)
         ]  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("name", "sent", "received"), [("ncclRecv", 0, None), ("ncclSend", None, 0)]
+    )
+    def test_a_message_of_unknown_size_is_not_one_of_no_bytes(
+        self, name: str, sent: int | None, received: int | None
+    ) -> None:
+        b = Builder()
+        b.nccl(0, "ncclGroupStart", None, 0, last=1)
+        b.nccl(2, name, None, 0, last=1)
+        b.nccl(20, "ncclGroupEnd", None, 0, last=30)
+        b.kernel("send_recv", 27, 60)
+        columns = ("sent_bytes", "received_bytes", "message_bytes", "bytes", "bytes_source")
+        assert rows(b.trace(), *columns) == [(sent, received, None, None, None)]
+
     def test_an_all_to_all_of_sends_is_known_by_its_range(self) -> None:
         b = Builder()
         b.init(0, 2)

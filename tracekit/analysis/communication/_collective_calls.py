@@ -212,6 +212,12 @@ def _only(name: str) -> pl.Expr:
     return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
 
 
+def _larger(one: str, other: str) -> pl.Expr:
+    """Return the larger of two numbers; null where one is not known, as it may be the larger."""
+    both = pl.col(one).is_not_null() & pl.col(other).is_not_null()
+    return pl.when(both).then(pl.max_horizontal(one, other))
+
+
 def _directed(direction: str) -> pl.Expr:
     """Return the bytes that a kernel's sends or receives move; null where any is not known."""
     is_it = (pl.col("direction") == direction).fill_null(value=False)
@@ -246,7 +252,7 @@ def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         rows.join(inside, on="range", how="left", maintain_order="left")
         .with_columns(
             message_bytes=pl.when(agrees).then(
-                pl.when(sends).then(pl.max_horizontal("sent", "received")).otherwise("total")
+                pl.when(sends).then(_larger("sent", "received")).otherwise("total")
             ),
             sent_bytes=pl.when(agrees & sends).then("sent"),
             received_bytes=pl.when(agrees & sends).then("received"),
