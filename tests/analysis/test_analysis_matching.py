@@ -74,6 +74,23 @@ class TestByOrder:
         second = [row(1, 100 * n, 100 * n + 50) for n in range(10) if n != 5]
         assert matched(*first, *second) == [None] * 19
 
+    def test_messages_that_end_apart_are_not_one(self) -> None:
+        # The middle stage of a pipeline waits for the first, and the last one for the middle.
+        def stages(kind: str) -> list[dict[str, Any]]:
+            spans = ((0, 100, 130), (1, 20, 130), (2, 30, 400))
+            return [
+                row(device, 1000 * n + start, 1000 * n + end, kind=kind)
+                for n in range(4)
+                for device, start, end in spans
+            ]
+
+        assert matched(*stages("send_recv")) == [None] * 12
+        assert matched(*stages("broadcast")) == [n for n in range(4) for _ in range(3)]
+
+    def test_messages_that_end_together_are_one(self) -> None:
+        pair = (row(0, 100, 130, kind="send_recv"), row(1, 20, 135, kind="send_recv"))
+        assert matched(*pair) == [0, 0]
+
     def test_streams_go_with_those_they_overlap_most(self) -> None:
         def lane(device: int, stream: int, at: int, length: int) -> list[dict[str, Any]]:
             return [

@@ -66,12 +66,24 @@ def _numbered(keyed: pl.DataFrame) -> pl.Series:
             once=people.n_unique() == pl.len(),
             several=people.n_unique() > 1,
             fits=(people.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
+            together=_end_together(),
         )
-        .filter("once", "several", "fits")
+        .filter("once", "several", "fits", "together")
         .sort("clock", "start", "instance")
         .select("instance", match=pl.int_range(pl.len(), dtype=pl.Int64))
     )
     return keyed.join(numbers, on="instance", how="left", maintain_order="left")["match"]
+
+
+def _end_together() -> pl.Expr:
+    """Whether messages can be one: who sends and who receives wait for each other, and end so.
+
+    In a pipeline the messages of neighbouring stages overlap, and so do those of other neighbours.
+    Of a collective the root may end long before the others.
+    """
+    apart = pl.col("end").max() - pl.col("end").min()
+    is_message = (pl.col("kind") == "send_recv").any()
+    return ~is_message | (apart <= (pl.col("end") - pl.col("start")).min())
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
