@@ -235,3 +235,12 @@ def test_stages_have_colours_of_their_own_among_sixteen() -> None:
     text = terminal(frame, {}, width=80, colours="standard")
     marks = [line.split("m■")[0].rpartition("[")[2] for line in text.splitlines() if "■" in line]
     assert len(marks) == len({*marks}) == 6
+
+
+def test_of_many_warnings_a_terminal_gets_the_first_and_their_number() -> None:
+    frame = pl.DataFrame({"stage": ["FP"], "ops": [1]})
+    meta = {"warnings": [f"thing {n} is odd" for n in range(9)]}
+    short = terminal(frame, meta, verbose=False)
+    assert [n for n in range(9) if f"thing {n} is odd" in short] == [0, 1, 2]
+    assert "and 6 more warnings: -v" in short
+    assert terminal(frame, meta).count("warning: ") == 9

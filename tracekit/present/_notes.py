@@ -23,6 +23,8 @@ _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "lag-1 correlation", "outside: ", "interval: ")
 """How lines begin that say how a comparison was done."""
+_WARNED = "warning: "
+_MOST_WARNINGS = 3
 _ALMOST_ALL = 0.9995
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
@@ -71,10 +73,16 @@ def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the notes that nobody may miss, and whether there are others.
 
     What is left out is how the numbers were found, where that is as it mostly is: all launches are
-    known, all processes train. A warning, a weakness of the evidence or a cut is never left out.
+    known, all processes train. That there are warnings, a weakness of the evidence or a cut is
+    never left out; of many warnings the first are told, and how many more there are.
     """
     told = {key: value for key, value in meta.items() if not _is_usual(key, value)}
     lines = [line for line in notes(told) if not line.startswith(_HOW)]
+    warned = [line for line in lines if line.startswith(_WARNED)]
+    more = len(warned) - _MOST_WARNINGS
+    if more > 0:
+        lines = [line for line in lines if line not in warned[_MOST_WARNINGS:]]
+        lines.append(f"and {count(more, 'more warning')}: -v or `tracekit runs show` lists all")
     return lines, len(lines) < len(notes(meta))
 
 
