@@ -42,7 +42,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded change_points check_limit comparability compare
-        compare_recordings history steps_of_run typical_step
+        compare_recordings history outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "critical_path parse_changes whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",

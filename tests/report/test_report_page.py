@@ -223,3 +223,12 @@ def test_a_run_without_gpu_work(tmp_path: Path) -> None:
     lanes = packed(page)["views"][0]["lanes"]
     assert lanes
     assert all(lane["label"].startswith("NVTX") for lane in lanes)
+
+
+def test_outliers_are_those_that_comparisons_name() -> None:
+    from tracekit.report._times import _outliers
+
+    lengths = [100, 101, 99, 100, 102, 98, 30, 119, 150]
+    steps = pl.DataFrame({"iteration": range(9), "step_ns": [float(each) for each in lengths]})
+    assert _outliers(steps)["iteration"].to_list() == [8]
+    assert _outliers(steps.head(4)).is_empty()

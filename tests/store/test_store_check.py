@@ -194,3 +194,8 @@ def test_a_link_among_staged_folders_is_removed_and_not_followed(
     tk.ingest(TRACE, store=root)
     assert not any((root / "staging").iterdir())
     assert (tmp_path / "precious").is_dir()
+
+
+def test_a_store_that_is_not_there_is_not_in_order(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store"):
+        Store(tmp_path / "nowhere").check()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from markupsafe import Markup
 
+from tracekit.analysis.comparison import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, duration, percent
 from tracekit.report._charts import (
@@ -40,12 +41,6 @@ if TYPE_CHECKING:
 _MOST_DEVICES = 64
 _SEVERAL = 2
 _NAMED = 5
-_FAR = 3.0
-"""A step is named as an outlier so many interquartile ranges beyond the upper quartile."""
-_LONGER = 1.1
-"""And so many times as long as the median."""
-_ENOUGH = 8
-"""Of fewer steps none is named."""
 _SEPARATOR = " > "
 _MOST_COLUMNS = 60
 _MOST_GAPS = 20
@@ -157,12 +152,9 @@ def _pair(*pieces: Markup) -> Markup:
 
 def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
     """Return the steps that take far longer than most, the longest first."""
-    length = pl.col("step_ns")
-    lower, upper = (length.quantile(q, "nearest") for q in (0.25, 0.75))
-    far = (length > upper + _FAR * (upper - lower)) & (length > _LONGER * length.median())
-    if lengths.height < _ENOUGH:
-        return lengths.clear()
-    return lengths.filter(far).sort("step_ns", "iteration", descending=[True, False])
+    unlike = lengths[outliers(lengths["step_ns"].to_numpy())]
+    longer = unlike.filter(pl.col("step_ns") > lengths["step_ns"].median())
+    return longer.sort("step_ns", "iteration", descending=[True, False])
 
 
 def _told(odd: pl.DataFrame, typical: float) -> str:

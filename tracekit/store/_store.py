@@ -249,6 +249,8 @@ class Store:
         StoreError
             If the store cannot be read, or a mended file not be written.
         """
+        if not self.root.is_dir():
+            raise StoreError(f"there is no store {self.root}", "name one with --store")
         found: list[Finding] = []
         for checked in (self._checked_id, self._checked_catalogue):
             found += checked(repair=repair)
