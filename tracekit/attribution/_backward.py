@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._passes import outermost, passes_of
-
-_ALMOST_ALL = 0.9
-"""How much of a thread's launches lies in backward windows, and how many of these it serves,
-for it to count as an autograd thread without being named so. Windows that are not recorded, or cut
-at an edge of what is, do not count; holes in the recording are why it is not 1."""
 
 
 def backward_windows(
@@ -107,7 +103,7 @@ def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFra
         .filter(
             (pl.max_horizontal(units_or_none, "served") > 1)
             & (pl.col("during") > 0)
-            & (pl.col("inside") >= _ALMOST_ALL * pl.col("during"))
-            & (pl.col("served") >= _ALMOST_ALL * units_or_none)
+            & (pl.col("inside") >= CHOSEN.served * pl.col("during"))
+            & (pl.col("served") >= CHOSEN.served * units_or_none)
         )["thread"]
     )

@@ -13,25 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._launches import Launches, chunks_of, first_numbers
 from tracekit.attribution._loops import Array
 from tracekit.model import Stream
 
-_PARTS = 10
-"""A lead is steady if it is nearly the largest in half of so many parts of the time, of which one
-is among the first and one among the last `_EDGE`."""
-_EDGE = 3
-_STEADY = 10_000
-"""What is nearly the largest lead, ns: in most real traces some op of each tenth of the time takes
-no more than that longer to start than the quickest of all. A lesser lead is not worth correcting.
-"""
-_QUICKEST = 7_000
-"""How long after its call that op starts which is the quickest to start, ns: 4 to 17 us in 14 real
-traces, and 7 us in the middle."""
-_PROMPT = 100_000
-"""A clock is told to be late if no launch on an idle GPU takes less, ns."""
-_ENOUGH = 100
-"""So many launches on an idle GPU must agree."""
 _NS_PER_US = 1000
 _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
@@ -68,7 +54,7 @@ def late(parts: Sequence[pl.DataFrame]) -> tuple[str, ...]:
     """Say which GPUs' clocks are late, from what `waits` returned of all ops."""
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
-        pl.col("launches") >= _ENOUGH, pl.col("least") >= _PROMPT
+        pl.col("launches") >= CHOSEN.idle_launches, pl.col("least") >= CHOSEN.prompt_ns
     )
     return tuple(
         f"none of {launches:,} kernels that were launched while device {device} was idle starts "
@@ -97,7 +83,7 @@ class Lead:
         told = (
             "ops start before the call that launched them, by as much throughout the recording:"
             f" {self.by / _NS_PER_US:,.1f} us were added to all times of GPU work, which are then"
-            f" right to about {_STEADY / _NS_PER_US:,.0f} us"
+            f" right to about {CHOSEN.lead_steady_ns / _NS_PER_US:,.0f} us"
         )
         return (told,)
 
@@ -115,20 +101,20 @@ def steady_lead(ops: Stream, calls: Stream, launches: Launches) -> Lead:
     chunks = [_leads(ops, calls, launches, number) for number in range(len(ops))]
     leads = pl.concat(chunks)
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
-    part = ((pl.col("start") - first) * _PARTS // max(last - first + 1, 1)).alias("part")
+    part = ((pl.col("start") - first) * CHOSEN.lead_parts // max(last - first + 1, 1)).alias("part")
     most = int(leads["lead"].max())  # type: ignore[arg-type]
-    near = pl.col("lead") > most - _STEADY
+    near = pl.col("lead") > most - CHOSEN.lead_steady_ns
     by_part = leads.group_by(part).agg(pl.col("lead").max())
     steady = by_part.filter(near)["part"]
     by_device = leads.group_by("device").agg(pl.col("lead").max())
     is_steady = (
-        most > _STEADY
-        and 2 * len(steady) >= _PARTS
-        and (steady < _EDGE).any()
-        and (steady >= _PARTS - _EDGE).any()
+        most > CHOSEN.lead_steady_ns
+        and 2 * len(steady) >= CHOSEN.lead_parts
+        and (steady < CHOSEN.lead_edge).any()
+        and (steady >= CHOSEN.lead_parts - CHOSEN.lead_edge).any()
         and by_device.select(near.all()).item()
     )
-    return Lead(most + _QUICKEST) if is_steady else Lead()
+    return Lead(most + CHOSEN.quickest_start_ns) if is_steady else Lead()
 
 
 def _is_early(ops: Stream, calls: Stream, launches: Launches, number: int) -> bool:

@@ -7,17 +7,11 @@ from typing import Any
 
 import polars as pl
 
-_MUCH = 0.1
-"""The part of the GPU time of a process from which on a disagreement is told."""
-_OFTEN_NAMED = 0.5
-"""The same where one of the two goes by the names of kernels alone, which says less."""
+from tracekit.attribution._chosen import CHOSEN
+
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
-_MOST_EXCHANGES = 0.5
-"""A model that is split over GPUs exchanges in forward as well, but as often in backward."""
-_FAR_ABOVE = 1.5
-"""How many times as long as BP is, FP is too long to be believed without a word."""
 _NS_PER_MS = 1_000_000
 _METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
 
@@ -94,7 +88,7 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
         int(decided.filter(pl.col("stage").cast(pl.String) == stage)["total_ns"].sum())
         for stage in ("FP", "BP")
     )
-    if forward > _FAR_ABOVE * backward > 0:
+    if forward > CHOSEN.far_above * backward > 0:
         yield (
             f"FP takes {forward / _NS_PER_MS:,.3f} ms of GPU time and BP "
             f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
@@ -118,7 +112,7 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         .sort("ops", "other_source", descending=[True, False])
     )
     for says, ops in forward.iter_rows():
-        if ops > _MOST_EXCHANGES * total:
+        if ops > CHOSEN.exchanged_forward * total:
             yield (
                 f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
                 "gradients come of backward, so that more than forward is called FP; "
@@ -140,7 +134,7 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         .sort("total_ns", "stage_source", "other_source", descending=[True, False, False])
     )
     for decides, differs, length in pairs.iter_rows():
-        least = _OFTEN_NAMED if differs in _BY_NAMES else _MUCH
+        least = CHOSEN.disagreement_by_names if differs in _BY_NAMES else CHOSEN.disagreement
         if length >= least * total > 0:
             yield (
                 f"two sources disagree about {length / total:.0%} of GPU time, of which {decides} "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._passes import PASSES, outermost, passes_of, ranges_around_passes
 from tracekit.attribution._rules import Rules
 from tracekit.errors import MissingDataError
 
 _OWN_DOMAIN = "tracekit"
-_MOST = 0.5
-"""How much of the time of forward ranges those take at the least that are one step each."""
 
 
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +137,9 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     begins = (
         pl.when(updates).then(forward & (before.is_null() | (before == "WU")))
         .when(backward).then(forward & (before.is_null() | (before == "BP")))
-        .otherwise(first_of_all & (_length(first_of_all) >= _MOST * _length(forward)))
+        .otherwise(
+            first_of_all & (_length(first_of_all) >= CHOSEN.first_forward * _length(forward))
+        )
     )  # fmt: skip
     steps = (
         passes.with_columns(step=begins.fill_null(value=False).cum_sum().over("process"))

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._loops import Array
 from tracekit.model import Stream
 
 _COPIES = ("h2d", "d2h", "p2p", "staged")
-_LEAST_BYTES = 4096
-"""Smaller copies to the host are results that are read; see `copy_transfers`."""
 
 
 def find_relayed(
@@ -41,7 +40,8 @@ def find_relayed(
         .with_columns(before.name.suffix("_before"))
         .filter(
             (pl.col("kind") == "h2d") & (pl.col("kind_before") == "d2h")
-            & (pl.col("bytes") == pl.col("bytes_before")) & (pl.col("bytes") >= _LEAST_BYTES)
+            & (pl.col("bytes") == pl.col("bytes_before"))
+            & (pl.col("bytes") >= CHOSEN.relayed_bytes)
             & (pl.col("device") != pl.col("device_before"))
             & (pl.col("start") >= pl.col("end_before"))
         )

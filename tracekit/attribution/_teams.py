@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._loops import Array
-
-_LEAST = 2
-"""How many of forward, backward and weight update threads tell apart that train side by side."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def _side_by_side(
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
     alike = (
-        passes.filter(pl.col("passes").list.len() >= _LEAST)
+        passes.filter(pl.col("passes").list.len() >= CHOSEN.told_apart)
         .join(wanted, on=["process", "passes"], how="semi")
         .join(placed, on=["process", "thread"])
     )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-_LIKE_OTHERS = 0.9
-"""An iteration at an edge that holds fewer ops than this part of the least of those between was cut
-there, if the least of these is as like the usual one."""
-_SEVERAL = 2
+from tracekit.attribution._chosen import CHOSEN
 
 
 def with_work(
@@ -40,11 +37,11 @@ def with_work(
     lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
     is_told = lacks_before | lacks_after
-    alike = pl.col("least") >= _LIKE_OTHERS * pl.col("usual")
+    alike = pl.col("least") >= CHOSEN.like_others * pl.col("usual")
     comparable = ~at_end | pl.col("name").is_not_null()
-    is_unlike = comparable & alike & (pl.col("steady") < _LIKE_OTHERS * pl.col("least"))
+    is_unlike = comparable & alike & (pl.col("steady") < CHOSEN.like_others * pl.col("least"))
     enough = (
-        pl.when(pl.col("between").fill_null(0) >= _SEVERAL)
+        pl.when(pl.col("between").fill_null(0) >= CHOSEN.iterations_between)
         .then(pl.when(is_told).then(pl.col("steady") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip

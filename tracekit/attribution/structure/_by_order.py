@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._period import Period, find_period, period_between
 from tracekit.attribution.structure._repeats import Repeats, find_repeats
 from tracekit.attribution.structure._signs import Lane
@@ -19,25 +20,12 @@ from tracekit.attribution.structure._work import (
     Doubt,
 )
 
-_KERNELS = 30
-_REPEATS = 2.5
-"""How often a period must come for a step to be seen whole wherever a recording begins."""
-_STEPS = 2
-_UPDATES = 3
-"""Updates that must be seen for them to say where training is."""
-_ALIKE = 0.5
-"""Share of the steps that must be like the one that is taken apart."""
-_ITERATES = 0.9
-"""Share of a process' launches that must be in its repetitions for them to be its iterations."""
-_SYMBOLS = 3
-"""A repetition of fewer different ops is a loop inside of something."""
-
 
 def by_order(lane: Lane) -> Told:
     """Estimate the stages of a device's work, or say why they cannot be told."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
-    if kernels < _KERNELS:
+    if kernels < CHOSEN.order_kernels:
         return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
     own = lane.take(rows)
     period, first, span = _repeated(own)
@@ -109,7 +97,7 @@ class _Sequence:
     @property
     def too_few(self) -> str:
         """Why the period comes too rarely; empty if it does not."""
-        return "too few periods" if self.repeats < _REPEATS else ""
+        return "too few periods" if self.repeats < CHOSEN.order_repeats else ""
 
 
 def _main_sequence(lane: Lane) -> Array:
@@ -136,7 +124,7 @@ def _repeated(own: Lane) -> tuple[Period, int, slice]:
     marks = np.flatnonzero(own.optimizer | own.layer)
     starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
     span, near = slice(0, len(own)), 0.0
-    if starts.size >= _UPDATES:
+    if starts.size >= CHOSEN.order_updates:
         near = float(np.median(np.diff(starts)))
         last = int(np.flatnonzero(own.optimizer)[-1])
         span = slice(max(int(starts[0] - near), 0), last + 1)
@@ -162,7 +150,7 @@ def _without(lane: Lane, *why: str) -> Told:
         )
         if mask.any()
     )
-    if _trains(lane) or (signs and lane.kernel.sum() >= _KERNELS):
+    if _trains(lane) or (signs and lane.kernel.sum() >= CHOSEN.order_kernels):
         why = (*why, f"signs of training ({signs}), but stages cannot be told")
         return nothing(len(lane), *why, training=None)
     return nothing(len(lane), *why, "no sign of training")
@@ -170,7 +158,7 @@ def _without(lane: Lane, *why: str) -> Told:
 
 def _too_few(found: Repeats, expected: float) -> str:
     steps = found.begins.size
-    if steps >= _STEPS and steps >= _ALIKE * expected:
+    if steps >= CHOSEN.order_steps and steps >= CHOSEN.order_alike * expected:
         return ""
     return f"only {steps:,} of about {expected:.0f} steps are like the usual one"
 
@@ -182,7 +170,7 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
     covered = (found.number >= 0).mean()
     different = np.unique(sequence.own.symbol).size
     refused = told.training is None or bool(sequence.too_few)
-    if refused or covered < _ITERATES or different < _SYMBOLS:
+    if refused or covered < CHOSEN.iterates or different < CHOSEN.iterated_symbols:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import (
@@ -34,16 +35,6 @@ from tracekit.attribution.structure._work import (
     Array,
     Doubt,
 )
-
-_SHORT = 0.9
-"""A backward pass of less than this share of the median one is cut off, or has holes."""
-_PARTIAL = 0.9
-"""Share of places in which the end of a recording must agree with the beginning of a forward."""
-_CLEARED = 3
-"""From how many fills on, at the start of a step, these clear gradients; one is a new tensor."""
-_KNOWN = 0.3
-"""Share of the start-up's ops that must be the network's for it to hold evaluation."""
-_FEW_USUAL = 0.5
 
 
 def by_threads(lane: Lane, pair: Pair) -> Told:
@@ -137,7 +128,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
     other = np.append(np.flatnonzero(~(fill | copy)), len(lane))
     until = np.minimum(other[np.searchsorted(other, begin)], end)
     lead = places[places < until[owner]]
-    cleared = total_in(fill, begin, until) >= _CLEARED
+    cleared = total_in(fill, begin, until) >= CHOSEN.cleared
     stage[lead[kind[lead] == D2H]] = NOTHING
     stage[lead[np.isin(kind[lead], (H2D, D2D))]] = IO
     rows, of = ranges_of(begin, until)
@@ -172,7 +163,7 @@ def _forward_at_end(turns: Turns, parts: Parts) -> int:
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
     rest = symbol[turns.gap(last)][int(parts.head[last]) :]
-    known = rest.size < forward.size and alike(rest, forward[: rest.size]) > _PARTIAL
+    known = rest.size < forward.size and alike(rest, forward[: rest.size]) > CHOSEN.partial_forward
     return rest.size if known else 0
 
 
@@ -182,7 +173,7 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
     layers = total_in(lane.layer, begin, end) > 0
     usual = turns.gap(parts.template)
     network = np.isin(lane.symbol, np.unique(lane.symbol[usual][parts.cut.at :]))
-    known = total_in(network, begin, end) > _KNOWN * (end - begin)
+    known = total_in(network, begin, end) > CHOSEN.known_network * (end - begin)
     layers[0] &= known[0]  # at its start a program may try its layers out
     places, owner = ranges_of(begin, end)
     stage[places[layers[owner]]] = ME
@@ -208,7 +199,7 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
         last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
     else:
         # Where an update is seen once only, at the end, it is not known how long one is.
-        last = bool(lengths[-1] >= _SHORT * np.median(lengths)) and not updates[-1]
+        last = bool(lengths[-1] >= CHOSEN.short_pass * np.median(lengths)) and not updates[-1]
     return first, last
 
 
@@ -276,7 +267,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
 def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
     several = numbered.several
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
-    short = int((lengths[1:-1] < _SHORT * np.median(lengths)).sum())
+    short = int((lengths[1:-1] < CHOSEN.short_pass * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
     if numbered.unfed:
@@ -288,6 +279,6 @@ def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) 
             f"{short:,} of {lengths.size:,} backward passes are shorter than the others: steps"
             " differ, or the recording has holes"
         )
-    if parts.usual < _FEW_USUAL * gaps and not several:
+    if parts.usual < CHOSEN.few_usual * gaps and not several:
         found.append(f"only {parts.usual:,} of {gaps:,} gaps between backward passes are alike")
     return tuple(found)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._sequences import common_prefix, common_suffix
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
 
-_PAUSE = 5
-"""A pause of the host says something if it is so many times the median one."""
 _SAMPLE = 50
 """In how many gaps pauses are measured."""
 
@@ -108,7 +107,7 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
         return None, ""
     launch, at = turns.lane.work.launch, turns.first[some][:, None] + within
     pauses: Array = np.median(launch[at] - launch[at - 1], axis=0)
-    if pauses.max() <= _PAUSE * np.median(pauses):
+    if pauses.max() <= CHOSEN.pause * np.median(pauses):
         return None, ""
     found = int(within[pauses.argmax()])
     return found, f"longest pause of the host before {found}"

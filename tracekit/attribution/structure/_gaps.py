@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._cut import Cut, cut_gap
 from tracekit.attribution.structure._sequences import (
     alike,
@@ -20,16 +21,6 @@ from tracekit.attribution.structure._sequences import (
 )
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
-
-_OFTEN = 0.05
-"""Share of the gaps that a kind has to make up, besides two, to count as often."""
-_KIND_OF_ITS_OWN = 0.15
-"""Share of the gaps from which on a kind that ends in another forward pass is cut by itself."""
-_SAME_FORWARD = 0.5
-_MOSTLY = 0.8
-_SOME = 3
-_BARELY, _UPDATE = 2, 0.1
-"""Kernels that an update must exceed: so many, and, without a name, so much of a backward pass."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ def part_gaps(turns: Turns) -> Parts:
     template, plain = _templates(turns, example, count)
     cut = cut_gap(turns, template)
     kind_heads, kind_fronts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
-    own = count >= max(_SOME, _KIND_OF_ITS_OWN * (last - 1))
+    own = count >= max(CHOSEN.own_gaps, CHOSEN.own_kind * (last - 1))
     for kind, number, may_differ in zip(kinds, example.tolist(), own, strict=True):
         cuts = _cut_kind(turns, number, template, cut, may_differ=bool(may_differ))
         kind_heads[kind], kind_fronts[kind] = _mended(turns, number, *cuts)
@@ -94,7 +85,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
     """Return the usual gap with an update, and those without one, if gradients accumulate."""
-    often = example[count >= max(2, _OFTEN * count.sum())].tolist()
+    often = example[count >= max(2, CHOSEN.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
     return _by_forward(turns, often) if often else (int(example[0]), [])
@@ -111,7 +102,7 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
     first = turns.gap(example[0])
     lead = int(turns.lane.layer[first].argmax())  # what comes before the first layer varies
     plain = turns.lane.symbol[first][lead:]
-    known = [n for n in named if n in often or _ends_in(turns, n, plain, _BARELY)]
+    known = [n for n in named if n in often or _ends_in(turns, n, plain, CHOSEN.barely)]
     if not known:
         return example[0], []
     return known[0], [number for number in often if number not in named]
@@ -125,7 +116,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     plain = turns.lane.symbol[turns.gap(short)]
-    least = max(_BARELY, round(_UPDATE * float(np.median(turns.ends - turns.bursts))))
+    least = max(CHOSEN.barely, round(CHOSEN.update * float(np.median(turns.ends - turns.bursts))))
     longer = [number for number in often if _ends_in(turns, number, plain, least)]
     return (longer[0], [short]) if longer else (often[0], [])
 
@@ -136,7 +127,8 @@ def _ends_in(turns: Turns, number: int, plain: Array, least: int) -> bool:
     tail = common_suffix(plain, lane.symbol[place])
     front = slice(place.start, place.stop - tail)
     updates = int((lane.kernel[front] & ~lane.fill[front]).sum())
-    return tail >= _MOSTLY * plain.size and updates > least and not lane.layer[front].any()
+    ends = tail >= CHOSEN.same_update * plain.size
+    return ends and updates > least and not lane.layer[front].any()
 
 
 def _cut_kind(
@@ -150,12 +142,12 @@ def _cut_kind(
     weights, forward = np.split(lane.symbol[usual], [cut.at])
     size = symbol.size
     body = min(forward.size, size)
-    if alike(symbol[size - body :], forward[forward.size - body :]) < _SAME_FORWARD:
+    if alike(symbol[size - body :], forward[forward.size - body :]) < CHOSEN.same_forward:
         if may_differ:  # another network that takes turns with the first one
             own = cut_gap(turns, number).at
             return own, own
         # Another shape or algorithm: up to the first layer, if it is about as long.
-        near = size < _MOSTLY * usual.stop - _MOSTLY * usual.start
+        near = size < CHOSEN.same_update * (usual.stop - usual.start)
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
@@ -177,7 +169,7 @@ def _mended(turns: Turns, number: int, head: int, front: int) -> tuple[int, int]
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     """Return how much of what comes before a forward pass is the end of the update."""
     size = weights.size
-    if symbol.size >= size > 0 and alike(symbol[:size], weights) >= _MOSTLY:
+    if symbol.size >= size > 0 and alike(symbol[:size], weights) >= CHOSEN.same_update:
         return size
     if not layer.any():
         return symbol.size

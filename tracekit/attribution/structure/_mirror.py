@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._work import Array
 
 _MOST = 1500
 """How many launches the nest is made of. Those of the rarest sizes say most."""
-_FEWEST = 6
-_SIZES = 3
-"""With fewer different sizes any place is as good as another."""
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
@@ -31,7 +29,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
         spread = np.random.default_rng(0).permutation(count.size)[same[paired]]
         rarest = np.lexsort((spread, count[same[paired]]))[:_MOST]
         paired = np.sort(paired[rarest])
-    if paired.size < _FEWEST or np.unique(same[paired]).size < _SIZES:
+    if paired.size < CHOSEN.mirror_launches or np.unique(same[paired]).size < CHOSEN.mirror_sizes:
         return 0, 0, 0.0
     codes = same[paired]
     weight = 1 / count[codes]

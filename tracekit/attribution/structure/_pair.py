@@ -13,20 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import D2H, GRAPH, H2D, Array
 
-_FEWEST = 5
-"""Kernels that either side must have launched."""
-_PLACES = 3
-"""At how many places of the program a backward pass may begin."""
-_STEADY = 0.8
-"""Share of the turns that must begin at these."""
-_ONE_SIDED = 0.8
-"""Share of a kind of ops that one side must have for it to vote."""
 _TWO = 2
-_VOTES = 2
-"""By how many votes the roles must be told."""
 _CANDIDATES = 8
 """How many threads are looked at as one side of a pair; those with most kernels."""
 _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
@@ -70,7 +61,9 @@ class Pair:
 def find_pair(lane: Lane) -> Pair | None:
     """Return the pair that takes turns most plainly; None where no two do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
-    told = [pair for pair in pairs if pair.steady >= _STEADY and pair.agreed >= _VOTES]
+    told = [
+        pair for pair in pairs if pair.steady >= CHOSEN.begin_share and pair.agreed >= CHOSEN.votes
+    ]
     return max(
         told, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
     )
@@ -105,8 +98,8 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
 
 def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     # A graph that was recorded as a whole holds many kernels.
-    worth = np.where(lane.work.kind == GRAPH, _FEWEST, lane.kernel)
-    if min(int(worth[side].sum()) for side in (main, backward)) < _FEWEST:
+    worth = np.where(lane.work.kind == GRAPH, CHOSEN.side_kernels, lane.kernel)
+    if min(int(worth[side].sum()) for side in (main, backward)) < CHOSEN.side_kernels:
         return None
     both = np.flatnonzero(main | backward)
     turn = backward[both]
@@ -116,7 +109,7 @@ def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     symbol = lane.symbol[both]
     places = symbol[begins - 1] * (int(symbol.max()) + 1) + symbol[begins]
     usual = np.sort(np.unique(places, return_counts=True)[1])[::-1]
-    steady = float(usual[:_PLACES].sum() / begins.size)
+    steady = float(usual[: CHOSEN.begin_places].sum() / begins.size)
     return Pair(main, backward, int(begins.size), steady, _votes(lane, main, backward))
 
 
@@ -132,7 +125,7 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
     votes = {}
     for name, mask, sign in signs:
         one, other = int((mask & main).sum()), int((mask & backward).sum())
-        if one + other and max(one, other) >= _ONE_SIDED * (one + other):
+        if one + other and max(one, other) >= CHOSEN.one_sided * (one + other):
             votes[name] = sign if one > other else -sign
     votes["who launches first"] = 1 if main.argmax() < backward.argmax() else -1
     first = work.main_thread

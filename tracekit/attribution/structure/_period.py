@@ -6,24 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._sequences import kinds_of
 from tracekit.attribution.structure._work import Array
 
-_SHARE = 0.9
-"""Share of the places that must agree with those one period later."""
-_SHORTEST = 8
-"""Shorter periods are all looked at."""
-_NEAR = 0.2
-"""By how much a period may differ from where it is looked for."""
-_ALWAYS = 0.6
-"""Share of the periods that a symbol must occur in to count; start-up and evaluation do not."""
-_MOSTLY = 0.5
-"""Share of the places that such symbols must make up."""
 _CODES = 6
 _LAGS = 64
 """How many lags, the best by estimate, are counted exactly."""
-_ALIKE = 0.5
-"""Share of the pieces between known places that must be alike."""
 _WINDOW = 1 << 17
 """A longer sequence is looked at in its middle first."""
 
@@ -51,7 +40,7 @@ def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
     usual = int(np.bincount(kinds).argmax())
     alike = kinds == usual
     rows = np.flatnonzero(alike[1:] & alike[:-1])
-    if not rows.size or alike.mean() < _ALIKE or 2 * rows.size < alike.sum() - 1:
+    if not rows.size or alike.mean() < CHOSEN.pieces_alike or 2 * rows.size < alike.sum() - 1:
         return None
     first = int(rows[rows.size // 2])
     return Period(int(starts[first + 1] - starts[first]), float(alike.mean())), int(starts[first])
@@ -79,20 +68,22 @@ def find_period(symbols: Array, near: float = 0) -> Period:
 
 def _find(symbols: Array, near: float) -> Period:
     size = symbols.size
-    if size < 3 * _SHORTEST:
+    if size < 3 * CHOSEN.period_shortest:
         return Period(0, 0.0)
-    lags = np.arange(_SHORTEST, size // 2)
+    lags = np.arange(CHOSEN.period_shortest, size // 2)
     if near:
-        lags = lags[np.abs(lags / near - 1) < _NEAR]
+        lags = lags[np.abs(lags / near - 1) < CHOSEN.period_near]
     if not lags.size:
         return Period(0, 0.0)
     codes = np.unique(symbols, return_inverse=True)[1]
     estimate = _autocorrelation(codes)[lags] / (size - lags)
     best_lags = lags[np.argsort(-estimate, kind="stable")[:_LAGS]]
-    chosen = np.concatenate((np.arange(1, 0 if near else _SHORTEST), np.sort(best_lags)))
+    chosen = np.concatenate(
+        (np.arange(1, 0 if near else CHOSEN.period_shortest), np.sort(best_lags))
+    )
     exact = np.array([_agreement(codes, int(lag)) for lag in chosen])
     best = float(exact.max())
-    if best < _SHARE:
+    if best < CHOSEN.period_share:
         return Period(0, best)
     # A layer's period misses once per step.
     good = int(np.flatnonzero(1 - exact <= 2 * (1 - best) + 0.002)[0])
@@ -120,8 +111,8 @@ def _agreement(codes: Array, lag: int) -> float:
     Each symbol counts the same, or else repeated layers would win.
     """
     count = np.bincount(codes)
-    always = count >= _ALWAYS * codes.size / lag
-    if count[always].sum() < _MOSTLY * codes.size:
+    always = count >= CHOSEN.period_always * codes.size / lag
+    if count[always].sum() < CHOSEN.period_mostly * codes.size:
         return 0.0
     weight = np.where(always, 1 / np.maximum(count, 1), 0)[codes[:-lag]]
     return float(weight[codes[:-lag] == codes[lag:]].sum() / weight.sum())

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._sequences import alike, common_suffix, ranges_of
 from tracekit.attribution.structure._work import NOTHING, Array
 
-_SHORTEST, _ANCHOR = 4, 12
-"""Between these, a third of a step: by how many ops, after its input, its beginning is found."""
-_AGREE = 0.7
-"""Share of its places in which a step must agree with the usual one."""
-_CLOSE = 0.5
-"""Steps begin at least this share of a period apart."""
-_ENOUGH = 0.6
-"""How much of a last step must be recorded for it to be told as one."""
 _SPARE = 4
 """Up to how many times the sequence's length is looked at; beyond that places are sampled."""
 
@@ -66,11 +59,11 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
         How many of its first ops bring input or clear gradients; these vary.
     """
     begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
-    begins = _apart(begins, _CLOSE * usual.size)
-    enough = symbols.size - begins >= _ENOUGH * usual.size
+    begins = _apart(begins, CHOSEN.repeats_apart * usual.size)
+    enough = symbols.size - begins >= CHOSEN.repeats_enough * usual.size
     begins = begins[enough]
     cut = common_suffix(symbols[: int(begins[0])] if begins.size else symbols, usual)
-    if begins.size and begins[0] >= cut > _ENOUGH * usual.size:
+    if begins.size and begins[0] >= cut > CHOSEN.repeats_enough * usual.size:
         begins = np.concatenate(([int(begins[0]) - usual.size], begins))
     offset, number = np.full((2, symbols.size), NOTHING)
     stop = np.minimum(begins + usual.size, np.append(begins[1:], symbols.size))
@@ -85,14 +78,16 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
-    ends = 0 < before.size < usual.size and alike(before, usual[-before.size :]) > _AGREE
-    starts = 0 < after.size < usual.size and alike(after, usual[: after.size]) > _AGREE
+    least = CHOSEN.repeats_agree
+    ends = 0 < before.size < usual.size and alike(before, usual[-before.size :]) > least
+    starts = 0 < after.size < usual.size and alike(after, usual[: after.size]) > least
     return ends, starts
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
     """Return where steps may begin: where their first ops after the input are."""
-    anchor = usual[lead : lead + min(_ANCHOR, max(_SHORTEST, (usual.size - lead) // 3))]
+    length = min(CHOSEN.anchor, max(CHOSEN.anchor_shortest, (usual.size - lead) // 3))
+    anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1
     if room <= 0 or not anchor.size:
         return np.zeros(0, np.int64)
@@ -109,7 +104,8 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
     places = begins[:, None] + offsets
     inside = (places >= 0) & (places < symbols.size)
     same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
-    return np.asarray(begins[same.sum(axis=1) > _AGREE * np.maximum(inside.sum(axis=1), 1)])
+    seen = np.maximum(inside.sum(axis=1), 1)
+    return np.asarray(begins[same.sum(axis=1) > CHOSEN.repeats_agree * seen])
 
 
 def _apart(begins: Array, distance: float) -> Array:

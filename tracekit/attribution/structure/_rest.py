@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import H2D, IO, ME, NOTHING, P2P, WU, Array
-
-_ALL_BUT = 0.95
-"""Share of a stream's ops that must be of one stage for those without a call to be of it too."""
 
 
 def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array]:
@@ -43,7 +41,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
     known = np.bincount(
         stream[~lost] * width + stage[~lost] + 1, minlength=streams.size * width
     ).reshape(streams.size, width)
-    clear = known.max(axis=1) >= np.maximum(_ALL_BUT * known.sum(axis=1), 1)
+    clear = known.max(axis=1) >= np.maximum(CHOSEN.alone_on_stream * known.sum(axis=1), 1)
     usual = np.where(clear, known.argmax(axis=1) - 1, NOTHING)
     free = lost & (stage == NOTHING)
     stage[free] = usual[stream[free]]

@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._work import (
     D2D,
     GRADIENT_EXCHANGE,
     GRAPH,
     H2D,
     KERNELS,
-    LARGE_COPY,
     Array,
     Work,
 )
@@ -78,7 +78,7 @@ def look_at(work: Work) -> Lane:
         symbol=symbol,
         kernel=kernel,
         exchange=np.isin(work.collective, GRADIENT_EXCHANGE),
-        batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= LARGE_COPY),
+        batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= CHOSEN.batch_bytes),
         **said,
     )
 

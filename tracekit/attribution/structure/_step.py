@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._sequences import alike, kinds_of
 from tracekit.attribution.structure._signs import Lane
@@ -21,25 +22,6 @@ from tracekit.attribution.structure._work import (
     WU,
     Array,
 )
-
-_SIZED = 0.5
-"""Share of the kernels before an update whose sizes of launches must be known."""
-_MIRROR = 0.12
-"""Share of a step's weight that must be in the nest of equal sizes."""
-_SIGNS = 2
-"""How many signs of training a step must show."""
-_NAMED = 2
-"""So many kernels named for gradients must be in backward, and so many times as many as before."""
-_BEFORE = 0.1
-"""Share of the kernels of gradients that may come before the middle of the mirror image."""
-_EARLIEST, _LATEST = 0.1, 0.8
-"""Between which shares of the passes forward may turn into backward."""
-_CLEARED = 3
-_AGAIN = 0.8
-"""Share of its layers in which evaluation must agree with the forward pass after it."""
-_GRAM = 10
-_RECOMPUTED = 0.1
-"""Share of backward that may look like forward, before it is taken for layers computed again."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +154,8 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     fed_again = bool((lane.batch & (lane.work.kind == H2D))[turn:update].any())
     signs = {
         "optimizer kernels": bool(lane.optimizer.any()),
-        "kernels of gradients": named[1] >= _NAMED and named[1] > _NAMED * named[0],
-        "mirror image": mirror >= _MIRROR,
+        "kernels of gradients": named[1] >= CHOSEN.named and named[1] > CHOSEN.named * named[0],
+        "mirror image": mirror >= CHOSEN.mirror,
     }
     spent = np.concatenate(([0], np.cumsum(lane.work.end - lane.work.start)))
 
@@ -208,14 +190,14 @@ def refusal(step: Step) -> str:
     if not step.sized:
         return "sizes of launches are not known, so that no step shows where it turns back"
     named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
-    if not named or sum(step.signs.values()) < _SIGNS:
+    if not named or sum(step.signs.values()) < CHOSEN.signs:
         missing = ", ".join(name for name, seen in step.signs.items() if not seen)
         return f"a step shows no {missing}"
-    if not _EARLIEST * step.update < step.turn < _LATEST * step.update:
+    if not CHOSEN.earliest_turn * step.update < step.turn < CHOSEN.latest_turn * step.update:
         return "a step does not turn back between its beginning and its end"
     if step.fed_again:
         return "a step takes input again after it has turned back: it has several passes"
-    if step.recomputed > _RECOMPUTED:
+    if step.recomputed > CHOSEN.recomputed:
         return f"{step.recomputed:.0%} of its backward pass looks like forward computed again"
     return ""
 
@@ -232,7 +214,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     named = lane.backward[body]
     inner, outer, share = find_turn(lane.work.size[body])
     turn = (inner + outer + 1) // 2
-    if share and named[:turn].sum() <= _BEFORE * named.sum():
+    if share and named[:turn].sum() <= CHOSEN.named_before * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
     return int(body[early]), int(body[early]), int(body[plain]), share
@@ -241,7 +223,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
 def _sized(lane: Lane, update: int) -> bool:
     """Tell whether the sizes of most launches before the update are known."""
     size = lane.work.size[:update][lane.kernel[:update]]
-    return not size.size or bool((size >= 0).mean() >= _SIZED)
+    return not size.size or bool((size >= 0).mean() >= CHOSEN.sized)
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
@@ -271,7 +253,7 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
     lead = slice(evaluated, int(body.argmax()))
     stage[lead][np.isin(kind[lead], (H2D, D2D))] = IO
     stage[lead][kind[lead] == D2H] = NOTHING
-    if lane.fill[lead].sum() >= _CLEARED:
+    if lane.fill[lead].sum() >= CHOSEN.cleared:
         stage[lead][lane.fill[lead]] = WU
     stage[(stage == FP) & lane.batch & (kind == H2D)] = IO
     return stage
@@ -287,7 +269,8 @@ def _evaluated(lane: Lane, turn: int) -> int:
     for begin in copies[::-1].tolist():
         before = lane.symbol[:begin][lane.layer[:begin]]
         after = lane.symbol[begin:turn][lane.layer[begin:turn]]
-        if 0 < before.size <= after.size and alike(before, after[: before.size]) >= _AGAIN:
+        fits = 0 < before.size <= after.size
+        if fits and alike(before, after[: before.size]) >= CHOSEN.evaluated_again:
             return _first_of_run(lane.batch, begin)
     return 0
 
@@ -300,11 +283,11 @@ def _first_of_run(mask: Array, place: int) -> int:
 
 def _recomputed(lane: Lane, turn: int, update: int) -> float:
     """Return the share of backward's layers that stand as they do in forward."""
-    size = update - _GRAM + 1
-    if size <= turn or turn <= _GRAM:
+    size = update - CHOSEN.gram + 1
+    if size <= turn or turn <= CHOSEN.gram:
         return 0.0
     first = np.arange(size)
-    grams = kinds_of(lane.symbol, first, first + _GRAM)
-    again = np.isin(grams[turn:], grams[: turn - _GRAM + 1])
+    grams = kinds_of(lane.symbol, first, first + CHOSEN.gram)
+    again = np.isin(grams[turn:], grams[: turn - CHOSEN.gram + 1])
     layers = lane.layer[turn:size]
     return float(again[layers].mean()) if layers.any() else 0.0

@@ -7,21 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._gaps import Parts, has_update
 from tracekit.attribution.structure._sequences import kinds_of, total_in
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
-
-_AGREE = 0.9
-"""Share of updates that must follow a rhythm for it to count."""
-_UPDATES = 0.05
-"""In fewer of the gaps than this an update is not seen, and each backward pass is a step."""
-_MOST = 64
-"""How many updates one step may have, told by its input."""
-_NETWORKS = 4
-"""How many networks may be trained in turns."""
-_INPUTS = 2
-"""So many gaps with input, and as many without, before these are compared."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +46,11 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
-    if updates[1:count].mean() < _UPDATES:
+    if updates[1:count].mean() < CHOSEN.seen_updates:
         return Numbered(np.arange(count))
     begins = np.flatnonzero(updates[1:count]) + 1
     fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
-    size = _rhythm(fed > 0, _MOST)
+    size = _rhythm(fed > 0, CHOSEN.updates_of_step)
     if size and abs(int((fed > 0).sum()) - begins.size / size) <= 1:
         several = f"every {size} updates share one input: they are taken as one step"
         return Numbered(_counted(begins[fed > 0], count), several)
@@ -86,7 +76,7 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
     """Say that only some updates are followed by input, if the others copy nothing to the GPU."""
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))
-    if min(inputs.size, others.size) < _INPUTS:
+    if min(inputs.size, others.size) < CHOSEN.fed_gaps:
         return None
     if total_in(copies, turns.first[others], turns.stop[others]).any():
         return None
@@ -101,14 +91,14 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     each = np.diff(np.searchsorted(begins, inputs))
-    if lane.optimizer.any() or each.min() <= 1 or each.max() > _MOST:
+    if lane.optimizer.any() or each.min() <= 1 or each.max() > CHOSEN.updates_of_step:
         return False
     place = turns.gap(parts.template)
     kernels = np.flatnonzero((lane.kernel & ~lane.fill)[place])
     fetched = np.flatnonzero(lane.work.kind[place] == D2H)
     alike = turns.kinds[others] == turns.kinds[parts.template]
     return bool(
-        alike.mean() >= _AGREE
+        alike.mean() >= CHOSEN.rhythm
         and kernels.size
         and fetched.size
         and kernels[0] < fetched[0] < int(np.append(lane.layer[place], values=True).argmax())
@@ -120,7 +110,7 @@ def _in_turns(turns: Turns, parts: Parts, begins: Array) -> tuple[Array, str | N
     layer = turns.lane.layer
     until = np.concatenate(([0], np.cumsum(layer)))
     networks = kinds_of(turns.lane.symbol[layer], until[turns.bursts], until[turns.ends])[begins]
-    size = _rhythm(networks, _NETWORKS)
+    size = _rhythm(networks, CHOSEN.networks)
     if not size or np.unique(networks[:size]).size < size:
         return begins, None
     at = turns.first[begins] + parts.head[begins]
@@ -134,7 +124,7 @@ def _rhythm(values: Array, most: int) -> int:
     if not values.size or (values == values[0]).all():
         return 0
     for size in range(1, min(most, values.size // 3) + 1):
-        if (values[size:] == values[:-size]).mean() >= _AGREE:
+        if (values[size:] == values[:-size]).mean() >= CHOSEN.rhythm:
             return size if size > 1 else 0
     return 0
 

@@ -29,9 +29,6 @@ GRADIENT_EXCHANGE = tuple(
 """The collectives of data-parallel training, as `Work.collective` writes them."""
 SEND_RECV = COLLECTIVES.index("send_recv") + 1
 
-LARGE_COPY = 1 << 16
-"""Bytes from which on a copy may be of a batch; labels, counters and losses are smaller."""
-
 
 @dataclass(frozen=True)
 class Work:
