@@ -13,7 +13,7 @@ from workloads.networks._inception_v3 import inception_v3
 from workloads.networks._lenet import lenet
 from workloads.networks._mobilenet import mobilenet
 from workloads.networks._network import Image, Network, Tokens
-from workloads.networks._resnet import resnet_50, resnet_110
+from workloads.networks._resnet import resnet_50, resnet_110, resnet_110_imagenet
 from workloads.networks._transformer import LENGTH, VOCABULARY, transformer
 
 _IMAGENET = Image(3, 224, 224)
@@ -21,11 +21,10 @@ _IMAGENET = Image(3, 224, 224)
 _ALL = (
     Network("lenet", lenet, Image(1, 28, 28), 10, 61_706),
     Network("alexnet", alexnet, _IMAGENET, 1000, 61_100_840),
-    Network("googlenet", googlenet, _IMAGENET, 1000, 13_004_888, auxiliary=(0.3, 0.3)),
-    Network(
-        "inception-v3", inception_v3, Image(3, 299, 299), 1000, 27_161_264, auxiliary=(0.4,)
-    ),
+    Network("googlenet", googlenet, _IMAGENET, 1000, 13_004_888, (0.3, 0.3), 6_379_984),
+    Network("inception-v3", inception_v3, Image(3, 299, 299), 1000, 27_161_264, (0.4,), 3_326_696),
     Network("resnet-50", resnet_50, _IMAGENET, 1000, 25_557_032),
+    Network("resnet-110-imagenet", resnet_110_imagenet, _IMAGENET, 1000, 54_591_528),
     Network("resnet-110", resnet_110, Image(3, 32, 32), 10, 1_727_962),
     Network("mobilenet", mobilenet, _IMAGENET, 1000, 3_504_872),
     Network("transformer", transformer, Tokens(LENGTH, VOCABULARY), 10, 4_243_466),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
+
+from workloads.networks._layers import Tapped
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Network:
         Trainable parameters with so many classes, those of auxiliary classifiers included.
     auxiliary
         What the loss of each auxiliary classifier counts beside that of the logits, which counts 1.
+    auxiliary_parameters
+        How many of the parameters are those of auxiliary classifiers.
     """
 
     name: str
@@ -68,10 +72,19 @@ class Network:
     classes: int
     parameters: int
     auxiliary: tuple[float, ...] = ()
+    auxiliary_parameters: int = 0
 
     def build(self, classes: int | None = None) -> nn.Module:
         """Return the network with initial weights, for the published number of classes or another.
 
         The weights are drawn from torch's default generator.
         """
-        return self.factory(self.classes if classes is None else classes)
+        module = self.factory(self.classes if classes is None else classes)
+        if isinstance(module, Tapped) and not self.auxiliary:
+            module.auxiliary = nn.ModuleDict()
+        return module
+
+    def without_auxiliary(self) -> Network:
+        """Return the network without auxiliary classifiers; its other weights are the same."""
+        parameters = self.parameters - self.auxiliary_parameters
+        return replace(self, parameters=parameters, auxiliary=(), auxiliary_parameters=0)
