@@ -96,8 +96,12 @@ class Synthetic:
         return self._evaluation
 
 
-def find_network(name: str, image_size: int | None = None) -> Network:
+def find_network(
+    name: str, image_size: int | None = None, *, auxiliary: bool = True
+) -> Network:  # fmt: skip
     """Return a network, with made-up images of another height and width if that is asked for.
+
+    Its auxiliary classifiers, if it has some, can be left out.
 
     Raises
     ------
@@ -106,12 +110,42 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     """
     if name not in NETWORKS:
         raise OptionError(f"there is no network {name!r}", f"networks are {', '.join(NETWORKS)}")
-    network = NETWORKS[name]
+    network = NETWORKS[name] if auxiliary else NETWORKS[name].without_auxiliary()
     if image_size is None:
         return network
     if not isinstance(network.input, Image):
         raise OptionError(f"the network {name} takes no images", "leave out --image-size")
     return replace(network, input=replace(network.input, height=image_size, width=image_size))
+
+
+def check_images(network: Network, batch: int) -> None:
+    """Make sure that a network can be trained on images of another size than the published one.
+
+    Parameters
+    ----------
+    network
+        It says how large they are.
+    batch
+        How many of them a device gets in a step.
+
+    Raises
+    ------
+    OptionError
+        If they are too small.
+    """
+    image = network.input
+    if not isinstance(image, Image) or image == NETWORKS[network.name].input:
+        return
+    with torch.device("meta"):  # where everything has a shape and nothing has numbers
+        images = torch.empty(batch, image.channels, image.height, image.width)
+        try:
+            network.build()(images)
+        except (RuntimeError, ValueError) as error:
+            raise OptionError(
+                f"{network.name} cannot be trained on {batch} images of "
+                f"{image.height} x {image.width} ({str(error).splitlines()[0]})",
+                "take larger images, or more of them",
+            ) from error
 
 
 def sample(network: Network, batch: int, generator: torch.Generator) -> Part:

@@ -15,7 +15,7 @@ from workloads.networks import Network
 
 _PACKAGES = ("nvtx", "numpy", "mpi4py", "grpcio")
 _OF_METHOD = {
-    "p2p": ("root",),
+    "p2p": ("root", "overlap"),
     "nccl": ("exchange",),
     "gloo": ("exchange",),
     "pipeline": ("schedule", "micro_batches"),
@@ -40,13 +40,19 @@ def run_labels(options: Options, plan: Plan, network: Network, method: Method) -
         "images": plan.images,
         "data": "synthetic" if options.data is None else "stored",
         "image_size": options.image_size,
+        "auxiliary": None if options.auxiliary else "no",
         "precision": options.precision,
+        "compile": options.compile,
         "seed": options.seed,
         "parameters": network.parameters,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         **_versions(),
     }
-    return {key: str(value) for key, value in labels.items() if value is not None}
+    return {key: _text(value) for key, value in labels.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _versions() -> Mapping[str, str | None]:

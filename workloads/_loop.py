@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workloads._annotate import Annotations, make_annotations
-from workloads._data import Data, Share, Synthetic, find_network
+from workloads._data import Data, Share, Synthetic, check_images, find_network
 from workloads._epochs import Plan, plan
 from workloads._errors import MissingError
 from workloads._labels import run_labels
@@ -28,6 +28,8 @@ MEASURED = "measured"
 _FLOAT_BYTES = 4
 _REPORTS = 10
 """How often progress is told in a run, at most."""
+_NOBODY = torch.zeros(1, dtype=torch.int64)
+"""What processes add up to wait for each other."""
 
 
 def train(options: Options, world: World) -> Summary:
@@ -42,10 +44,13 @@ def train(options: Options, world: World) -> Summary:
     WorkloadError
         If what is asked for cannot be done here.
     """
-    network = find_network(options.network, options.image_size)
+    network = find_network(options.network, options.image_size, auxiliary=options.auxiliary)
     notes = make_annotations(wanted=options.nvtx, layers=options.layers)
     shards = None if options.data is None else Shards(options.data, network)
+    if shards is not None:
+        network = shards.network
     much = plan(options, None if shards is None else shards.count)
+    check_images(network, much.batch // options.gpus)
     try:
         with find_method(options.method).open(Setup(options, network, world, notes)) as method:
             data = _open_data(shards, network, method, much, options.seed)
@@ -130,13 +135,22 @@ class Loop:
 
     def _run_steps(self, numbers: range) -> float:
         """Run some steps, wait for their end, and return the seconds that they took."""
+        shares = []
         self._wait()
         begun = time.perf_counter()
-        shares = [self._step(number) for number in numbers]
+        for number in numbers:
+            shares.append(self._step(number))
+            self._tell(number, numbers.stop)
         self._wait()
         seconds = time.perf_counter() - begun
         self._losses += self._totals(shares).tolist()
         return seconds
+
+    def _tell(self, number: int, stop: int) -> None:
+        """Tell now and then how far we are, without waiting for the devices: losses come later."""
+        done, steps = number + 1 - self._options.warm_up, self._much.steps
+        if done > 0 and done % -(-steps // _REPORTS) == 0 and number + 1 < stop:
+            self._say(f"step {done} of {steps}")
 
     def _step(self, number: int) -> Sequence[Tensor]:
         measured = number - self._options.warm_up
@@ -173,23 +187,29 @@ class Loop:
 
 
 def pauses(steps: int, evaluate_every: int | None) -> list[int]:
-    """Return after how many steps a run pauses, to tell its progress or to evaluate."""
-    told = range(-(-steps // _REPORTS), steps, max(1, -(-steps // _REPORTS)))
+    """Return after how many steps a run pauses: to evaluate, and at its end."""
     evaluated = range(evaluate_every, steps, evaluate_every) if evaluate_every else ()
-    return sorted({*told, *evaluated, steps} - {0})
+    return sorted({*evaluated, steps} - {0})
 
 
 @contextmanager
 def _captured(notes: Annotations, method: Method, *, wanted: bool) -> Iterator[None]:
-    """Tell a profiler that waits for it when to begin and when to end."""
+    """Tell a profiler that waits for it when to begin and when to end.
+
+    One that records several processes begins with the first that tells it, and ends with the first
+    too: so all are let in when it has begun everywhere, and out when the last is done.
+    """
     if not wanted:
         yield
         return
     has_gpu = method.devices[0].type == "cuda"
+    method.total(_NOBODY)
     if has_gpu:
         torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
     with notes.process_range(MEASURED):
+        method.total(_NOBODY)
         yield
+        method.total(_NOBODY)
     if has_gpu:
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 

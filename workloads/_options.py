@@ -25,6 +25,7 @@ class Precision(StrEnum):
     """In which numbers the passes compute; parameters are always 32 bits wide."""
 
     FP32 = "fp32"
+    TF32 = "tf32"
     AMP = "amp"
     BF16 = "bf16"
 
@@ -49,6 +50,15 @@ class Exchange(StrEnum):
 
     ALL_REDUCE = "all_reduce"
     REDUCE_BROADCAST = "reduce_broadcast"
+    SHARDED = "sharded"
+
+
+class Compiler(StrEnum):
+    """What compiles the network; ``eager`` traces it and runs it as it is."""
+
+    INDUCTOR = "inductor"
+    AOT_EAGER = "aot_eager"
+    EAGER = "eager"
 
 
 class Schedule(StrEnum):
@@ -86,13 +96,16 @@ class Options:
     warm_up: int = 0
     data: Path | None = None
     image_size: int | None = None
+    auxiliary: bool = True
     precision: Precision = Precision.FP32
+    compile: Compiler | None = None
     seed: int = 0
     learning_rate: float = 0.01
     momentum: float = 0.9
     evaluate_every: int | None = None
     device: DeviceKind = DeviceKind.AUTO
     root: Root = Root.FIRST
+    overlap: bool = False
     exchange: Exchange = Exchange.ALL_REDUCE
     bucket_mb: float = 25
     schedule: Schedule = Schedule.GPIPE

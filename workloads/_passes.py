@@ -8,19 +8,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from workloads._annotate import Annotations
 from workloads._errors import OptionError
 from workloads._options import Options, Precision
 from workloads.methods._method import Part
-from workloads.networks import Network, build
+from workloads.networks import Network
 
 _NUMBERS = {Precision.AMP: torch.float16, Precision.BF16: torch.bfloat16}
+_HAS_TF32 = (8, 0)
+"""From which compute capability on GPUs multiply in TF32: that of Ampere."""
 
 
-def build_network(options: Options) -> nn.Module:
+def build_network(options: Options, network: Network) -> nn.Module:
     """Return the network, with weights that depend on the seed alone."""
     torch.manual_seed(options.seed)
-    module: nn.Module = build(options.network)
-    return module
+    return network.build()
+
+
+def make_ready(module: nn.Module, options: Options, notes: Annotations) -> None:
+    """Annotate the layers of a network, or compile it: compiled code has no layers."""
+    if options.compile is None:
+        notes.layers(module)
+    else:
+        module.compile(backend=options.compile)
 
 
 class Passes:
@@ -48,6 +58,7 @@ class Passes:
                 "is for GPUs",
                 "give --precision bf16 on the CPU",
             )
+        _multiply(options.precision, kind)
         self._options = options
         self._weights = network.auxiliary
         self._kind = kind
@@ -86,6 +97,17 @@ class Passes:
     def _autocast(self) -> torch.amp.autocast:
         numbers = _NUMBERS.get(self._options.precision)
         return torch.autocast(self._kind, numbers, enabled=numbers is not None)
+
+
+def _multiply(precision: Precision, kind: str) -> None:
+    """Choose in which numbers those of 32 bits are multiplied; PyTorch alone mixes the two."""
+    is_tf32 = precision is Precision.TF32
+    if is_tf32 and (kind != "cuda" or torch.cuda.get_device_capability() < _HAS_TF32):
+        raise OptionError(
+            "--precision tf32 is for GPUs of Ampere's generation and later", "give --precision fp32"
+        )
+    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = is_tf32
 
 
 def total_loss(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,16 @@ class Shards:
         self.count = int(self.starts[-1])
         if not self.count:
             raise DataError(f"{path} holds no samples", _WRITE_SOME)
-        self._read(0)
+        self._first = self._read(0)
+
+    @property
+    def network(self) -> Network:
+        """The network, which takes images as large as the first."""
+        image = self._network.input
+        if not isinstance(image, Image):
+            return self._network
+        height, width = self._first.inputs.shape[2:]
+        return replace(self._network, input=replace(image, height=height, width=width))
 
     def take(self, samples: Numbers) -> Part:
         """Return samples by their numbers."""

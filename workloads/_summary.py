@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from workloads._errors import MissingError
 
 
 @dataclass(frozen=True)
@@ -95,3 +98,18 @@ class Summary:
         if not told:
             return "nothing"
         return f"bytes per step, {self.evidence}: {', '.join(told)}"
+
+
+def check_place(file: Path) -> None:
+    """Make sure, before anything is trained, that a summary can be written at the end.
+
+    Raises
+    ------
+    MissingError
+        If it cannot.
+    """
+    place = file if file.exists() else file.parent
+    if file.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        raise MissingError(
+            f"the summary cannot be written to {file}", "name a file in a folder that is there"
+        )

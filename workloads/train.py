@@ -10,6 +10,7 @@ from workloads._command import command
 from workloads._epochs import parse_images
 from workloads._options import (
     BatchScope,
+    Compiler,
     DeviceKind,
     Exchange,
     Options,
@@ -19,6 +20,7 @@ from workloads._options import (
     Schedule,
     Staging,
 )
+from workloads._summary import check_place
 from workloads._world import find_place
 
 _DEFAULT = Options()
@@ -51,8 +53,20 @@ def train(
         DeviceKind, typer.Option("--device", help="auto is the GPU if there is one.")
     ] = _DEFAULT.device,
     precision: Annotated[
-        Precision, typer.Option("--precision", help="amp (16 bits, scaled) is for GPUs.")
+        Precision,
+        typer.Option("--precision", help="tf32 and amp (16 bits, scaled) are for GPUs."),
     ] = _DEFAULT.precision,
+    auxiliary: Annotated[
+        bool,
+        typer.Option(
+            "--auxiliary/--no-auxiliary",
+            help="Train auxiliary classifiers, where the network has some.",
+        ),
+    ] = _DEFAULT.auxiliary,
+    compiler: Annotated[
+        Compiler | None,
+        typer.Option("--compile", help="Compile the network with torch.compile by this backend."),
+    ] = _DEFAULT.compile,
     learning_rate: Annotated[
         float, typer.Option("--learning-rate", min=0, help="Of stochastic gradient descent.")
     ] = _DEFAULT.learning_rate,
@@ -146,11 +160,20 @@ def train(
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.root,
+    overlap: Annotated[
+        bool,
+        typer.Option(
+            "--overlap/--no-overlap",
+            help="p2p: copy each gradient as soon as the backward pass has it.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = _DEFAULT.overlap,
     exchange: Annotated[
         Exchange,
         typer.Option(
             "--exchange",
-            help="nccl, gloo: DistributedDataParallel, or reduce to a root and broadcast.",
+            help="nccl, gloo: DistributedDataParallel; reduce to a root and broadcast; or "
+            "sharded: FSDP.",
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.exchange,
@@ -209,6 +232,8 @@ def train(
     """Train a network on one or more devices, with NVTX annotations for tracekit."""
     from workloads._launch import run  # noqa: PLC0415
 
+    if summary is not None:
+        check_place(summary)
     place = find_place()
     options = Options(
         network=network,
@@ -223,13 +248,16 @@ def train(
         warm_up=warm_up,
         data=None if data == "synthetic" else Path(data),
         image_size=image_size,
+        auxiliary=auxiliary,
         precision=precision,
+        compile=compiler,
         seed=seed,
         learning_rate=learning_rate,
         momentum=momentum,
         evaluate_every=evaluate_every,
         device=device,
         root=root,
+        overlap=overlap,
         exchange=exchange,
         bucket_mb=bucket_mb,
         schedule=schedule,

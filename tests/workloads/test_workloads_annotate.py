@@ -16,10 +16,17 @@ from trace_builder import TraceBuilder, default_rules, iterations_of, stages  # 
 
 from tracekit.support.labels import label_fault  # noqa: E402
 from workloads import _annotate  # noqa: E402
-from workloads._annotate import LABEL, layer_name, named_layers, warn_of_lost_ranges  # noqa: E402
-from workloads._loop import MEASURED, train  # noqa: E402
+from workloads._annotate import (  # noqa: E402
+    LABEL,
+    Annotations,
+    layer_name,
+    named_layers,
+    warn_of_lost_ranges,
+)
+from workloads._loop import MEASURED, _captured, train  # noqa: E402
 from workloads._options import Options  # noqa: E402
 from workloads.methods._method import World  # noqa: E402
+from workloads.methods.none import Single  # noqa: E402
 from workloads.networks import NETWORKS, build  # noqa: E402
 
 TRAINER, ENGINE = 0, 1
@@ -78,6 +85,30 @@ def test_what_is_not_a_measured_step_is_no_iteration(recorder: Recorder) -> None
     assert measured.start > warm_ups[1].end
     assert measured.end > steps[2].end
     assert {"iteration 0", "ME"} <= set(recorder.within(measured))
+
+
+def test_a_profiler_records_once_all_processes_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One for all of them begins with the first that tells it, and ends with the first."""
+    happened: list[str] = []
+
+    class Gpu(Single):
+        devices = (torch.device("cuda"),)
+
+        def __init__(self) -> None:
+            pass
+
+        def total(self, values: torch.Tensor) -> torch.Tensor:
+            happened.append("all are here")
+            return values
+
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: happened.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: happened.append("stop"))
+    with _captured(Annotations(), Gpu(), wanted=True):
+        happened.append("steps")
+    here = "all are here"
+    assert happened == [here, "start", here, "steps", here, "stop"]
 
 
 @pytest.mark.parametrize("autograd", ["pt_autograd_0", None])

@@ -23,7 +23,7 @@ from typer.testing import CliRunner  # noqa: E402
 from workloads import _command, _launch, train  # noqa: E402
 from workloads._errors import DataError, OptionError, RankError, WorkloadError  # noqa: E402
 from workloads._launch import as_arguments, run  # noqa: E402
-from workloads._options import DeviceKind, Options, Root  # noqa: E402
+from workloads._options import Compiler, DeviceKind, Options, Root  # noqa: E402
 from workloads._world import Place, find_place  # noqa: E402
 from workloads.data import app as data_app  # noqa: E402
 
@@ -98,8 +98,8 @@ def test_arguments_ask_for_the_same_options(
 ) -> None:
     asked = Options(
         network="alexnet", method="p2p", gpus=3, batch=8, epochs=2, images=2048,
-        data=tmp_path, root=Root.SPREAD, nvtx=False, capture_range=True, bucket_mb=1.5,
-        device=DeviceKind.CPU,
+        data=tmp_path, root=Root.SPREAD, overlap=True, auxiliary=False, nvtx=False,
+        capture_range=True, bucket_mb=1.5, device=DeviceKind.CPU, compile=Compiler.AOT_EAGER,
     )  # fmt: skip
     seen: list[Options] = []
     monkeypatch.setattr(_launch, "run", seen.append)
@@ -204,6 +204,12 @@ def test_a_job_that_a_launcher_has_started(launcher: str, tmp_path: Path) -> Non
         (["--method", "none", "--gpus", "2"], "workloads: the method none trains on one device"),
         (["--images", "lots"], "workloads: 'lots' is not a number of images"),
         (["--data", "no/such/place"], "workloads: no/such/place is no .npz or .pt file"),
+        (
+            ["--summary", "no/such/place.json"],
+            "workloads: the summary cannot be written to no/such",
+        ),
+        (["--summary", "."], "workloads: the summary cannot be written to ."),
+        (["--image-size", "4"], "workloads: lenet cannot be trained on 32 images of 4 x 4 (Cal"),
         (["--epochs", "1"], "workloads: synthetic data have epochs of no certain length"),
     ],
 )

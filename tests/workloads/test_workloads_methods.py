@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +12,17 @@ torch = pytest.importorskip("torch")
 
 from workloads._errors import MissingError, OptionError  # noqa: E402
 from workloads._launch import run  # noqa: E402
-from workloads._loop import pauses, train  # noqa: E402
+from workloads._loop import Loop, pauses, train  # noqa: E402
 from workloads._options import (  # noqa: E402
     BatchScope,
+    Compiler,
     DeviceKind,
     Exchange,
     Options,
     Precision,
     Root,
 )
-from workloads._passes import total_loss  # noqa: E402
+from workloads._passes import Passes, total_loss  # noqa: E402
 from workloads._stores import file_store  # noqa: E402
 from workloads._summary import Summary  # noqa: E402
 from workloads.methods import METHODS, find_method  # noqa: E402
@@ -73,12 +75,14 @@ def test_one_device_learns_and_exchanges_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("root", Root)
-@pytest.mark.parametrize("gpus", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("gpus", "root", "overlap"),
+    [*itertools.product([1, 2, 3], Root, [False]), (2, Root.FIRST, True), (3, Root.SPREAD, True)],
+)
 def test_copies_between_devices_are_as_good_as_one_device(
-    gpus: int, root: Root, alone: Summary
+    gpus: int, root: Root, overlap: bool, alone: Summary
 ) -> None:
-    summary = train(replace(CPU, method="p2p", gpus=gpus, root=root), World())
+    summary = train(replace(CPU, method="p2p", gpus=gpus, root=root, overlap=overlap), World())
     _agree(summary, alone)
     # Of a step, each way: all but the root's own go to it. That is 2(n-1)S in all.
     assert (summary.gather_bytes, summary.scatter_bytes) == ((gpus - 1) * BYTES,) * 2
@@ -94,8 +98,9 @@ def test_collectives_of_two_processes_are_as_good_as_one_device(
     summary = run(replace(CPU, method="gloo", gpus=2, exchange=exchange))
     assert summary is not None
     _agree(summary, alone)
-    back = 0 if exchange is Exchange.ALL_REDUCE else BYTES
-    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, back)
+    # With sharded parameters each block gathers its own for either pass.
+    back = {Exchange.ALL_REDUCE: 0, Exchange.REDUCE_BROADCAST: 1, Exchange.SHARDED: 2}[exchange]
+    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, back * BYTES)
     assert summary.evidence == "message"
 
 
@@ -108,6 +113,24 @@ def test_collectives_of_one_process_warn_of_nothing(
     options = replace(CPU, method="gloo", exchange=exchange, bucket_mb=0.1)
     world = World(make_store=lambda: file_store(str(tmp_path / "store"), 1))
     _agree(train(options, world), alone)
+
+
+def test_a_compiled_network_computes_the_same(alone: Summary) -> None:
+    summary = train(replace(CPU, compile=Compiler.EAGER), World())
+    _agree(summary, alone)
+    assert summary.labels["compile"] == "eager"
+
+
+def test_numbers_are_multiplied_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch by itself convolves in TF32 and multiplies matrices in 32 bits."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    for precision, is_tf32 in ((Precision.TF32, True), (Precision.FP32, False)):
+        Passes(replace(GPU, precision=precision), NETWORKS["lenet"], "cuda")
+        assert torch.backends.cudnn.allow_tf32 == is_tf32
+        assert (torch.get_float32_matmul_precision() == "high") == is_tf32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 0))
+    with pytest.raises(OptionError, match="Ampere"):
+        Passes(replace(GPU, precision=Precision.TF32), NETWORKS["lenet"], "cuda")
 
 
 def test_fewer_bits_compute_about_the_same(alone: Summary) -> None:
@@ -161,21 +184,41 @@ def test_a_network_with_auxiliary_classifiers_trains() -> None:
     assert summary.parameter_bytes == 4 * NETWORKS["googlenet"].parameters
 
 
+def test_auxiliary_classifiers_can_be_left_out() -> None:
+    """The other weights are the same, and so is the loss but for theirs."""
+    options = replace(CPU, network="googlenet", image_size=32, batch=2, steps=1, warm_up=0)
+    summary = train(replace(options, auxiliary=False, evaluate_every=None), World())
+    assert summary.losses[0] == pytest.approx(6.9, rel=0.1)
+    assert summary.parameter_bytes == 4 * 6_624_904
+    assert summary.labels["auxiliary"] == "no"
+    assert summary.labels["parameters"] == "6624904"
+
+
 @pytest.mark.parametrize(
     ("steps", "every", "expected"),
     [
         (0, None, []),
         (1, None, [1]),
-        (5, None, [1, 2, 3, 4, 5]),
-        (25, None, [3, 6, 9, 12, 15, 18, 21, 24, 25]),
-        (20, 7, [2, 4, 6, 7, 8, 10, 12, 14, 16, 18, 20]),
-        (4, 9, [1, 2, 3, 4]),
+        (25, None, [25]),
+        (20, 7, [7, 14, 20]),
+        (4, 9, [4]),
     ],
 )
-def test_a_run_pauses_to_tell_and_to_evaluate(
-    steps: int, every: int | None, expected: list[int]
-) -> None:
+def test_a_run_pauses_to_evaluate(steps: int, every: int | None, expected: list[int]) -> None:
     assert pauses(steps, every) == expected
+
+
+def test_progress_is_told_without_waiting_for_the_devices(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice alone, before and behind the measured steps: to wait would make them longer."""
+    waited = []
+    monkeypatch.setattr(Loop, "_wait", lambda self: waited.append(len(self._losses)))
+    train(replace(CPU, steps=25, warm_up=0, evaluate_every=None), World())
+    assert waited == [0, 0]
+    *told, last = capsys.readouterr().err.splitlines()
+    assert told == [f"workloads: step {step} of 25" for step in range(3, 25, 3)]
+    assert last.startswith("workloads: step 25 of 25: loss ")
 
 
 @pytest.mark.parametrize(
@@ -188,10 +231,20 @@ def test_a_run_pauses_to_tell_and_to_evaluate(
         (replace(CPU, method="no.such:Method"), OptionError, "cannot be loaded"),
         (replace(CPU, network="vgg"), OptionError, "networks are lenet"),
         (replace(CPU, precision=Precision.AMP), OptionError, "bf16"),
+        (replace(CPU, precision=Precision.TF32), OptionError, "fp32"),
+        (replace(CPU, network="alexnet", image_size=16), OptionError, "larger images"),
+        (replace(CPU, network="resnet-50", image_size=32, batch=1), OptionError, "or more of"),
+        (replace(CPU, method="pipeline", gpus=6), OptionError, "5 blocks .* for 6 stages"),
+        (replace(CPU, method="pipeline", gpus=3, micro_batches=13), OptionError, "13 micro"),
         (
             replace(
                 CPU, method="gloo", precision=Precision.AMP, exchange=Exchange.REDUCE_BROADCAST
             ),
+            OptionError,
+            "bf16",
+        ),
+        (
+            replace(CPU, method="gloo", precision=Precision.AMP, exchange=Exchange.SHARDED),
             OptionError,
             "bf16",
         ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from workloads._passes import Passes, build_network
+from workloads._passes import Passes, build_network, make_ready
 from workloads.methods._method import Exchanged, Method, Part, Setup
 
 
@@ -34,9 +35,10 @@ class Replicas(Method):
         self._notes = setup.notes
         self.devices = devices
         self._passes = Passes(setup.options, setup.network, devices[0].type)
-        self._modules = [build_network(setup.options).to(device) for device in devices]
+        build = partial(build_network, setup.options, setup.network)
+        self._modules = [build().to(device) for device in devices]
         for module in self._modules:
-            setup.notes.layers(module)
+            make_ready(module, setup.options, setup.notes)
 
     def load(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Copy each part to its replica's device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import torch
@@ -10,12 +11,16 @@ from torch import nn
 
 from workloads._devices import choose_devices
 from workloads._options import Options, Root
+from workloads.methods._copies import Copy, fetch, send
 from workloads.methods._method import Launch, Setup
 from workloads.methods._replicas import Replicas, gradient
 
 
 class PeerToPeer(Replicas):
     """Gradients are copied to a root device, averaged and applied there; weights are copied back.
+
+    Copies between different devices overlap. With ``overlap`` each gradient sets out as soon as the
+    backward pass has it, else all do behind it.
 
     Parameters
     ----------
@@ -37,6 +42,12 @@ class PeerToPeer(Replicas):
         self._optimizer = self._passes.optimizer(
             copies[root] for copies, root in zip(self._copies, self._roots, strict=True)
         )
+        self._on_their_way: dict[nn.Parameter, Copy] = {}
+        if setup.options.overlap:
+            for copies, root in zip(self._copies, self._roots, strict=True):
+                for parameter in _others(copies, root):
+                    begin = partial(self._set_out, copies[root].device)
+                    parameter.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
@@ -50,28 +61,40 @@ class PeerToPeer(Replicas):
 
     def _update(self) -> None:
         with self._notes.range("gradient exchange"):
-            for copies, root in zip(self._copies, self._roots, strict=True):
-                self._gather(copies, root)
+            self._gather()
         with self._notes.range("optimizer"):
             self._passes.update(self._optimizer)
         with self._notes.range("weight exchange"):
-            for copies, root in zip(self._copies, self._roots, strict=True):
-                self._scatter(copies, root)
+            self._scatter()
 
-    def _gather(self, copies: Sequence[nn.Parameter], root: int) -> None:
-        """Average the gradients of a parameter at its root."""
-        mean = gradient(copies[root])
-        for parameter in _others(copies, root):
-            mean += torch.empty_like(mean).copy_(gradient(parameter), non_blocking=True)
-            parameter.grad = None
-            self.exchanged.gather += mean.nbytes
-        mean /= len(copies)
+    def _set_out(self, root: torch.device, parameter: nn.Parameter) -> None:
+        """Begin to copy the gradient of a parameter to its root."""
+        self._on_their_way[parameter] = fetch(gradient(parameter), root)
 
-    def _scatter(self, copies: Sequence[nn.Parameter], root: int) -> None:
-        """Copy a parameter from its root to the other devices."""
-        for parameter in _others(copies, root):
-            parameter.detach().copy_(copies[root].detach(), non_blocking=True)
-            self.exchanged.scatter += parameter.nbytes
+    def _gather(self) -> None:
+        """Average the gradients of each parameter at its root."""
+        exchanges = list(zip(self._copies, self._roots, strict=True))
+        for copies, root in exchanges:
+            for parameter in _others(copies, root):
+                if parameter not in self._on_their_way:
+                    self._set_out(copies[root].device, parameter)
+        for copies, root in exchanges:
+            mean = gradient(copies[root])
+            for parameter in _others(copies, root):
+                mean += self._on_their_way.pop(parameter).arrive()
+                parameter.grad = None
+                self.exchanged.gather += mean.nbytes
+            mean /= len(copies)
+
+    def _scatter(self) -> None:
+        """Copy each parameter from its root to the other devices."""
+        begun = [
+            send(copies[root].detach(), parameter.detach())
+            for copies, root in zip(self._copies, self._roots, strict=True)
+            for parameter in _others(copies, root)
+        ]
+        for copy in begun:
+            self.exchanged.scatter += copy.arrive().nbytes
 
 
 def spread_roots(sizes: Sequence[int], devices: int) -> list[int]:

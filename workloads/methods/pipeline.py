@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from workloads._data import find_network
 from workloads._devices import choose_devices
 from workloads._errors import OptionError
-from workloads._options import Options, Precision
-from workloads._passes import Passes, build_network
+from workloads._options import BatchScope, Options, Precision
+from workloads._passes import Passes, build_network, make_ready
 from workloads.methods._cutting import cut, survey
 from workloads.methods._method import Exchanged, Launch, Method, Part, Setup
 from workloads.methods._schedules import Pass, order
@@ -47,12 +48,12 @@ class Pipeline(Method):
         self.exchanged = Exchanged()
         self._notes = setup.notes
         self._passes = Passes(options, setup.network, device.type)
-        network = build_network(options)
+        network = build_network(options, setup.network)
         known = survey(network, setup.network.input)
         own = cut([block.operations for block in known], size)[self._rank]
         self._input = known[own.start - 1].output
-        self._notes.layers(network)
         stage = [block for _, block in blocks(network)[own.start : own.stop]]
+        make_ready(network, options, self._notes)
         self._stage = nn.Sequential(*stage).to(device)
         self._optimizer = self._passes.optimizer(self._stage.parameters())
         self._micro_batches = options.micro_batches
@@ -76,6 +77,12 @@ class Pipeline(Method):
                 "pipeline do not tell each other",
                 "give --precision bf16 or fp32",
             )
+        network = find_network(options.network)
+        with torch.device("meta"):
+            known = survey(network.build(), network.input)
+        cut([block.operations for block in known], options.gpus)
+        batch = options.batch * (options.gpus if options.batch_scope is BatchScope.GPU else 1)
+        check_micro_batches(batch, options.micro_batches)
         choose_devices(options.device, local)
 
     @classmethod
@@ -233,17 +240,21 @@ class Neighbour:
 
 
 def micro_batches(part: Part, count: int) -> list[Part]:
-    """Return a batch in micro-batches whose sizes differ by one at most.
+    """Return a batch in micro-batches whose sizes differ by one at most."""
+    pieces = zip(part.inputs.tensor_split(count), part.labels.tensor_split(count), strict=True)
+    return [Part(*piece) for piece in pieces]
+
+
+def check_micro_batches(batch: int, count: int) -> None:
+    """Make sure that a batch has a sample for each micro-batch.
 
     Raises
     ------
     OptionError
-        If there are fewer samples.
+        If there are fewer.
     """
-    if len(part.labels) < count:
+    if batch < count:
         raise OptionError(
-            f"a batch of {len(part.labels)} does not make {count} micro-batches",
+            f"a batch of {batch} does not make {count} micro-batches",
             "give a larger --batch, or fewer --micro-batches",
         )
-    pieces = zip(part.inputs.tensor_split(count), part.labels.tensor_split(count), strict=True)
-    return [Part(*piece) for piece in pieces]

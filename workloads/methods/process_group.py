@@ -23,6 +23,7 @@ from workloads.methods._method import (
     parameter_bytes,
 )
 from workloads.methods._replicas import Replicas, gradient
+from workloads.methods._shards import Volume, shard
 
 
 class ProcessGroup(Replicas):
@@ -30,7 +31,9 @@ class ProcessGroup(Replicas):
 
     With ``exchange`` all_reduce, DistributedDataParallel all-reduces gradients while the backward
     pass still runs. With reduce_broadcast, the process of rank 0 gets the sum of each gradient,
-    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does.
+    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does. With
+    sharded, each process keeps a part of every parameter (`fully_shard`): blocks of the network
+    gather theirs before each of their passes, and scatter gradients behind the backward pass.
 
     Parameters
     ----------
@@ -49,11 +52,17 @@ class ProcessGroup(Replicas):
         self.exchanged = Exchanged(Evidence.MESSAGE)
         self._rank = rank
         self._module = self._modules[0]
+        self._exchange = setup.options.exchange
+        size_of_all = parameter_bytes(self._module)
+        self._volume = Volume(size_of_all, 0)
+        if self._exchange is Exchange.REDUCE_BROADCAST:
+            self._volume = Volume(size_of_all, size_of_all)
+        elif self._exchange is Exchange.SHARDED:
+            self._volume = shard(self._module, device, size)
         self._parameters = list(self._module.parameters())
-        self._bytes = parameter_bytes(self._module) if rank == 0 else 0
         self._optimizer = self._passes.optimizer(self._parameters)
         self._parallel: DistributedDataParallel | None = None
-        if setup.options.exchange is Exchange.ALL_REDUCE:
+        if self._exchange is Exchange.ALL_REDUCE:
             self._parallel = DistributedDataParallel(
                 self._module,
                 device_ids=[device] if device.type == "cuda" else None,
@@ -65,11 +74,11 @@ class ProcessGroup(Replicas):
     def check(cls, options: Options, local: int) -> None:
         """Make sure that the exchange is for the precision."""
         del local
-        at_root = options.exchange is Exchange.REDUCE_BROADCAST
-        if at_root and options.precision is Precision.AMP:
+        is_whole = options.exchange is Exchange.ALL_REDUCE
+        if not is_whole and options.precision is Precision.AMP:
             raise OptionError(
                 "--precision amp scales gradients in each process by itself, and with --exchange "
-                "reduce_broadcast one process alone knows whether they overflow",
+                f"{options.exchange} none has all of them to see whether they overflow",
                 "give --precision bf16",
             )
 
@@ -100,10 +109,12 @@ class ProcessGroup(Replicas):
         return [self._parallel or self._module]
 
     def _update(self) -> None:
-        if self._parallel is None:
+        if self._rank == 0:  # a message is that of all processes, and counted once
+            self.exchanged.gather += self._volume.gradients
+            self.exchanged.scatter += self._volume.weights
+        if self._exchange is Exchange.REDUCE_BROADCAST:
             self._update_at_root()
         else:
-            self.exchanged.gather += self._bytes
             with self._notes.range("optimizer"):
                 self._passes.update(self._optimizer)
 
@@ -111,13 +122,11 @@ class ProcessGroup(Replicas):
         with self._notes.range("gradient exchange"):
             for parameter in self._parameters:
                 dist.reduce(gradient(parameter), dst=0)
-            self.exchanged.gather += self._bytes
         with self._notes.range("optimizer"):
             self._optimize_at_root()
         with self._notes.range("weight exchange"):
             for parameter in self._parameters:
                 dist.broadcast(parameter.detach(), src=0)
-            self.exchanged.scatter += self._bytes
 
     def _optimize_at_root(self) -> None:
         if self._rank != 0:

@@ -1,0 +1,41 @@
+"""Parameters of which each process keeps a part: PyTorch's fully sharded data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from workloads.networks import blocks
+
+
+class Volume(NamedTuple):
+    """Bytes of the messages of a step: of gradients, and of weights."""
+
+    gradients: int
+    weights: int
+
+
+def shard(module: nn.Module, device: torch.device, processes: int) -> Volume:
+    """Have each process of a job keep a part of each parameter, and return what a step exchanges.
+
+    Each block gathers its parameters for its forward pass and again for its backward pass. What is
+    in no block (auxiliary classifiers) is gathered once. Gradients are scattered once.
+    """
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415  takes a second
+
+    mesh = init_device_mesh(device.type, (processes,))
+    whole = _bytes(module.parameters(), processes)
+    own = [block for _, block in blocks(module) if any(True for _ in block.parameters())]
+    again = sum(_bytes(block.parameters(), processes) for block in own)
+    for part in (*own, module):
+        fully_shard(part, mesh=mesh)
+    return Volume(whole, whole + again)
+
+
+def _bytes(parameters: Iterable[nn.Parameter], processes: int) -> int:
+    """Return the bytes of parameters whose rows are filled up to a multiple of the processes."""
+    return sum(-(-len(one) // processes) * processes * one[0].nbytes for one in parameters)
