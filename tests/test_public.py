@@ -89,10 +89,14 @@ PUBLIC = {
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
-        memory_fit_figure notes overhead_figure page percent printable readable_names
+        memory_fit_figure notes overhead_figure percent printable readable_names
         records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
         to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
         utilisation_figure with_readable_names
+    """,
+    "tracekit.present.pages": """
+        PageSection answer_page answer_table figure_block figure_page fragment
+        frame_table joined page_of
     """,
     "tracekit.export": "FORMATS export parse_iterations",
     "tracekit.report": "AskedRun Library Section report_of",

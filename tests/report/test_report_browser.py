@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hostile import KERNEL
 
-from tracekit.present import readable_names
+from tracekit.present import readable_names, save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import tracekit
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -20,7 +22,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
 ]
-READY = "document.querySelectorAll('[data-gantt]:not([data-ready])').length === 0"
+READY = """() => document.querySelectorAll(
+    '[data-gantt]:not([data-ready]), [data-figure]:not([data-ready])').length === 0"""
 WIDE = "document.documentElement.scrollWidth - window.innerWidth"
 
 
@@ -89,6 +92,46 @@ def _keys_move_the_chart(page: Any) -> None:
     page.get_by_role("button", name="Slowest").click()
     pressed = page.locator(".view[aria-pressed=true]").all_text_contents()
     assert [text[:7] for text in pressed] == ["Slowest"]
+
+
+@pytest.fixture(scope="module")
+def figure_file(hostile_run: tracekit.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("figure") / "stages.html"
+    save_figure(hostile_run.breakdown.answer(by="device,stage").figure(), path)
+    return path
+
+
+def test_a_figure_fits_its_page_and_its_legend_hides_parts(
+    browser: Any, figure_file: Path, heard: list[str]
+) -> None:
+    page = opened(browser, figure_file, heard, 1280)
+    drawn = page.locator(".drawn .main-svg").first
+    wide = drawn.bounding_box()["width"]
+    assert 1100 < wide <= 1280
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_function("() => document.querySelector('.main-svg').clientWidth < 700")
+    assert page.evaluate(WIDE) <= 0
+    entries = page.locator(".legend button")
+    assert entries.count() > 3
+    for entry in entries.all():
+        entry.click()
+    page.wait_for_function("() => document.querySelectorAll('.drawn .bars path').length === 0")
+    assert page.locator("img").count() == 0
+    assert heard == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_figure_is_read_in_any_theme(
+    browser: Any, figure_file: Path, heard: list[str], width: int, theme: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened(browser, figure_file, heard, width, theme)
+    found = Axe().run(page).response["violations"]
+    assert [(each["id"], [n["target"] for n in each["nodes"]][:3]) for each in found] == []
+    assert heard == []
 
 
 @pytest.mark.nightly

@@ -124,6 +124,7 @@ class Target:
 
     def _render(self, answer: "Answer") -> str | bytes:
         from tracekit import __version__, present
+        from tracekit.present import pages
 
         parts = list(answer.parts.values()) or [answer]
         ways: dict[Format, Callable[[], str | bytes]] = {
@@ -134,7 +135,7 @@ class Target:
             Format.PARQUET: lambda: present.to_parquet(answer.rows),
             Format.MARKDOWN: lambda: "\n".join(map(self._markdown, parts)),
             Format.TABLE: lambda: "\n".join(map(self._table, parts)),
-            Format.HTML: lambda: present.page(answer),
+            Format.HTML: lambda: pages.answer_page(answer),
             Format.SARIF: lambda: present.to_sarif(answer, __version__),
             Format.JUNIT: lambda: present.to_junit(answer),
         }

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tracekit.present._notebook import html
     from tracekit.present._notes import count, notes
     from tracekit.present._overhead_figure import overhead_figure
-    from tracekit.present._page import page
     from tracekit.present._palette import (
         ACCENT,
         ANSWER_COLOURS,
@@ -88,7 +87,6 @@ _HOMES = {
     "notes": "tracekit.present._notes",
     "overhead_figure": "tracekit.present._overhead_figure",
     "percent": "tracekit.present._columns",
-    "page": "tracekit.present._page",
     "printable": "tracekit.present._text",
     "readable_names": "tracekit.present._kernel_names",
     "records": "tracekit.present._terminal",
@@ -141,7 +139,6 @@ __all__ = [
     "memory_fit_figure",
     "notes",
     "overhead_figure",
-    "page",
     "percent",
     "printable",
     "readable_names",

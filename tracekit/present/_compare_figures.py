@@ -122,6 +122,7 @@ def comparison_figure(
         height=620,
         margin={"l": left, "r": 96, "t": 118, "b": 48},
         notes=_comparison_notes(parts, first),
+        least=76 * (len(parts) + 2),
     )
     figure = make_subplots(rows=2, cols=1, row_heights=[0.27, 0.73], vertical_spacing=0.17)
     figure.update_layout({**layout, "barmode": "stack", "legend": legend_above(layout)})

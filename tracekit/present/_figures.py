@@ -7,7 +7,6 @@ markup. plotly is imported when a figure is made, not before.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import contextmanager
 from html import escape
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
-from tracekit.present._figure_page import figure_page
 from tracekit.present._text import cells, printable, shorten, wrap
 from tracekit.support.files import write_whole
 
@@ -71,20 +69,35 @@ FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
 
 DARK = {
     "white": "#14181C", INK: "#E8ECF0", MUTED: "#A6B1BB", GRID: "#3A434C", BLANK: "#1D2329",
+    "#D5DDE5": "#33404C", "#E9EDF1": "#2A323B", "#D3EBE3": "#1F4A3D", "#C3CCD5": "#56636F",
+    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64",
 }  # fmt: skip
 """Of each colour that suits a light page, the one that suits a dark one."""
 
+HEAD, SUBTITLE, NOTE = "head", "subtitle", "note"
+"""What a layout calls its plain texts, and its lines that show them."""
+
+LEAST = "least"
+"""What a layout calls the pixels that its plots need, where a page may make them narrower."""
+
+HEAD_HEIGHT = 66
+"""How high the title and a first line below it are, in pixels."""
+
+LINE = 18
+"""How high a line of text is, in pixels."""
+
 _MARGIN = {"l": 80, "r": 40, "t": 84, "b": 64}
 _EDGE = 24
-_LINE = 18
 _BELOW_TITLE = 58
-_LARGE, _SMALL, _NOTE = 19, 13, 12
+_LARGE, _SMALL, _SMALLEST = 19, 13, 12
 _LETTER = 0.55  # of the size of the font, a little more than the mean width of a letter
 _LEGEND_MARK = 52
 _STEEP_LETTERS = 24
 _IMAGES = (".png", ".svg", ".pdf")
 _PIXELS = 2
-_CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
+CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
+"""What plotly is configured with."""
+
 _CHOOSE = "name a file that ends in .html, .json, .png, .svg or .pdf"
 
 
@@ -102,6 +115,7 @@ def figure_layout(
     height: int = 540,
     margin: dict[str, int] | None = None,
     notes: Sequence[str] = (),
+    least: int | None = None,
 ) -> dict[str, Any]:
     """Return the layout that all figures share.
 
@@ -115,24 +129,27 @@ def figure_layout(
         Margins in pixels that differ from the usual ones: `l`, `r`, `t`, `b`.
     notes
         Plain texts at the foot of the figure, one line each.
+    least
+        How many pixels across its plots need to be read, if it is no matter of course.
     """
     room = {**_MARGIN, **(margin or {})}
     below_title = _lines(subtitle, width, _SMALL)
-    at_foot = [line for note in notes for line in _lines(note, width, _NOTE)]
-    room["t"] += (len(below_title) - 1) * _LINE
-    room["b"] += len(at_foot) * _LINE
+    at_foot = [line for note in notes for line in _lines(note, width, _SMALLEST)]
+    room["t"] += (len(below_title) - 1) * LINE
+    room["b"] += len(at_foot) * LINE
     return {
         "template": _template(),
         "width": width,
-        "height": height + (len(below_title) - 1 + len(at_foot)) * _LINE,
+        "height": height + (len(below_title) - 1 + len(at_foot)) * LINE,
         "margin": room,
+        "meta": {HEAD: {"title": title, "subtitle": subtitle, "notes": list(notes)}, LEAST: least},
         "title": {"text": f"<b>{_lines(title, width, _LARGE, most=1)[0]}</b>"},
         "annotations": [
-            _line(line, _EDGE - room["l"], room["t"] - _BELOW_TITLE - row * _LINE, _SMALL, top=1)
+            _line(line, _EDGE - room["l"], room["t"] - _BELOW_TITLE - row * LINE, SUBTITLE)
             for row, line in enumerate(below_title)
         ]
         + [
-            _line(line, _EDGE - room["l"], (len(at_foot) - row) * _LINE - room["b"], _NOTE, top=0)
+            _line(line, _EDGE - room["l"], (len(at_foot) - row) * LINE - room["b"], NOTE)
             for row, line in enumerate(at_foot)
         ],
     }
@@ -323,7 +340,9 @@ def _check_folder(path: Path) -> None:
 def _rendered(figure: go.Figure, path: Path) -> bytes:
     ending = path.suffix.lower()
     if ending == ".html":
-        return figure_page(figure, DARK, json.dumps(_CONFIG)).encode()
+        from tracekit.present.pages import figure_page
+
+        return figure_page(figure).encode()
     if ending == ".json":
         text: str = figure.to_json()
         return text.encode()
@@ -331,24 +350,6 @@ def _rendered(figure: go.Figure, path: Path) -> bytes:
         return _image(figure, ending.removeprefix("."))
     kind = f"end in {ending}" if ending else "have no ending"
     raise UsageError(f"cannot write {path}, figures do not {kind}", _CHOOSE)
-
-
-def figure_html(figure: go.Figure, name: str, *, with_code: bool) -> str:
-    """Return a figure as a part of a page, whose first figure brings the code that draws all.
-
-    Parameters
-    ----------
-    figure
-        The figure.
-    name
-        Its id in the page: a fixed one makes the same figure the same text.
-    with_code
-        Whether plotly's code is part of it; nothing is fetched from the network.
-    """
-    html: str = figure.to_html(
-        full_html=False, include_plotlyjs=with_code, config=_CONFIG, div_id=name
-    )
-    return html
 
 
 def _image(figure: go.Figure, form: str) -> bytes:
@@ -434,11 +435,11 @@ def _template() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _line(text: str, across: int, up: int, size: int, *, top: int) -> dict[str, Any]:
+def _line(text: str, across: int, up: int, name: str) -> dict[str, Any]:
     """Return a line of text, so many pixels from the left end of the plot's upper or lower edge."""
     return {
-        "text": text, "showarrow": False, "align": "left",
+        "name": name, "text": text, "showarrow": False, "align": "left",
         "xref": "paper", "x": 0, "xanchor": "left", "xshift": across - 2,
-        "yref": "paper", "y": top, "yanchor": "middle", "yshift": up,
-        "font": {"size": size, "color": MUTED},
+        "yref": "paper", "y": int(name == SUBTITLE), "yanchor": "middle", "yshift": up,
+        "font": {"size": _SMALL if name == SUBTITLE else _SMALLEST, "color": MUTED},
     }  # fmt: skip

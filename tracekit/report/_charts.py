@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
-from tracekit.report._fragments import fragment
+from tracekit.present.pages import fragment
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.present import machine_layout
+from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import (
     Axis,
     Entry,
@@ -21,8 +22,6 @@ from tracekit.report._charts import (
     heat_level,
     size_text,
 )
-from tracekit.report._fragments import fragment, joined
-from tracekit.report._table import answer_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.present import MINUS, duration
+from tracekit.present.pages import answer_table, fragment, frame_table, joined
 from tracekit.report._charts import (
     Axis,
     Bar,
@@ -19,12 +20,10 @@ from tracekit.report._charts import (
     steps_curve,
     time_axis,
 )
-from tracekit.report._fragments import fragment, joined
 from tracekit.report._gantt import aligned_chart
 from tracekit.report._run import unknown
 from tracekit.report._section import Section
 from tracekit.report._subject import Close
-from tracekit.report._table import answer_table, frame_table
 from tracekit.report._verdict import Tile
 
 if TYPE_CHECKING:

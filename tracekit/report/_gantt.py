@@ -14,8 +14,8 @@ from markupsafe import Markup
 from tracekit.analysis import closeup
 from tracekit.model import STAGES
 from tracekit.present import printable, readable_names
+from tracekit.present.pages import fragment
 from tracekit.report._charts import Entry
-from tracekit.report._fragments import fragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,19 +1,13 @@
-"""The page: its sections, filled, and a policy under which it can load and send nothing."""
+"""The report: what it says of runs, section by section, and what it says where data are missing."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from tracekit.errors import MissingDataError, UsageError
+from tracekit.present.pages import PageSection, fragment, page_of
 from tracekit.report._charts import cause_style
 from tracekit.report._comparison import COMPARISON_SECTIONS
-from tracekit.report._fragments import environment, fragment
 from tracekit.report._run import RUN_SECTIONS
 from tracekit.report._study import STUDY_SECTIONS
 from tracekit.report._subject import Subject
@@ -23,14 +17,6 @@ if TYPE_CHECKING:
 
     from tracekit.report._section import Section
     from tracekit.report._subject import AskedRun, Library
-
-
-@dataclass(frozen=True)
-class _Filled:
-    key: str
-    title: str
-    question: str
-    body: Markup
 
 
 def report_of(
@@ -58,10 +44,18 @@ def report_of(
     sections: Sequence[Section] = STUDY_SECTIONS if len(runs) > 1 else RUN_SECTIONS
     if against is not None:
         sections = COMPARISON_SECTIONS
-    return _rendered(subject, [_fill(each, subject) for each in sections])
+    filled = [_fill(each, subject) for each in sections]
+    return page_of(
+        subject.title,
+        subject.subtitle,
+        [section for section in filled if section is not None],
+        what="report",
+        version=library.version,
+        style=cause_style(),
+    )
 
 
-def _fill(section: Section, subject: Subject) -> _Filled | None:
+def _fill(section: Section, subject: Subject) -> PageSection | None:
     try:
         body = section.fill(subject)
     except (MissingDataError, UsageError) as error:
@@ -69,34 +63,4 @@ def _fill(section: Section, subject: Subject) -> _Filled | None:
         body = fragment("unknown", f"{error.what[:1].upper()}{error.what[1:]}. {hint}")
     if body is None:
         return None
-    return _Filled(section.key, section.title, section.question, body)
-
-
-def _rendered(subject: Subject, sections: Sequence[_Filled | None]) -> str:
-    script, style = _asset("report.js"), _asset("report.css")
-    return (
-        environment()
-        .get_template("page.jinja")
-        .render(
-            policy=_policy(script),
-            title=subject.title,
-            subtitle=subject.subtitle,
-            version=subject.library.version,
-            style=Markup(style + cause_style()),  # noqa: S704 - our own file
-            script=Markup(script),  # noqa: S704 - our own file
-            sections=[section for section in sections if section is not None],
-        )
-    )
-
-
-def _asset(name: str) -> str:
-    return (files("tracekit.report") / "page" / name).read_text(encoding="utf-8")
-
-
-def _policy(script: str) -> str:
-    """Return a policy by which the page runs that script alone, and loads nothing."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    return PageSection(section.key, section.title, section.question, body)

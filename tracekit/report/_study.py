@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracekit.present import duration
+from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import Bar, Bars, Entry, Part, track
-from tracekit.report._fragments import fragment, joined
 from tracekit.report._section import Section
-from tracekit.report._table import answer_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

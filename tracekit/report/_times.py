@@ -10,6 +10,7 @@ from markupsafe import Markup
 from tracekit.analysis.comparison import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, duration, percent
+from tracekit.present.pages import answer_table, fragment, frame_table, joined
 from tracekit.report._charts import (
     Axis,
     Bar,
@@ -31,9 +32,7 @@ from tracekit.report._charts import (
     time_axis,
     track,
 )
-from tracekit.report._fragments import fragment, joined
 from tracekit.report._gantt import steps_chart
-from tracekit.report._table import answer_table, frame_table
 
 if TYPE_CHECKING:
     from tracekit.report._subject import Subject

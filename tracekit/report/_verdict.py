@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.present import count, duration, percent
-from tracekit.report._fragments import fragment, joined
+from tracekit.present.pages import fragment, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

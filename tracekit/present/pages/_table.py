@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.present import STAGE_COLOURS, count, notes, readable_names, shown_with_totals
-from tracekit.report._fragments import fragment
+from tracekit.present._kernel_names import readable_names
+from tracekit.present._notes import count, notes
+from tracekit.present._palette import STAGE_COLOURS
+from tracekit.present._totals import shown_with_totals
+from tracekit.present.pages._fragments import fragment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from tracekit.model import Answer
-    from tracekit.present import ShownColumn
+    from tracekit.present._columns import ShownColumn
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
@@ -44,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as ``page/blocks.jinja`` lays it out."""
+    """A table as ``assets/blocks.jinja`` lays it out."""
 
     key: str
     title: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from tracekit.present import printable
+from tracekit.present._text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -19,7 +19,7 @@ def environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader("tracekit.report", "page"),
+        loader=PackageLoader("tracekit.present.pages", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -38,7 +38,7 @@ def fragment(name: str, *values: Any) -> Markup:
     Parameters
     ----------
     name
-        The macro of ``page/blocks.jinja`` that makes it.
+        The macro of ``assets/blocks.jinja`` that makes it.
     values
         What it is made of.
     """

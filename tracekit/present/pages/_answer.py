@@ -1,0 +1,49 @@
+"""An answer as a page: its parts in order, each with its sentence, figures and table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.present.pages._figure import figure_block
+from tracekit.present.pages._fragments import fragment, joined
+from tracekit.present.pages._shell import PageSection, page_of
+from tracekit.present.pages._table import frame_table
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from tracekit.model import Answer
+
+_SAID = ("question", "headline")
+"""What of the meta of an answer stands above its table."""
+
+
+def answer_page(answer: Answer) -> str:
+    """Return an answer as a page."""
+    parts = answer.parts or {"answer": answer}
+    sections = [
+        PageSection(name, str(part.meta.get("question") or part.title), "", _body(name, part))
+        for name, part in parts.items()
+    ]
+    return page_of(
+        answer.title or f"tracekit {answer.command}",
+        str(answer.meta["of_runs"]) if answer.parts else "",
+        sections,
+        what="answer",
+        has_contents=bool(answer.parts),
+    )
+
+
+def _body(name: str, part: Answer) -> Markup:
+    headline = part.meta.get("headline")
+    drawings = part.figures if part.rows.height else ()
+    return joined(
+        fragment("paragraphs", [str(headline)], "lead") if headline else None,
+        *(figure_block(part.figure(each), f"{name}-{each}") for each in drawings),
+        _table(name, part) if part.for_people.width else None,
+    )
+
+
+def _table(name: str, part: Answer) -> Markup:
+    meta = {key: value for key, value in part.meta.items() if key not in _SAID}
+    return frame_table(part.for_people, name, part.title, meta=meta, is_open=True)

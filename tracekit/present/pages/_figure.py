@@ -1,0 +1,116 @@
+"""Figures of plotly in pages: as wide as the page, their texts part of it, in its light or dark.
+
+What a trace says is data that the page parses, and never part of a script or of markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.present._figures import CONFIG, HEAD, HEAD_HEIGHT, LEAST, LINE, NOTE, SUBTITLE
+from tracekit.present.pages._fragments import fragment
+from tracekit.present.pages._library import harmless
+from tracekit.present.pages._shell import PageSection, page_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    from markupsafe import Markup
+
+_LEAST_MARGIN = 14
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A figure as ``blocks.jinja`` lays it out."""
+
+    key: str
+    label: str
+    title: str
+    subtitle: str
+    notes: Sequence[str]
+    has_legend: bool
+    content: Markup
+
+
+def figure_page(figure: go.Figure) -> str:
+    """Return a figure as a page of its own."""
+    head = _head(figure)
+    body = figure_block(figure, "figure", with_head=False)
+    section = PageSection("main", head["title"], "", body)
+    return page_of(head["title"], head["subtitle"], [section], what="figure", has_contents=False)
+
+
+def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Markup:
+    """Return a figure as a piece of a page.
+
+    Parameters
+    ----------
+    figure
+        The figure.
+    key
+        Its name in the page.
+    with_head
+        Whether its title and the line below stand above it.
+    """
+    head = _head(figure)
+    content = json.loads(figure.to_json())
+    layout = content["layout"]
+    has_legend = layout.get("legend", {}).get("yref") == "container"
+    if layout.get("meta"):
+        _give_texts_away(layout, has_legend=has_legend)
+    layout["meta"] = _measures(layout)
+    drawn = _Drawn(
+        key=key,
+        label=head["title"],
+        title=head["title"] if with_head else "",
+        subtitle=head["subtitle"] if with_head else "",
+        notes=head["notes"],
+        has_legend=has_legend,
+        content=harmless(json.dumps({**content, "config": CONFIG}, separators=(",", ":"))),
+    )
+    return fragment("figure", drawn)
+
+
+def _head(figure: go.Figure) -> dict[str, Any]:
+    """Return the texts of a figure; of one that was not made here there is the title alone."""
+    told = figure.layout.meta
+    if told and HEAD in told:
+        return dict(told[HEAD])
+    title = re.sub("<[^>]*>", "", figure.layout.title.text or "tracekit")
+    return {"title": title, "subtitle": "", "notes": []}
+
+
+def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
+    """Take texts out of a layout that the page shows around the figure, and the room of them."""
+    margin, height = layout["margin"], layout["height"]
+    own = layout.get("annotations", [])
+    lines = {name: sum(each.get("name") == name for each in own) for name in (SUBTITLE, NOTE)}
+    layout["annotations"] = [each for each in own if each.get("name") not in lines]
+    layout.pop("title", None)
+    if has_legend:
+        above = margin["t"] - (1 - layout.pop("legend")["y"]) * height
+        layout["showlegend"] = False
+    else:
+        above = margin["t"] - HEAD_HEIGHT - LINE * (lines[SUBTITLE] - 1)
+    kept = {"t": max(above, _LEAST_MARGIN), "b": margin["b"] - LINE * lines[NOTE]}
+    layout["height"] = height - sum(margin[side] - kept[side] for side in kept)
+    layout["margin"] = {**margin, **kept}
+
+
+def _measures(layout: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page fits a figure by: its width, and how many plots are side by side."""
+    told = layout.get("meta") or {}
+    axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
+    across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()
+              if re.fullmatch(r"xaxis\d*", name)}  # fmt: skip
+    return {
+        "is_fluid": not any("scaleanchor" in look for look in axes),
+        "width": layout.get("width", 960),
+        "across": len(across) or 1,
+        "least": told.get(LEAST),
+    }

@@ -1,0 +1,55 @@
+"""The code that draws figures, as pages hold it: 4.8 MB, of which 1.4 are left when compressed."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from tracekit.present._figures import DARK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Block:
+    """Data that the script of a page reads: no script itself."""
+
+    key: str
+    kind: str
+    content: Markup
+
+
+@dataclass(frozen=True)
+class Library:
+    """What a page holds to draw figures, and the digest by which its policy lets the code run."""
+
+    blocks: Sequence[Block]
+    digest: str
+
+
+@cache
+def library() -> Library:
+    """Return what a page holds once, however many figures there are."""
+    from plotly.offline import get_plotlyjs
+
+    code = get_plotlyjs().encode()
+    packed = base64.b64encode(gzip.compress(code, 9, mtime=0)).decode()
+    blocks = [
+        Block("library", "application/octet-stream", Markup(packed)),  # noqa: S704 - letters
+        Block("dark-colours", "application/json", harmless(json.dumps(DARK))),
+    ]
+    return Library(blocks, base64.b64encode(hashlib.sha256(code).digest()).decode())
+
+
+def harmless(text: str) -> Markup:
+    """Return JSON that ends no element of a page, whatever its texts are."""
+    escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(escaped)  # noqa: S704 - nothing in it is taken for markup

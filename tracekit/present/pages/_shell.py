@@ -1,0 +1,110 @@
+"""The page around everything: its look, its script, and a policy under which it sends nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from tracekit.present.pages._fragments import environment
+from tracekit.present.pages._library import library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A part of a page, filled.
+
+    Parameters
+    ----------
+    key
+        Its place in the page: what comes after ``#``.
+    title
+        Its heading.
+    question
+        What it answers; may be empty.
+    body
+        What it says.
+    """
+
+    key: str
+    title: str
+    question: str
+    body: Markup
+
+
+def page_of(
+    title: str,
+    subtitle: str,
+    sections: Sequence[PageSection],
+    *,
+    what: str = "page",
+    version: str = "",
+    style: str = "",
+    has_contents: bool = True,
+) -> str:
+    """Return a page: one file that holds all that it needs, and under whose policy nothing leaves.
+
+    What draws its charts and figures is part of it where there are any.
+
+    Parameters
+    ----------
+    title, subtitle
+        Heading of the page, and the line below it.
+    sections
+        Its parts in order.
+    what
+        What the page is called in the link that leads past its head.
+    version
+        Version of what wrote it.
+    style
+        Rules beside those of all pages.
+    has_contents
+        Whether the sections have headings, and are listed beside them.
+    """
+    bodies = [section.body for section in sections]
+    has_figures = any(" data-figure>" in body for body in bodies)
+    names = ["page.js"]
+    names += ["gantt.js"] if any(" data-gantt>" in body for body in bodies) else []
+    names += ["figures.js"] if has_figures else []
+    script = "\n".join(_asset(name) for name in names)
+    drawn = library() if has_figures else None
+    return (
+        environment()
+        .get_template("page.jinja")
+        .render(
+            policy=_policy([_digest(script), *([] if drawn is None else [drawn.digest])]),
+            title=title,
+            subtitle=subtitle,
+            what=what,
+            version=version,
+            style=Markup(_asset("page.css") + style),  # noqa: S704 - our own
+            script=Markup(script),  # noqa: S704 - our own
+            sections=sections,
+            has_contents=has_contents,
+            blocks=() if drawn is None else drawn.blocks,
+        )
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("tracekit.present.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _policy(digests: Sequence[str]) -> str:
+    """Return a policy by which the page runs these scripts alone, and loads nothing."""
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,155 @@
+// -- figures ----------------------------------------------------------------------------------------
+// A figure is drawn as wide as its place. Title, legend and notes are part of the page, and wrap.
+const NARROWEST = 220;
+const LETTER = 6.6;
+const SIDE = 0.4;
+const printing = matchMedia("print");
+
+class Figure {
+  constructor(box) {
+    this.box = box;
+    this.place = box.querySelector(".drawn");
+    this.text = box.querySelector("script").textContent;
+    this.colours = JSON.parse(document.getElementById("dark-colours").textContent);
+    this.hidden = new Set();
+    this.draw();
+    this.legend();
+    new ResizeObserver(() => { if (this.place.clientWidth !== this.wide) this.draw(); }).observe(this.place);
+  }
+
+  themed() {
+    let text = this.text;
+    if (isDark() && !printing.matches) {
+      for (const [light, dark] of Object.entries(this.colours)) text = text.replaceAll(`"${light}"`, `"${dark}"`);
+    }
+    return JSON.parse(text);
+  }
+
+  draw() {
+    this.wide = this.place.clientWidth;
+    const { data, layout, config } = this.themed();
+    data.forEach((trace) => { if (this.hidden.has(groupOf(trace))) trace.visible = false; });
+    if (layout.meta.is_fluid) fit(layout, this.wide);
+    this.data = data;
+    Plotly.react(this.place, data, layout, config).then(() => { this.box.dataset.ready = "yes"; });
+  }
+
+  // An entry turns what it names off and on.
+  legend() {
+    const list = this.box.querySelector(".legend");
+    if (!list) return;
+    const named = this.data.filter((trace) => trace.showlegend !== false && trace.name);
+    const groups = new Map(named.map((trace) => [groupOf(trace), trace]));
+    for (const [group, trace] of groups) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("aria-pressed", "true");
+      button.append(swatch(trace), plain(trace.name));
+      button.addEventListener("click", () => {
+        const isOn = this.hidden.delete(group);
+        if (!isOn) this.hidden.add(group);
+        button.setAttribute("aria-pressed", String(isOn));
+        this.draw();
+      });
+      const item = document.createElement("li");
+      item.append(button);
+      list.append(item);
+    }
+  }
+}
+
+const groupOf = (trace) => trace.legendgroup || trace.name;
+
+// Names of figures are markup of plotly's, in which all of a trace is escaped: this is their text.
+function plain(text) {
+  return new DOMParser().parseFromString(text, "text/html").body.textContent;
+}
+
+// Where the place is narrow, names at the side give way first; then the place scrolls.
+function fit(layout, wide) {
+  const { across, least } = layout.meta;
+  narrowNames(layout, Math.round(wide * SIDE));
+  const { l, r } = layout.margin;
+  layout.width = Math.max(wide, l + r + (least || NARROWEST * across));
+  if (layout.width >= layout.meta.width) return;
+  const room = (layout.width - l - r) / across;
+  for (const [name, axis] of Object.entries(layout)) {
+    if (!name.startsWith("xaxis")) continue;
+    axis.nticks = Math.max(Math.floor(room / 70), 2);
+    const texts = axis.ticktext || [];
+    const longest = Math.max(0, ...texts.map((text) => plain(text).length)) * LETTER + 8;
+    if (longest > room / texts.length) { axis.tickangle = -60; axis.automargin = true; }
+  }
+}
+
+function narrowNames(layout, most) {
+  const axes = Object.entries(layout).filter(([name, axis]) => name.startsWith("yaxis") && axis.ticktext);
+  if (layout.margin.l <= most || !axes.length) return;
+  const letters = Math.max(Math.floor((most - 14) / 7.2), 4);
+  for (const [, axis] of axes) axis.ticktext = axis.ticktext.map((text) => cutText(text, letters));
+  layout.margin.l = most;
+}
+
+// Markup is taken off with what is cut; the text is escaped again, as it was.
+function cutText(text, letters) {
+  const bare = plain(text);
+  if (bare.length <= letters) return text;
+  return `${bare.slice(0, letters - 1)}…`.replace(/[&<>$]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+const DASHES = { dot: "2 3", dash: "6 4", dashdot: "6 3 2 3", longdash: "10 4", longdashdot: "10 3 2 3" };
+const MARKS = {
+  circle: "M12 3a4 4 0 1 0 .01 0", square: "M8 3h8v8h-8z", diamond: "M12 2l5 5l-5 5l-5-5z", cross: "M10 2h4v3h3v4h-3v3h-4v-3h-3v-4h3z",
+  "triangle-up": "M12 2l5 9h-10z", "triangle-down": "M12 12l5-9h-10z", x: "M7 3l2-2l3 4l3-4l2 2l-3 4l3 4l-2 2l-3-4l-3 4l-2-2l3-4z",
+};
+
+function swatch(trace) {
+  const drawing = document.createElementNS(SVG, "svg");
+  drawing.setAttribute("viewBox", "0 0 24 14");
+  drawing.setAttribute("aria-hidden", "true");
+  const add = (shape, look) => {
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("d", shape);
+    for (const [name, value] of Object.entries(look)) path.setAttribute(name, value);
+    drawing.append(path);
+  };
+  const first = (value) => (Array.isArray(value) ? value[0] : value);
+  const mark = trace.marker || {}, line = trace.line || {};
+  const mode = trace.mode || "";
+  if (trace.type === "bar") {
+    const colour = first(mark.color) || "#999";
+    const shape = mark.pattern && first(mark.pattern.shape);
+    add("M3 1h18v12h-18z", { fill: colour, stroke: "currentColor", "stroke-width": 0.4 });
+    if (shape) add("M5 13l8-12M11 13l8-12M17 13l4-6M3 7l4-6", { fill: "none", stroke: "currentColor", "stroke-width": 1.2 });
+  }
+  if (mode.includes("lines")) {
+    add("M0 7h24", { stroke: line.color || mark.color || "currentColor", "stroke-width": line.width || 2, "stroke-dasharray": DASHES[line.dash] || "" });
+  }
+  if (mode.includes("markers")) {
+    const symbol = String(first(mark.symbol) || "circle");
+    const isOpen = symbol.includes("-open");
+    const colour = first(mark.color) || (mark.line && mark.line.color) || line.color || "currentColor";
+    if (symbol.startsWith("line-")) add("M12 2v10", { stroke: (mark.line && mark.line.color) || colour, "stroke-width": 2 });
+    else add(MARKS[symbol.replace("-open", "")] || MARKS.circle, { fill: isOpen ? "none" : colour, stroke: colour, "stroke-width": 1.2 });
+  }
+  if (trace.fill && !mode.includes("lines")) add("M3 1h18v12h-18z", { fill: trace.fillcolor || "#999" });
+  return drawing;
+}
+
+// The library is held compressed. It is text until here, and the policy of the page names its digest.
+async function loadLibrary() {
+  const packed = document.getElementById("library").textContent.trim();
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+loadLibrary().then(() => {
+  const figures = [...document.querySelectorAll("[data-figure]")].map((box) => new Figure(box));
+  const draw = () => figures.forEach((figure) => figure.draw());
+  redraws.push(draw);
+  printing.addEventListener("change", draw);
+}, () => say("This browser is too old to draw the figures."));
