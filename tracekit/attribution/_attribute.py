@@ -12,7 +12,7 @@ import polars as pl
 
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
-from tracekit.attribution._clock import early, late, steady_lead, waits
+from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
@@ -95,8 +95,8 @@ def attribute_recording(
         )
         nesting = look_at_ranges(ranges, people.threads, rules, workspace)
         launches = linking.result()
-    lead = steady_lead(ops, calls, launches)
-    ops = ops.later(lead.by) if lead.by else ops
+    offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
+    ops = ops.later(offset.by) if offset.by else ops
     captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
     captured.mark(launches.launching)
     step()
@@ -126,9 +126,9 @@ def attribute_recording(
         write(table, frame.clone)
     return (
         *_lasting(recording),
-        *lead.warning(),
+        *offset.warning(),
         *_checks(launches, passed.early, ops.height),
-        *late(passed.waits),
+        *late(passed.waits, offset.slack),
         *findings(verdicts, opinions, people.processes_of),
         *unmatched.warnings(),
     )

@@ -57,6 +57,15 @@ class Chosen:
     quickest_start_ns: int = 7_000
     """How long after its call the quickest op starts, ns: 4 to 17 us in 14 real traces, and 7 us in
     the middle."""
+    least_lag_ns: int = 20_000
+    """How long after its call each op must start for the clock to be looked at as late, ns: more
+    than any of the quickest."""
+    early_returns: int = 10
+    """Waits that must return before their work ends for a clock to be late: one may be misread."""
+    bounds_apart_ns: int = 50_000
+    """By how much what the first of these waits says may differ from how late ops are, ns: in 14 real
+    traces the quickest wait returns up to 12 us after its work, and the quickest op starts up to
+    17 us after its call, which makes 29; anything else that holds back launches adds to it."""
     prompt_ns: int = 100_000
     """A clock is told to be late if no launch on an idle GPU takes less, ns: six times the 16 us
     that the slowest of these quickest starts takes in real traces."""

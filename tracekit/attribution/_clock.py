@@ -1,21 +1,22 @@
 """How the clock of a GPU stands to that of the calls: early, late, or in order.
 
 No op starts before the call that launches it, and a kernel that is launched while its GPU has
-nothing to do starts a few microseconds later: 4 to 16 us in real traces. Both are seen only where
-clocks differ by more than that, so that what is told is a bound.
+nothing to do starts a few microseconds later: 4 to 16 us in real traces. A wait of the host returns
+after the work that it waits for has ended. What breaks this tells by how much clocks differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution._launches import Launches, chunks_of, first_numbers
+from tracekit.attribution._launches import Launches, call_column
 from tracekit.attribution._loops import Array
+from tracekit.attribution._returns import find_returns, least_slack
 from tracekit.model import Stream
 
 _NS_PER_US = 1000
@@ -50,87 +51,159 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_WAITS, orient="row")
 
 
-def late(parts: Sequence[pl.DataFrame]) -> tuple[str, ...]:
-    """Say which GPUs' clocks are late, from what `waits` returned of all ops."""
+def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
+    """Say which GPUs' clocks are late, or that something holds back what they do.
+
+    Parameters
+    ----------
+    parts
+        What `waits` returned of all ops.
+    slack
+        By device the least time that a wait returns after the work it waits for, where it is known.
+    """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
         pl.col("launches") >= CHOSEN.idle_launches, pl.col("least") >= CHOSEN.prompt_ns
     )
     return tuple(
         f"none of {launches:,} kernels that were launched while device {device} was idle starts "
-        f"within {least / _NS_PER_US:,.3f} us of its call, where some microseconds are usual: the "
-        "clock of the GPU is late by about so much, or something holds back every launch"
+        f"within {least / _NS_PER_US:,.3f} us of its call, where some microseconds are usual: "
+        f"{_held_or_late(slack.get(device))}"
         for device, launches, least in found.sort("device").iter_rows()
     )
 
 
+def _held_or_late(slack: int | None) -> str:
+    """Say why launches are late, by the least time after its work that a wait returns."""
+    if slack is None:
+        return "the clock of the GPU is late by about so much, or something holds back every launch"
+    if slack < -CHOSEN.lead_steady_ns:
+        return (
+            f"the clock of the GPU is late by {-slack / _NS_PER_US:,.3f} us at least, for a wait "
+            "for its work returns so long before that ends"
+        )
+    return (
+        "something holds back every launch, for the clock of the GPU is late by no more than "
+        f"{max(slack, 0) / _NS_PER_US:,.3f} us: a wait for its work returns so soon after that ends"
+    )
+
+
 @dataclass(frozen=True)
-class Lead:
-    """By how much all GPUs of a report are early for the whole of it; 0 where that is not so.
+class Offset:
+    """By how much the clock of all GPUs of a report is off for the whole of it; 0 where not so.
 
     Parameters
     ----------
     by
-        What sets their times right, ns.
+        What sets their times right, ns: more than 0 where they are early.
+    slack
+        By device the least time that a wait returns after the work it waits for, on times that are
+        set right; of those alone that may be late.
     """
 
     by: int = 0
+    slack: Mapping[int, int] = field(default_factory=dict)
 
     def warning(self) -> tuple[str, ...]:
         """Say what was set right."""
         if not self.by:
             return ()
+        seen, done = (
+            ("ops start before the call that launched them", "added to")
+            if self.by > 0
+            else ("waits return before the GPU work that they wait for has ended", "taken off")
+        )
         told = (
-            "ops start before the call that launched them, by as much throughout the recording:"
-            f" {self.by / _NS_PER_US:,.1f} us were added to all times of GPU work, which are then"
-            f" right to about {CHOSEN.lead_steady_ns / _NS_PER_US:,.0f} us"
+            f"{seen}, by as much throughout the recording:"
+            f" {abs(self.by) / _NS_PER_US:,.1f} us were {done} all times of GPU work, which are"
+            f" then right to about {CHOSEN.lead_steady_ns / _NS_PER_US:,.0f} us"
         )
         return (told,)
 
 
-def steady_lead(ops: Stream, calls: Stream, launches: Launches) -> Lead:
-    """Tell whether the clock of all GPUs is early by one and the same time throughout.
+def steady_offset(
+    ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
+) -> Offset:
+    """Tell whether the clock of all GPUs is off by one and the same time throughout.
 
     An op that the GPU is ready for starts some microseconds after its call. So where clocks differ
-    by one offset, the largest lead of an op over its call is the same at any time and on any GPU.
-    Parts of the time in which no GPU was ready for anything say nothing; if half of them do, or one
-    GPU differs from another, nothing is concluded.
+    by one offset, the largest lead of an op over its call is the same at any time and on any GPU,
+    and is negative where the clock is late. Parts of the time in which no GPU was ready for
+    anything say nothing; if half of them do, or one GPU differs from another, nothing is concluded.
+
+    What holds back every launch looks like a late clock, but not to those who wait: they return
+    after the work has ended. So a clock is late only if, on each GPU and both early and late in the
+    recording, waits return before that, about as long before as ops are late.
+
+    Parameters
+    ----------
+    ops, calls, launches
+        The ops, the calls, and which of these launched which of those.
+    syncs
+        The canonical table of that name, in parts; read only where ops may be late.
     """
-    if not len(ops) or not _is_early(ops, calls, launches, 0):
-        return Lead()
-    chunks = [_leads(ops, calls, launches, number) for number in range(len(ops))]
-    leads = pl.concat(chunks)
-    first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
-    part = ((pl.col("start") - first) * CHOSEN.lead_parts // max(last - first + 1, 1)).alias("part")
+    most = _leads(ops, calls, launches, 0)["lead"].max() if len(ops) else None
+    # What the first chunk shows is asked of all of them only where it shows something.
+    if not isinstance(most, int) or -CHOSEN.least_lag_ns <= most <= 0:
+        return Offset()
+    leads = pl.concat([_leads(ops, calls, launches, number) for number in range(len(ops))])
+    lead = _steady_lead(leads)
+    if most > 0:
+        is_early = lead > CHOSEN.lead_steady_ns
+        return Offset(lead + CHOSEN.quickest_start_ns) if is_early else Offset()
+    returns = find_returns(ops, calls, launches, syncs)
+    is_late = lead < -CHOSEN.least_lag_ns and _return_early(returns, leads, -lead)
+    by = lead + CHOSEN.quickest_start_ns if is_late else 0
+    return Offset(by, {device: slack - by for device, slack in least_slack(returns).items()})
+
+
+def _steady_lead(leads: pl.DataFrame) -> int:
+    """Return the largest lead, if it is that of most parts of the time and of each GPU; else 0."""
+    part = _parts(leads["start"], leads)
     most = int(leads["lead"].max())  # type: ignore[arg-type]
     near = pl.col("lead") > most - CHOSEN.lead_steady_ns
-    by_part = leads.group_by(part).agg(pl.col("lead").max())
-    steady = by_part.filter(near)["part"]
+    steady = np.unique(part[leads.select(near).to_series().to_numpy()])
     by_device = leads.group_by("device").agg(pl.col("lead").max())
-    is_steady = (
-        most > CHOSEN.lead_steady_ns
-        and 2 * len(steady) >= CHOSEN.lead_parts
-        and (steady < CHOSEN.lead_edge).any()
-        and (steady >= CHOSEN.lead_parts - CHOSEN.lead_edge).any()
-        and by_device.select(near.all()).item()
+    holds = 2 * steady.size >= CHOSEN.lead_parts and _at_both_ends(steady)
+    return most if holds and by_device.select(near.all()).item() else 0
+
+
+def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
+    """Tell whether waits return about as long before the end of their work as ops start late.
+
+    Where they return is known as the time of the work itself is: moved by the lag.
+    """
+    early = returns.filter(pl.col("slack") < -CHOSEN.lead_steady_ns)
+    least = least_slack(early)
+    devices = leads["device"].unique().to_list()
+    part = _parts(early["start"] + lag, leads)
+    return (
+        early.height >= CHOSEN.early_returns
+        and _at_both_ends(part)
+        and set(devices) <= least.keys()
+        and all(abs(lag + least[device]) < CHOSEN.bounds_apart_ns for device in devices)
     )
-    return Lead(most + CHOSEN.quickest_start_ns) if is_steady else Lead()
 
 
-def _is_early(ops: Stream, calls: Stream, launches: Launches, number: int) -> bool:
-    return bool((_leads(ops, calls, launches, number)["lead"] > 0).any())
+def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
+    """Return in which part of the time of all ops each time lies."""
+    first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
+    part = (times.to_numpy() - first) * CHOSEN.lead_parts // max(last - first + 1, 1)
+    return np.asarray(np.clip(part, 0, CHOSEN.lead_parts - 1))
+
+
+def _at_both_ends(parts: Array) -> bool:
+    """Tell whether one of the first parts of the time and one of the last are among some."""
+    edge = CHOSEN.lead_edge
+    return bool((parts < edge).any() and (parts >= CHOSEN.lead_parts - edge).any())
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
     """Return ``device, start, lead`` of a chunk of ops whose calls are known."""
-    of = launches.calls.read(number)["call"].to_numpy()
-    first, begun = first_numbers(calls), np.zeros(of.size, np.int64)
-    for chunk in chunks_of(of, first):
-        own = np.flatnonzero((of >= first[chunk]) & (of < first[chunk + 1]))
-        begun[own] = calls.read(chunk, "start")["start"].to_numpy()[of[own] - first[chunk]]
+    begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]
-    return rows.with_columns(lead=leads).filter(pl.Series(of >= 0))
+    return rows.with_columns(lead=leads).filter(pl.Series(known))
 
 
 def early(leads: Array) -> str:

@@ -162,6 +162,16 @@ def first_numbers(stream: Stream) -> Array:
     return np.array([*stream.first, stream.height])
 
 
+def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
+    """Return a column of times of the calls that launched a chunk of ops, and which are known."""
+    of = launches.calls.read(number)["call"].to_numpy()
+    first, values = first_numbers(calls), np.zeros(of.size, np.int64)
+    for chunk in chunks_of(of, first):
+        own = np.flatnonzero((of >= first[chunk]) & (of < first[chunk + 1]))
+        values[own] = calls.read(chunk, name)[name].to_numpy()[of[own] - first[chunk]]
+    return values, of >= 0
+
+
 def chunks_of(numbers: Array, first: Array) -> range:
     """Return the chunks that rows of some numbers (negative is none) may be in.
 

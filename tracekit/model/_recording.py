@@ -144,8 +144,8 @@ class Recording:
     warnings
         What a user should know about the report, one sentence each.
     passing
-        Tables that may be large and that nothing looks at on their way into the store: what makes
-        their rows, batch by batch, by name.
+        Tables that may be large and that little looks at on their way into the store: what makes
+        their rows, batch by batch and as often as is asked, by name.
     labels
         Labels that the program gave its run through NVTX.
     """
@@ -159,6 +159,13 @@ class Recording:
     def __post_init__(self) -> None:
         conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}
         object.__setattr__(self, "tables", conformed)
+
+    def parts(self, name: str) -> Iterator[pl.DataFrame]:
+        """Yield the rows of a table that is not a stream, of which there may be none."""
+        if name in self.tables:
+            yield self.tables[name]
+        elif name in self.passing:
+            yield from map(TABLES[name].conform, self.passing[name]())
 
     @classmethod
     def of(cls, trace: Trace) -> Recording:
