@@ -7,6 +7,7 @@ tests all read these declarations; nothing else names the columns of a table.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
@@ -46,14 +47,18 @@ class Table:
     meaning: str
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def schema(self) -> pl.Schema:
         """Column names and types, in order."""
         return pl.Schema({column.name: column.dtype for column in self.columns})
 
+    @cached_property
+    def _empty(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=self.schema)
+
     def empty(self) -> pl.DataFrame:
         """Return the table without rows."""
-        return pl.DataFrame(schema=self.schema)
+        return self._empty.clone()
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Give `frame` this table's columns, order and types; absent nullable columns are null.
@@ -63,6 +68,8 @@ class Table:
         ValueError
             If a column that may not be null is absent.
         """
+        if frame.schema == self.schema:
+            return frame
         present = set(frame.columns)
         absent = [c.name for c in self.columns if c.name not in present and not c.nullable]
         if absent:
