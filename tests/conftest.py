@@ -7,9 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import effort
 import pytest
+import typer
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 TRACES = Path(
@@ -104,6 +107,25 @@ def _programs_hear_signals() -> Iterator[None]:
     yield
     for each in ignored:
         signal.signal(each, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_made_once() -> Iterator[None]:
+    """Let typer's runner make the commands of an application once, and not for every call.
+
+    That is most of what a call of a small command takes. What is added later makes them anew.
+    """
+    make, made = typer.testing._get_command, {}
+
+    def known(app: typer.Typer) -> Any:
+        parts = (app, *app.registered_commands, *app.registered_groups)
+        if parts not in made:
+            made[parts] = make(app)
+        return made[parts]
+
+    typer.testing._get_command = known
+    yield
+    typer.testing._get_command = make
 
 
 @pytest.fixture(scope="session")
