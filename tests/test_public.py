@@ -31,6 +31,7 @@ PUBLIC = {
         profiler_overhead projected_ranges query range_paths summarise verdict_evidence
         verdict_meta
     """,
+    "tracekit.analysis.arithmetic": "flops",
     "tracekit.analysis.clocks": "align aligned clock_evidence",
     "tracekit.analysis.closeup": """
         exposed_communication idle_spans median_step ops_inside ranges_inside
@@ -67,7 +68,7 @@ PUBLIC = {
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
         bus_factor find_machine find_rings is_topology link_table load_preset machine_of
-        machine_toml nvlink_of place preset_names problems read_machine_toml
+        machine_toml nvlink_of peak_flops place preset_names problems read_machine_toml
         read_nccl_log read_topology recognise relay_table ring_bytes route_table shares
         star_bytes unknown_bandwidths with_bandwidths
     """,

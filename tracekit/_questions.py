@@ -176,6 +176,20 @@ def stragglers(run: Run, /, by: str | Sequence[str] = "rank") -> Answer:
     return of_run(run, stragglers(run.trace, by)).warning(run.warnings)
 
 
+def flops(
+    run: Run,
+    /,
+    by: str | Sequence[str] = "operator",
+    *,
+    skip: int = 0,
+    peak: int | None = None,
+) -> Answer:
+    """Say what GPUs compute, and at which share of their peak; see `analysis.arithmetic.flops`."""
+    from tracekit.analysis.arithmetic import flops
+
+    return of_run(run, flops(run.trace, by, skip=skip, peak=peak)).warning(run.warnings)
+
+
 def links(
     run: Run,
     /,

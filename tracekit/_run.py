@@ -58,6 +58,7 @@ class Run:
     whatif = RunQuestion(_questions.whatif)
     diagnose = RunQuestion(_questions.diagnose)
     stragglers = RunQuestion(_questions.stragglers)
+    flops = RunQuestion(_questions.flops)
     links = RunQuestion(_questions.links)
     collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)

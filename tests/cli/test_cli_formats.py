@@ -39,6 +39,7 @@ LINK_KEYS = [
 ]  # fmt: skip
 IDLE_KEYS = ["cause", "stage", "iteration", "device", "rank", "range"]
 PATH_KEYS = ["cause", "stage", "link", "device", "rank", "iteration", "kernel"]
+FLOPS_KEYS = ["operator", "layer,precision", "sizes,stage", "kernel", "iteration", "device"]
 COMPARED = [
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective", "api",
     "link", "cause",
@@ -80,6 +81,10 @@ LISTINGS = {
     "whatif": [
         ["whatif", "ddp", "--speed", "gemm=2x", "--stage", "bp=1.5x", "--overlap", "--no-sync"],
         ["whatif", "ddp", "--bandwidth", "collective=2x", "--bucket", "50MB", *SIZED],
+    ],
+    "flops": [
+        *(["flops", str(SAMPLES / "closure_1gpu.sqlite"), "--by", key] for key in FLOPS_KEYS),
+        ["flops", "ddp", "--skip", "1", "--peak", "312TFLOPS"],
     ],
     "diagnose": [
         ["diagnose"],

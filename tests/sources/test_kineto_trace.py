@@ -324,6 +324,22 @@ class TestCollectives:
             ("record_param_comms", None, None)
         ]
 
+    def test_operators_that_multiply_keep_their_arguments(self, tmp_path):
+        dims = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+        more = {"Concrete Inputs": ["", ""]}
+        trace = trace_of(
+            tmp_path,
+            event("cpu_op", "aten::mm", 1, 1, **dims, **more),
+            event("cpu_op", "aten::add", 3, 1, **dims),
+            event("cpu_op", "aten::mm", 5, 1),
+            event("Operator", "aten::bmm", 7, 1, **{"Input dims": [[1, 2, 3], [1, 3, 4]]}),
+        )
+        first, *others = column(trace, "ranges", "payload")
+        held = {key: json.loads(value) for key, value in json.loads(first).items()}
+        assert held == dims | more
+        assert others[:2] == [None, None]
+        assert json.loads(json.loads(others[2])["Input Dims"]) == [[1, 2, 3], [1, 3, 4]]
+
     def test_the_rank_in_the_group_and_the_number_of_the_collective(self, tmp_path):
         sized = {"In msg nelems": 1}
         trace = trace_of(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LATEST = "@latest"
 _TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_FLOPS = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmgtp", 1)}}
 _SIZES = {"": 1, "b": 1} | {
     f"{letter}{kind}": base ** (power + 1)
     for power, letter in enumerate("kmgt")
@@ -62,6 +63,22 @@ def parse_size(text: str) -> int:
     if not size:
         raise UsageError(f"{text!r} is not a size of memory", "write it as 4GiB, 500MB or bytes")
     return size
+
+
+def parse_flops(text: str) -> int:
+    """Return the FLOP/s that a rate means, such as ``312TFLOPS`` or ``1.5e12``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)([kmgtp]?)(flop/?s)?",
+                         text.lower().replace(" ", ""))  # fmt: skip
+    rate = int(Decimal(found[1]) * _FLOPS[found[2]]) if found else 0
+    if not rate:
+        raise UsageError(f"{text!r} is no rate of computing", "write it as 312TFLOPS")
+    return rate
 
 
 def parse_duration(text: str) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tracekit.machine._graph import Link, Machine, Relay, Route
     from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
+    from tracekit.machine._peaks import peak_flops
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
     from tracekit.machine._products import Product, nvlink_of, with_bandwidths
@@ -43,6 +44,7 @@ _HOMES = {
     "machine_of": "tracekit.machine._choose",
     "machine_toml": "tracekit.machine._toml",
     "nvlink_of": "tracekit.machine._products",
+    "peak_flops": "tracekit.machine._peaks",
     "place": "tracekit.machine._placing",
     "preset_names": "tracekit.machine._presets",
     "problems": "tracekit.machine._check",
@@ -81,6 +83,7 @@ __all__ = [
     "machine_of",
     "machine_toml",
     "nvlink_of",
+    "peak_flops",
     "place",
     "preset_names",
     "problems",

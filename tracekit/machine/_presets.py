@@ -107,7 +107,11 @@ def _made(name: str, origin: Origin) -> Machine:
 @cache
 def _files() -> dict[str, dict[str, Any]]:
     files = sorted((schemas() / "machines").glob("*.toml"))
-    return {file.stem: _read(file.stem) for file in files if file.stem not in ("pcie", "products")}
+    return {
+        file.stem: _read(file.stem)
+        for file in files
+        if file.stem not in ("pcie", "peaks", "products")
+    }
 
 
 @cache

@@ -277,7 +277,12 @@ RANGES = Table(
         Column("open", pl.Boolean, "whether it was still open when recording ended"),
         Column("style", RANGE_STYLE, "push/pop (nests per thread) or start/end", nullable=False),
         Column("end_thread", pl.Int32, "thread that ended it, where another than opened it"),
-        Column("payload", pl.String, "value attached to it, as text or JSON"),
+        Column(
+            "payload",
+            pl.String,
+            "value attached to it, as text or JSON; of an operator that "
+            "PyTorch's profiler recorded, and that multiplies, its arguments",
+        ),
         Column("parent", pl.Int64, "tightest push/pop range around it on its thread"),
         Column("depth", pl.Int32, "number of push/pop ranges around it on its thread"),
         Column("stage", STAGE, "stage that its own name maps to, null where none"),

@@ -55,7 +55,7 @@ _SPARE = (
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
     "edges", "segments", "slack_p50_ns",
-    "late_ns", "last",
+    "late_ns", "last", "flops", "kernel_ns",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
@@ -63,7 +63,7 @@ _ESSENTIAL = (
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_share",
-    "caused_ns", "late_in",
+    "caused_ns", "late_in", "step_flops", "mfu",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",

@@ -30,8 +30,9 @@ NULL = "-"
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
 _WINDOW = re.compile(r"(^|_)(window|idle|between|host|projected)_ns$")
-_SHARE = re.compile(r"(^|_)(share|coverage|launched|utilisation|efficiency)(_|$)")
+_SHARE = re.compile(r"(^|_)(share|mfu|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
+_FLOPS = re.compile(r"(^|_)flops(_s)?$")
 _PERCENT = re.compile(r"_percent$")
 _BYTES = re.compile(r"(^|_)bytes($|_between_gpus$|_per_epoch$)")
 _SEPARATOR = " > "
@@ -41,6 +42,9 @@ _DEEPEST = 12
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_FLOP_UNITS = (
+    (10**12, 10**12, "TFLOP"), (10**9, 10**9, "GFLOP"), (10**6, 10**6, "MFLOP"), (0, 1, "FLOP"),
+)  # fmt: skip
 _BYTE_UNITS = ((10**9, 10**9, "GB"), (10**6, 10**6, "MB"), (10**3, 10**3, "kB"), (0, 1, "B"))
 
 Number = int | float
@@ -189,16 +193,24 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
         return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
-    if _PERCENT.search(name):
-        return ShownColumn(name, _PERCENT.sub("", label), scaled(values, 1, 1), "%")
-    if _RATE.search(name):
-        return ShownColumn(name, _RATE.sub("", label), scaled(values, 1, 3), "GB/s")
+    for unit, pattern, decimals in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
+        if pattern.search(name):
+            return ShownColumn(name, pattern.sub("", label), scaled(values, 1, decimals), unit)
+    if _FLOPS.search(name):
+        return _shown_flops(name, label, values)
     if _SHARE.search(name) and series.dtype.is_float():
         return ShownColumn(name, special.label or label, scaled(values, 0.01, 1), "%")
     texts = [
         NULL if value is None else _number(value, grouped=not special.names) for value in values
     ]
     return ShownColumn(name, label, texts)
+
+
+def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> ShownColumn:
+    scale, rate = _scale(values, _FLOP_UNITS), name.endswith("_s")
+    texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
+    unit = f"{scale.unit}/s" if rate else scale.unit
+    return ShownColumn(name, label.removesuffix("_s") if rate else label, texts, unit)
 
 
 def _message_size(size: Number | None) -> str:

@@ -20,6 +20,7 @@ _COMPARISON_KEYS = {
 }  # fmt: skip
 _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
+_FLOPS_KEYS = {"steps", "step_ns", "step_flops", "mfu", "known_share", "peaks"}
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "lag-1 correlation", "outside: ", "interval: ")
 """How lines begin that say how a comparison was done."""
@@ -59,7 +60,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     worded = set(_WINDOW_KEYS) if lines else set()
     for keys, word in (
         (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives),
-        (_COMPARISON_KEYS, _comparison), (_DIAGNOSIS_KEYS, _diagnosis),
+        (_COMPARISON_KEYS, _comparison), (_DIAGNOSIS_KEYS, _diagnosis), (_FLOPS_KEYS, _flops),
     ):  # fmt: skip
         if meta.keys() >= keys:
             lines += word(meta)
@@ -241,6 +242,26 @@ def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
     steps = f"{count(meta['steps'], 'usual step')} {on}, {_time(meta['step_ns'])} in the mean"
     said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
     return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
+
+
+def _flops(meta: Mapping[str, Any]) -> list[str]:
+    """Say what a step computes, at which share of the peak, and how much of it is known."""
+    mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
+    known = f"FLOPs known of {_percent(meta['known_share'])} of the time of kernels that compute"
+    step = "no steps"
+    if meta["steps"]:
+        each = "unknown" if meta["step_flops"] is None else f"{meta['step_flops'] / 1e9:,.6g} GFLOP"
+        step = f"{each} in a step of {duration(meta['step_ns'])}"
+    peaks = [
+        f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
+        for product, each in meta["peaks"].items()
+        for precision, peak in each.items()
+    ]
+    return [f"{step} · {mfu} · {known}", *([f"peak: {', '.join(peaks)}"] if peaks else [])]
+
+
+def _percent(share: float | None) -> str:
+    return "an unknown share" if share is None else percent(share)
 
 
 def _pipeline(found: Mapping[str, Any]) -> str:

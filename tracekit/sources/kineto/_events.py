@@ -28,6 +28,8 @@ ARGUMENTS = {
     "Src Rank": "source_rank", "Dst Rank": "destination_rank",
     "wait_on_cuda_event_id": "wait_event", "wait_on_cuda_event_record_corr_id": "wait_record",
     "event_id": "event_id",
+    "Input Dims": "input_dims", "Input dims": "input_dims_before", "Input type": "input_type",
+    "Concrete Inputs": "concrete_inputs",
 }  # fmt: skip
 """What is read of an event's arguments, and what it is called here."""
 

@@ -33,6 +33,8 @@ _ELEMENT_BYTES = {
 }  # fmt: skip
 _MOST = (1 << 62) // 16
 _RECORDING = "record_param_comms"
+_MULTIPLYING = r"(?i)(mm|mv|matmul|linear|conv\w*|attention\w*|flash_attn\w*|_backward)_?$"
+"""Operators whose arguments are kept: those of which it matters how much they compute."""
 
 
 def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
@@ -66,7 +68,7 @@ class HostRanges:
         is_number = pl.col("sequence_number").cast(pl.Int64, strict=False) >= 0
         name = pl.when((pl.col("group") == "operator") & is_number).then(numbered).otherwise("name")
         ranges = events.with_columns(
-            name=name, domain=pl.lit(None, pl.String), payload=pl.lit(None, pl.String)
+            name=name, domain=pl.lit(None, pl.String), payload=_arguments()
         )
         records = (ranges["name"] == _RECORDING) & ranges["collective"].is_not_null()
         if records.any():
@@ -115,6 +117,18 @@ class HostRanges:
                 ranks, default=None, return_dtype=pl.Int64
             ),
         }
+
+
+def _arguments() -> pl.Expr:
+    """Return the sizes, types and values of an operator's arguments, where they were recorded."""
+    dims = pl.coalesce("input_dims", "input_dims_before")
+    kept = (pl.col("group") == "operator") & pl.col("name").str.contains(_MULTIPLYING)
+    arguments = pl.struct(
+        dims.alias("Input Dims"),
+        pl.col("input_type").alias("Input type"),
+        pl.col("concrete_inputs").alias("Concrete Inputs"),
+    )
+    return pl.when(kept & dims.is_not_null()).then(arguments.struct.json_encode())
 
 
 def _place(ranks: str | None, rank: int | None) -> int | None:

@@ -1,0 +1,65 @@
+"""FLOPs of real traces whose operators have sizes, counted again from the recorded text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+import tracekit as tk
+
+DLRM = "kineto_dlrm_8xv100"
+
+
+def test_a_language_model_under_pyprof(real_run) -> None:
+    """Its markers say the forward sizes; each gradient of C = A B costs what C did."""
+    run = real_run("lm_pyprof_nvprof")
+    markers = run.table("ranges").select("name").collect()["name"].drop_nulls()
+    said = [ast.literal_eval(name) for name in markers if name.startswith("{'mod'")]
+    forward = 0
+    for each in said:
+        shapes = [list(a["shape"]) for a in each["args"] if a["type"] == "tensor"]
+        if each["op"] == "linear":
+            forward += 2 * math.prod(shapes[0]) * shapes[1][0]
+        elif each["op"] == "bmm":
+            forward += 2 * math.prod(shapes[0]) * shapes[1][-1]
+    found = dict(run.flops("operator").select("operator", "flops").iter_rows())
+    assert found.keys() == {"linear", "bmm", "mm"}
+    assert sum(found.values()) == 3 * forward == 30_087_120_000
+    assert run.flops("device")["unknown"].to_list() == [0]
+    assert run.flops.answer().meta["mfu_unknown"] == "no steps are known"
+
+
+def test_all_ranks_of_one_model_compute_the_same(real_trace, tmp_path: Path) -> None:
+    folder = real_trace("ddp_unet_4xa100_rank0").with_name(DLRM)
+    if not folder.exists():
+        pytest.skip(f"no {DLRM} in {folder.parent}")
+    paths = sorted(folder.glob("*.json"))
+    run = tk.ingest(paths, store=tmp_path, name="dlrm")[0]
+    rows = run.flops("device")
+    assert rows["unknown"].to_list() == [0] * 8
+    assert set(rows["flops"]) == {_linears_and_products(paths[0])}
+    mfu = run.flops.answer().meta["mfu"]
+    assert 0 < mfu < 0.001
+
+
+def _linears_and_products(path: Path) -> int:
+    """Add up what the trace's JSON says: `linear` and `bmm` forward, `mm` and `bmm` backward."""
+    total = 0
+    for event in json.loads(path.read_text())["traceEvents"]:
+        dims = (event.get("args") or {}).get("Input Dims")
+        if dims and re.fullmatch("aten::(mm|bmm|linear)", event["name"]):
+            a, b = dims[:2]
+            total += 2 * math.prod(a) * (b[0] if event["name"].endswith("linear") else b[-1])
+    return total
+
+
+def test_a_trace_without_sizes_says_so(real_run) -> None:
+    answer = real_run("mnist_1xa100_phases").flops.answer("operator")
+    assert answer.rows["flops"].null_count() == answer.rows.height
+    assert any("record_shapes=True" in each for each in answer.warnings)
+    assert answer.meta["mfu"] is None

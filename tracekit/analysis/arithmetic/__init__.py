@@ -1,0 +1,14 @@
+"""What GPUs compute: floating-point operations of the operators whose sizes were recorded."""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.arithmetic._flops import flops
+
+_HOMES = {"flops": "tracekit.analysis.arithmetic._flops"}
+
+__all__ = ["flops"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

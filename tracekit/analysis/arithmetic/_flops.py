@@ -1,0 +1,241 @@
+"""What GPUs compute: FLOPs by operator, layer, stage or step, and the share of the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._layer_ranges import range_layers
+from tracekit.analysis._needs import how_to_record
+from tracekit.analysis._steps import counted_steps, with_steps
+from tracekit.analysis._windows import chosen_windows
+from tracekit.analysis._work import has_ops
+from tracekit.analysis.arithmetic._work_done import work_done
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.machine import peak_flops
+from tracekit.model import Answer
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
+_OF_STEPS = {"iteration", "device"}
+_STEP = ["process", "device", "iteration"]
+_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
+_SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
+_KNOWN = pl.col("flops").is_not_null()
+_NS = 10**9
+_NO_SIZES = (
+    "no sizes of operators were recorded: run the program under"
+    " torch.autograd.profiler.emit_nvtx(record_shapes=True), or"
+    " torch.profiler.profile(record_shapes=True)"
+)
+
+
+def flops(
+    trace: Trace, by: str | Sequence[str] = "operator", *, skip: int = 0, peak: int | None = None
+) -> Answer:
+    """Say how many floating-point operations a step takes, and at which share of the peak.
+
+    Counted are multiplications of matrices, convolutions and attention whose sizes were recorded;
+    ``docs/flops.md`` has the formulas.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by
+        Keys, as a sequence or separated by commas: operator, sizes (of its arguments), layer,
+        stage, precision, kernel (the operator's longest), iteration, device.
+    skip
+        How many iterations to leave out at the beginning.
+    peak
+        FLOP/s of a GPU at its peak, in place of what is known of its product and the precision.
+
+    Returns
+    -------
+    The keys' columns, then
+
+    ====================  ==========================================================
+    ``operators``         number of operators, or of kernels that multiply without one
+    ``unknown``           of how many of these the FLOPs are not known
+    ``flops``             FLOPs of the others, added up; null where there are none
+    ``step_flops``        the same, mean per step and GPU; null without steps
+    ``kernel_ns``         how long the kernels ran of all operators
+    ``achieved_flops_s``  FLOPs over the time of the kernels, of those that are known
+    ``peak_share``        that over the peak of their precision; null where one is not known
+    ``mfu``               by iteration and device alone: FLOPs over what the GPUs could have done
+                          in the time of the steps; null where anything is not known
+    ``share``             flops over those of all rows
+    ====================  ==========================================================
+
+    ``meta`` holds ``steps`` (on each GPU one), ``step_ns`` (their mean length), ``step_flops``,
+    ``mfu`` of all steps or null and ``mfu_unknown``, ``known_share`` (how much of the time of
+    kernels that compute is that of operators whose FLOPs are known), ``outside_flops`` (of work
+    that is in no step that counts), ``peaks`` (by product and precision, FLOP/s), ``skip, shares``.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, the peak is none, or iterations are asked for that the run has not.
+    MissingDataError
+        If the run holds no GPU work.
+    """
+    keys = chosen_keys(by, _KEYS, "FLOPs")
+    if peak is not None and peak <= 0:
+        raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+        )
+    steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
+    every, peaks = _with_peaks(trace, work_done(trace), peak)
+    work = every.join(steps, on=_STEP, how="semi") if steps.height else every
+    if "layer" in keys:
+        work = _with_layers(trace, work)
+    rows = _rows(work, keys, steps)
+    order = ["iteration"] if "iteration" in keys else []
+    order += ["flops", "kernel_ns"]
+    meta = _meta(trace, work, steps, every)
+    return Answer(
+        rows=rows.sort(*order, *keys, nulls_last=True,
+                       descending=[x in ("flops", "kernel_ns") for x in (*order, *keys)]),
+        meta={**meta, "peaks": peaks, "skip": skip, "shares": _SHARES},
+        title=f"FLOPs by {', '.join(keys)}",
+        empty="no kernels that multiply",
+        command="flops",
+    )  # fmt: skip
+
+
+def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
+    """Return the steps that count: ``process, device, iteration, step_ns``."""
+    iterations = trace.read("iterations")
+    if iterations.is_empty() and not needed:
+        return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
+                                    "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
+    ops = trace["ops"].select(_OPS).collect()
+    windows = with_steps(chosen_windows(trace, ops, skip=0, per_iteration=True))
+    counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
+    length = pl.col("end") - pl.col("start")
+    return counted.group_by(_STEP, maintain_order=True).agg(step_ns=length.sum())
+
+
+def _with_peaks(
+    trace: Trace, work: pl.DataFrame, peak: int | None
+) -> tuple[pl.DataFrame, dict[str, Mapping[str, int]]]:
+    """Add ``ideal_ns``: how long the FLOPs take at the peak; and return which peaks those are."""
+    if peak is not None:
+        return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
+    devices = trace.read("devices").select("device", "name")
+    known = {name: peak_flops(name) for name in devices["name"].unique().drop_nulls().sort()}
+    rows = [(name, *pair) for name, each in known.items() for pair in each.items()]
+    schema = {"name": pl.String, "precision": pl.String, "peak": pl.Int64}
+    table = devices.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name")
+    found = work.join(table.select("device", "precision", "peak"), on=["device", "precision"],
+                      how="left", maintain_order="left")  # fmt: skip
+    used = {
+        name: {precision: peak for precision, peak in each.items()
+               if precision in set(work["precision"])}
+        for name, each in known.items()
+    }  # fmt: skip
+    return found.with_columns(ideal_ns=pl.col("flops") / pl.col("peak") * _NS), {
+        name: each for name, each in used.items() if each
+    }
+
+
+def _with_layers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    found = range_layers(trace)
+    places = found.of_range.gather(work["range"].cast(pl.Int64))
+    return work.with_columns(layer=found.layers.gather(places))
+
+
+def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
+    known = pl.col("kernel_ns").filter(_KNOWN).sum()
+    grouped = work.with_columns(pl.col("stage").cast(pl.String)).group_by(keys).agg(
+        operators=pl.len().cast(pl.Int64),
+        unknown=pl.col("flops").null_count().cast(pl.Int64),
+        # Not in whole numbers: those of a long run are more than 64 bits hold.
+        flops=pl.when(_KNOWN.any()).then(pl.col("flops").cast(pl.Float64).sum()),
+        kernel_ns=pl.col("kernel_ns").sum(),
+        known_ns=known,
+        ideal_ns=_ideal(),
+    )  # fmt: skip
+    counted = _of_steps(grouped, keys, steps)
+    rate = pl.when(pl.col("known_ns") > 0).then(pl.col("flops") / pl.col("known_ns") * _NS)
+    used = pl.when(pl.col("known_ns") > 0).then(pl.col("ideal_ns") / pl.col("known_ns"))
+    whole = pl.when((pl.col("unknown") == 0) & (pl.col("step_ns") > 0)).then(
+        pl.col("ideal_ns") / pl.col("step_ns")
+    )
+    total = grouped["flops"].sum()
+    return counted.select(
+        *keys, "operators", "unknown", "flops",
+        step_flops=pl.when(pl.col("steps") > 0).then(pl.col("flops") / pl.col("steps")),
+        kernel_ns="kernel_ns", achieved_flops_s=rate, peak_share=used,
+        **({"mfu": whole} if set(keys) <= _OF_STEPS else {}),
+        share=pl.col("flops") / total if total else pl.lit(None, pl.Float64),
+    )  # fmt: skip
+
+
+def _ideal() -> pl.Expr:
+    """Return how long what is known takes at the peak, null where a peak is not known."""
+    missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
+    return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
+
+
+def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
+    """Add ``steps``, how many there are of a row's iteration and device, and their length."""
+    own = [key for key in keys if key in _OF_STEPS]
+    counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
+    if not own:
+        return rows.join(steps.select(counts), how="cross")
+    return rows.join(steps.group_by(own).agg(counts), on=own, how="left", nulls_equal=True)
+
+
+def _meta(
+    trace: Trace, work: pl.DataFrame, steps: pl.DataFrame, every: pl.DataFrame
+) -> dict[str, Any]:
+    number, length = steps.height, int(steps["step_ns"].sum())
+    total = float(work["flops"].cast(pl.Float64).sum())
+    is_known = work["flops"].count() > 0
+    ideal = work.select(_ideal()).item()
+    why = _unknown(work, ideal, number)
+    outside = float(every["flops"].cast(pl.Float64).sum()) - total
+    computing = _computing(trace)
+    known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
+    warnings = [_NO_SIZES] if every.height and not every["flops"].count() else []
+    return {
+        "steps": number,
+        "step_ns": length / number if number else None,
+        "step_flops": total / number if number and is_known else None,
+        "mfu": None if why or not length else ideal / length,
+        **({"mfu_unknown": why} if why else {}),
+        "known_share": known_ns / computing if computing else None,
+        "outside_flops": outside,
+        **({"warnings": warnings} if warnings else {}),
+    }
+
+
+def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
+    """Say why it is not known at which share of the peak steps ran."""
+    if not steps:
+        return "no steps are known"
+    unknown = work.filter(~_KNOWN)
+    if unknown.height:
+        names = unknown["operator"].fill_null("kernels without an operator")
+        most = names.value_counts(sort=True).head(3).rows()
+        told = ", ".join(f"{name} ({number:,})" for name, number in most)
+        return f"the FLOPs of {unknown.height:,} of {work.height:,} operators are not: {told}"
+    if not work.height:
+        return "no kernels multiply"
+    if ideal is None:
+        lacking = work.filter(pl.col("ideal_ns").is_null())["precision"].fill_null("unknown")
+        return f"the GPU's peak is not for {', '.join(lacking.unique().sort())}: give --peak"
+    return None
+
+
+def _computing(trace: Trace) -> int:
+    own = trace["ops"].filter(pl.col("kind") == "compute")
+    return int(own.select((pl.col("end") - pl.col("start")).sum()).collect().item())

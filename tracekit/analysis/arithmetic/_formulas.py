@@ -1,0 +1,245 @@
+"""How many floating-point operations an operator takes, by the sizes of its operands.
+
+A multiplication with its addition is two. Only what is multiplied along a dimension that vanishes
+is counted: no bias, no scaling, no softmax. ``docs/flops.md`` has the formulas.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+Form = Literal[
+    "matrix", "linear", "convolution", "transposed", "convolution_backward", "attention",
+    "attention_backward", "attention_by_position", "attention_by_position_backward",
+]  # fmt: skip
+"""What an operator computes."""
+
+_MOST = 1 << 62
+_BATCHES = 6
+"""How many dimensions of batches a multiplication of matrices may have."""
+_AXES = 3
+"""A convolution slides along so many dimensions at most."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Where the arguments of an operator stand.
+
+    Parameters
+    ----------
+    form
+        What it computes.
+    operands
+        Places of its operands: of matrices the left and the right one; of a convolution its input
+        and weight, backward its gradient, input and weight; of attention query, key and value.
+    geometry
+        Places of a convolution's stride, padding and dilation.
+    transposed
+        Place of the argument that says whether a convolution is transposed.
+    mask
+        Place of the argument that says which gradients are wanted.
+    """
+
+    form: Form
+    operands: tuple[int, ...]
+    geometry: tuple[int, int, int] | None = None
+    transposed: int | None = None
+    mask: int | None = None
+
+
+_PLAIN = Operator("matrix", (0, 1))
+_ADDING = Operator("matrix", (1, 2))
+_SLIDING = Operator("convolution", (0, 1), geometry=(3, 4, 5))
+_TRANSPOSED = Operator("transposed", (0, 1))
+_ATTENDING = Operator("attention", (0, 1, 2))
+
+OPERATORS = {
+    **dict.fromkeys(("mm", "bmm", "matmul", "mv", "_scaled_mm", "__matmul__"), _PLAIN),
+    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"), _ADDING),
+    "linear": Operator("linear", (0, 1)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _SLIDING),
+    **dict.fromkeys(
+        ("convolution", "_convolution"),
+        Operator("convolution", (0, 1), geometry=(3, 4, 5), transposed=6),
+    ),
+    "cudnn_convolution": Operator("convolution", (0, 1), geometry=(3, 2, 4)),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+         "cudnn_convolution_transpose"), _TRANSPOSED
+    ),
+    "convolution_backward": Operator(
+        "convolution_backward", (0, 1, 2), transposed=7, mask=10
+    ),
+    "cudnn_convolution_backward": Operator("convolution_backward", (1, 0, 2)),
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
+         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+         "_scaled_dot_product_attention_math"), _ATTENDING
+    ),
+    **dict.fromkeys(
+        ("_scaled_dot_product_flash_attention_backward",
+         "_scaled_dot_product_efficient_attention_backward",
+         "_scaled_dot_product_cudnn_attention_backward"),
+        Operator("attention_backward", (1, 2, 3)),
+    ),
+    "_flash_attn_forward": Operator("attention_by_position", (0, 1, 2)),
+    "_flash_attn_backward": Operator("attention_by_position_backward", (1, 2, 3)),
+}  # fmt: skip
+"""The operators that are counted, by their names in PyTorch."""
+
+
+def table() -> pl.DataFrame:
+    """Return `OPERATORS` as a table, with a column for each place."""
+    rows = [
+        {
+            "operator": name,
+            "form": each.form,
+            **{f"place_{n}": p for n, p in zip("abc", (*each.operands, None), strict=False)},
+            **dict(zip(("stride_at", "padding_at", "dilation_at"),
+                       each.geometry or (None, None, None), strict=True)),
+            "transposed_at": each.transposed,
+            "mask_at": each.mask,
+        }
+        for name, each in OPERATORS.items()
+    ]  # fmt: skip
+    numbers = ("place_a", "place_b", "place_c", "stride_at", "padding_at", "dilation_at",
+               "transposed_at", "mask_at")  # fmt: skip
+    schema = {"operator": pl.String, "form": pl.String, **dict.fromkeys(numbers, pl.Int64)}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def times(*factors: pl.Expr) -> pl.Expr:
+    """Return a product; null where it, or what it is made of, is none of this world."""
+    product = functools.reduce(operator.mul, factors)
+    rough = functools.reduce(operator.mul, (each.cast(pl.Float64) for each in factors))
+    negative = pl.any_horizontal(each < 0 for each in factors)
+    return pl.when((rough < _MOST) & ~negative).then(product)
+
+
+def size(shape: pl.Expr) -> pl.Expr:
+    """Return of how many elements a tensor is."""
+    rough = shape.list.eval(pl.element().cast(pl.Float64).product()).list.first()
+    exact = shape.list.eval(pl.element().product()).list.first()
+    usual = shape.list.eval((pl.element() >= 0).all()).list.first()
+    return pl.when((rough < _MOST) & usual).then(exact)
+
+
+def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
+    """2 m k n of each pair of matrices, (m, k) by (k, n); batches are broadcast."""
+    ranks = a.list.len(), b.list.len()
+    left, right = ranks[0] > 1, ranks[1] > 1
+    rows = pl.when(left).then(_last(a, 2)).otherwise(1)
+    columns = pl.when(right).then(_last(b, 1)).otherwise(1)
+    inner = pl.when(right).then(_last(b, 2)).otherwise(_last(b, 1))
+    pairs = [(_last(a, place, 1), _last(b, place, 1)) for place in range(3, _BATCHES + 3)]
+    batches = [pl.when(one == 1).then(other).otherwise(one) for one, other in pairs]
+    fits = [(one == other) | (one == 1) | (other == 1) for one, other in pairs]
+    known = (_last(a, 1) == inner) & pl.all_horizontal(fits)
+    known &= pl.all_horizontal(rank.is_between(1, _BATCHES + 2) for rank in ranks)
+    product = times(pl.lit(2, pl.Int64), rows, inner, columns, *batches)
+    return pl.when(known).then(product)
+
+
+def linear(a: pl.Expr, b: pl.Expr) -> pl.Expr:
+    """2 k n of each of the rows, (..., k) by (n, k) turned over."""
+    columns = pl.when(b.list.len() > 1).then(b.list.first()).otherwise(1)
+    known = (_last(a, 1) == _last(b, 1)) & b.list.len().is_between(1, 2)
+    return pl.when(known).then(times(pl.lit(2, pl.Int64), size(a), columns))
+
+
+def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """2 L S (E + F) of each head: (L, E) by (E, S), and that by (S, F); masks spare nothing."""
+    known = _last(query, 1) == _last(key, 1)
+    known &= _last(key, 2) == _last(value, 2)
+    rows = size(query.list.slice(0, query.list.len() - 1))
+    return pl.when(known & (query.list.len() > 1)).then(
+        times(pl.lit(2, pl.Int64), rows, _last(key, 2), _last(query, 1) + _last(value, 1))
+    )
+
+
+def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """Return the same of tensors whose heads are next to last."""
+    batched = 4
+    known = (_last(query, 1) == _last(key, 1)) & (_last(key, 3) == _last(value, 3))
+    known &= (query.list.len() == batched) & (key.list.len() == batched)
+    rows = size(query.list.slice(0, query.list.len() - 1))
+    return pl.when(known).then(
+        times(pl.lit(2, pl.Int64), rows, _last(key, 3), _last(query, 1) + _last(value, 1))
+    )
+
+
+def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
+    """2 N |weight| at each position: of the output, or transposed of the input.
+
+    Each element of the weight is used once at each position of each sample, however channels are
+    grouped.
+    """
+    axes = weight.list.len() - 2
+    samples = pl.when(data.list.len() == axes + 2).then(data.list.first()).when(
+        data.list.len() == axes + 1
+    ).then(1)  # fmt: skip
+    return pl.when(axes.is_between(1, _AXES)).then(
+        times(pl.lit(2, pl.Int64), samples.cast(pl.Int64), size(weight), size(positions))
+    )
+
+
+def positions(shape: pl.Expr, weight: pl.Expr) -> pl.Expr:
+    """Return the sizes of the dimensions along which a convolution slides."""
+    return shape.list.tail(weight.list.len() - 2)
+
+
+def output_positions(
+    data: pl.Expr, weight: pl.Expr, stride: pl.Expr, padding: pl.Expr, dilation: pl.Expr
+) -> pl.Expr:
+    """Return these of the output of a convolution that is not transposed.
+
+    Along each, floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
+    """
+    axes = weight.list.len() - 2
+    along = [
+        (_last(data, n) + 2 * _axis(padding, n) - _axis(dilation, n) * (_last(weight, n) - 1) - 1)
+        // _axis(stride, n) + 1
+        for n in range(1, _AXES + 1)
+    ]  # fmt: skip
+    usual = stride.list.eval((pl.element() > 0).all()).list.first()
+    sizes = pl.concat_list(reversed(along)).list.tail(axes)
+    return pl.when(usual & axes.is_between(1, _AXES)).then(sizes)
+
+
+def backward_positions(
+    gradient: pl.Expr, data: pl.Expr, weight: pl.Expr, transposed: pl.Expr
+) -> pl.Expr:
+    """Return at which positions the weight of a convolution was used, from its backward pass.
+
+    Where it is not recorded whether it is transposed, the channels tell, or it makes no difference.
+    """
+    axes = weight.list.len() - 2
+    channels = (_last_at(each, axes) for each in (gradient, data))
+    out, into = channels
+    plain = (weight.list.first() == out) & (into % weight.list.get(1, null_on_oob=True) == 0)
+    other = (weight.list.first() == into) & (out % weight.list.get(1, null_on_oob=True) == 0)
+    of_output, of_input = positions(gradient, weight), positions(data, weight)
+    found = pl.when(plain & ~other).then(of_output).when(other & ~plain).then(of_input)
+    found = found.when(plain & other & (size(of_output) == size(of_input))).then(of_output)
+    told = pl.when(transposed).then(of_input).when(~transposed).then(of_output)
+    return pl.when(axes.is_between(1, _AXES)).then(pl.coalesce(told, found))
+
+
+def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
+    found = shape.list.get(-place, null_on_oob=True)
+    return found if default is None else found.fill_null(default)
+
+
+def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
+    """Return the size of the dimension before those along which a convolution slides."""
+    return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
+
+
+def _axis(values: pl.Expr, place: int) -> pl.Expr:
+    """Return what holds of a dimension; one value holds of all."""
+    return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))
