@@ -51,5 +51,12 @@ def site(session: nox.Session) -> None:
     _run(session, "mkdocs", "build", "-q")
 
 
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build a wheel with its loops compiled, so that the first ingest need not; see ``dist``."""
+    session.run(sys.executable, "packaging/compile_loops.py")
+    _run(session, "pip", "wheel", "--no-deps", "--wheel-dir", "dist", ".")
+
+
 def _run(session: nox.Session, module: str, *arguments: str) -> None:
     session.run(sys.executable, "-m", module, *arguments)

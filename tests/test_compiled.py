@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.support import compiled as _compiled
+from tracekit.support import compiler
 from tracekit.support.compiled import compiled, locate, remembered
 from tracekit.support.compiled import given as given_column
 
@@ -44,8 +45,9 @@ def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
 
 
 def test_few_rows_run_the_loop_itself() -> None:
-    assert compiled(locate, _compiled.FEW_ROWS - 1) is locate
-    assert compiled(locate, _compiled.FEW_ROWS) is not locate
+    assert compiled(locate, _compiled.FEWEST_ROWS - 1) is locate
+    assert compiled(locate, _compiled.FEWEST_ROWS) is not locate
+    assert compiled(locate, _compiled.FEW_ROWS) is not compiled(locate, _compiled.FEW_ROWS - 1)
     assert compiled(locate, _compiled.FEW_ROWS) is compiled(locate, 1 << 30)
 
 
@@ -81,17 +83,17 @@ def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(
 ) -> None:
     import numba
 
-    compiler, asked = numba.njit, []
+    make, asked = numba.njit, []
 
     def njit(*loops: Callable[..., object], **options: object) -> object:
         asked.append(options)
         if options.get("cache"):
             raise RuntimeError("cannot cache function: no locator available")
-        return compiler(*loops, **options)
+        return make(*loops, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
     values, known = np.array([5, 7, 6]), np.array([5, 6])
     found = np.empty(3, np.int32)
-    _compiled.kept(_compiled.locate)(values, known, *remembered(known), found)
+    compiler.kept.__wrapped__(locate)(values, known, *remembered(known), found)
     assert found.tolist() == [0, -1, 1]
     assert [bool(options.get("cache")) for options in asked[:2]] == [True, False]

@@ -2,14 +2,13 @@
 
 A loop that carries state from row to row cannot be an expression over columns. Such loops are
 written in the part of Python that Numba compiles, over NumPy arrays. Over few rows they run as they
-stand, for loading the compiler costs more than that; over many they are compiled, once per
-installation, for Numba keeps what it has compiled. They hold no lock on the interpreter, so several
-threads run them at once.
+stand; over many they are compiled, once per installation, for what was compiled is kept, and loaded
+without the compiler (see `native`). They hold no lock on the interpreter, so several threads run
+them at once.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -18,69 +17,45 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from tracekit.support.compiler import Compiled
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 FEW_ROWS = 20_000
-"""Below this, a loop takes less time as it stands than the compiler takes to load."""
+"""Below this, a loop takes less time as it stands than compiling it does."""
+FEWEST_ROWS = 2_000
+"""Below this, it takes less than what was compiled before takes to load."""
 
-
-_INNER: list[Callable[..., Any]] = []
+PARTS: list[Callable[..., Any]] = []
+"""What loops may call, of which the compiler is not told yet."""
 
 
 def inner(part: Callable[P, R]) -> Callable[P, R]:
     """Make a function one that loops of its module may call, and be compiled with."""
-    _INNER.append(part)
+    PARTS.append(part)
     return part
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop`, compiled if it is to go over many rows."""
-    return loop if rows < FEW_ROWS else _compiled(loop)
-
-
-_LOCK = threading.Lock()
-
-
-def _compiled(loop: Callable[P, R]) -> Callable[P, R]:
-    with _LOCK:  # loops may be wanted by several threads at once
-        return _compile(loop)
+    """Return `loop`, compiled if it is to go over many rows, or over some and that was done."""
+    if rows < min(FEWEST_ROWS, FEW_ROWS):
+        return loop
+    either = _compiled(loop)
+    return cast("Callable[P, R]", either if rows >= FEW_ROWS else either.if_kept)
 
 
 @cache
-def _compile(loop: Callable[P, R]) -> Callable[P, R]:
-    # Takes longer to import than small traces take in all.
-    from numba.extending import overload  # noqa: PLC0415
+def _compiled(loop: Callable[..., Any]) -> Compiled:
+    from tracekit.support.compiler import Compiled  # noqa: PLC0415 - not needed by small traces
 
-    # Loops make no arrays, so those that they are given need not be counted at every inner call.
-    uncounted: Any = {"_nrt": False}
-    while _INNER:
-        part = _INNER.pop()
-        options: Any = dict(uncounted)  # which it takes apart
-        overload(part, strict=False, jit_options=options)(_itself(part))
-    return kept(loop, **uncounted)
-
-
-def kept(loop: Callable[P, R], **options: Any) -> Callable[P, R]:
-    """Return `loop` compiled, from what an earlier process kept wherever there is room for it."""
-    import numba  # noqa: PLC0415
-
-    compiler: Any = numba.njit
-    try:
-        return cast("Callable[P, R]", compiler(cache=True, nogil=True, **options)(loop))
-    except RuntimeError:  # neither this package nor the user's cache can be written
-        return cast("Callable[P, R]", compiler(nogil=True, **options)(loop))
-
-
-def _itself(part: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *_: part
+    return Compiled(loop)
 
 
 def given(column: pl.Series, dtype: Any = None) -> NDArray[Any]:
     """Return a column without nulls as what a loop may read.
 
-    Numba compiles a loop anew for each combination of arrays that may and may not be written to,
-    and of a column either may come.
+    Its memory may be that of other columns, so no loop may write to it.
     """
     import numpy as np  # noqa: PLC0415 - not needed by every command
 

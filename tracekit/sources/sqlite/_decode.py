@@ -1,4 +1,4 @@
-"""Leaf pages decoded into columns. This module loads the compiler; only large tables import it."""
+"""Leaf pages decoded into columns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from tracekit.sources.sqlite import _pages
 from tracekit.sources.sqlite._btree import MisplacedError
 from tracekit.sources.sqlite._layout import Record, Role
 from tracekit.sources.sqlite._reading import PagesRead
+from tracekit.support.compiled import FEW_ROWS, compiled
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
+_locate, _integers, _reals, _texts, _gather = (
+    compiled(loop, FEW_ROWS)
+    for loop in (_pages.locate, _pages.integers, _pages.reals, _pages.texts, _pages.gather)
+)
 _DTYPES = {"int": pl.Int64, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary}
 
 
@@ -61,7 +66,7 @@ class Decoder:
         rows = int(pages.cells.sum())
         places, rowids = np.empty((len(self._names), rows), np.int64), np.empty(rows, np.int64)
         layout = (self._usable, self._slots, self._optional)
-        status = _pages.locate(pages.data, pages.starts, upto, after, *layout, places, rowids)
+        status = _locate(pages.data, pages.starts, upto, after, *layout, places, rowids)
         if status == _pages.DAMAGED:
             raise MisplacedError
         return self._frame(pages.data, places, rowids) if status == _pages.OK else None
@@ -83,17 +88,17 @@ def _column(role: Role, data: Bytes, places: Ints, rowids: Ints) -> pl.Series | 
     buffers: list[Any]
     if role == "text":
         ends = np.empty(rows + 1, np.int64)
-        nulls = _pages.texts(places, ends, valid)
+        nulls = _texts(places, ends, valid)
         text = np.empty(ends[-1] if nulls not in {_pages.UNFIT, rows} else 0, np.uint8)
         buffers, schema = [ends, text], large_binary()
         if text.size:
-            _pages.gather(data, places, ends, text)
+            _gather(data, places, ends, text)
     elif role == "real":
         floats = places.view(np.float64)
-        nulls = _pages.reals(data, places, floats, valid)
+        nulls = _reals(data, places, floats, valid)
         buffers, schema = [floats], float64()
     else:
-        nulls = _pages.integers(data, places, valid)
+        nulls = _integers(data, places, valid)
         buffers, schema = [places], int64()
     if role == "rowid":  # which records leave out
         nulls, buffers = 0 if nulls == rows else _pages.UNFIT, [rowids]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import kept
+from tracekit.support.compiled import inner
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,21 +35,17 @@ _KIND = 2**_KIND_BITS - 1
 _LAST_KIND = _FIRST_TEXT + 2 * 65535 + 1
 
 
-# What the loops have in common takes no other array than the file's bytes and gives back numbers:
-# the uses of other arrays would be counted at every call, which takes longer than all the rest.
-
-
-@kept
+@inner
 def _u8(data: Bytes, at: int) -> int:
     return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
 
 
-@kept
+@inner
 def _u16(data: Bytes, at: int) -> int:
     return (_u8(data, at) << 8) | _u8(data, at + 1)
 
 
-@kept
+@inner
 def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
     value = 0
@@ -66,7 +62,7 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return (value << 8) | _u8(data, at), at + 1
 
 
-@kept
+@inner
 def _integer(data: Bytes, at: int, kind: int) -> int:
     """Return the big-endian number of serial type `kind` that is at `at`."""
     # The eight bytes up to its end are all there, for a page has a header; the compiler makes one
@@ -80,7 +76,7 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
     return (value << others) >> others
 
 
-@kept
+@inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     """Return a cell's rowid, and where its record starts and stops, all 0 if that is elsewhere."""
     size, at = _varint(data, at, end)
@@ -90,7 +86,6 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     return rowid, at, at + size
 
 
-@kept
 def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
     data: Bytes,
     starts: Ints,
@@ -177,7 +172,6 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
     return OK if row == rowids.size else BEYOND
 
 
-@kept
 def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
     """Put integers in the stead of their `places`, clear the bits of nulls and count them."""
     nulls = 0
@@ -196,7 +190,6 @@ def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
     return nulls
 
 
-@kept
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
     """Do the same for reals; `floats` is the same memory as `places`."""
     nulls = 0
@@ -217,7 +210,6 @@ def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
     return nulls
 
 
-@kept
 def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
     """Find where each text ends when all are put together, and count nulls as above."""
     nulls = 0
@@ -235,7 +227,6 @@ def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
     return nulls
 
 
-@kept
 def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
     """Put the texts at `places` together in `out`."""
     for row in range(places.size):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracekit.sources.sqlite._decode import Decoder
 
 FEW_ROWS = 50_000
-"""Tables of fewer rows take SQLite less time than the compiler takes to load."""
+"""Tables of fewer rows take SQLite less time than comparing some pages with it does."""
 SMALL_FILE_BYTES = 1 << 18
 """A smaller file has no more rows than that."""
 SPAN_BYTES = 1 << 21

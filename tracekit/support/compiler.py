@@ -1,0 +1,134 @@
+"""Loops as machine code: made by Numba where that was not done before, else without it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+
+from tracekit.support import native
+from tracekit.support.compiled import PARTS
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOCK = threading.RLock()
+_UNCOUNTED: Any = {"_nrt": False}
+"""Loops make no arrays, so those that they are given need not be counted at every inner call."""
+_Run: TypeAlias = Callable[[native.Arguments, tuple[Any, ...]], Any]
+"""Runs a loop, given its arguments taken apart and as they are."""
+
+
+class Compiled:
+    """A loop as machine code: compiled at most once per installation for any types of arguments.
+
+    Parameters
+    ----------
+    loop
+        The loop.
+    """
+
+    def __init__(self, loop: Callable[..., Any]) -> None:
+        self._loop = loop
+        self._known: dict[str, _Run] = {}
+
+    def __call__(self, *given: Any) -> Any:
+        """Run the loop as machine code."""
+        try:
+            taken = native.arguments(given)
+        except native.UnfitError:
+            return kept(self._loop)(*given)
+        return (self._found(taken) or self._made(taken, given))(taken, given)
+
+    def if_kept(self, *given: Any) -> Any:
+        """Run the loop as machine code if nothing has to be compiled for it, else as it stands."""
+        with suppress(native.UnfitError):
+            taken = native.arguments(given)
+            if run := self._found(taken):
+                return run(taken, given)
+        return self._loop(*given)
+
+    def is_kept(self, *given: Any) -> bool:
+        """Tell whether nothing has to be compiled for such arguments."""
+        return self._found(native.arguments(given)) is not None
+
+    def _found(self, taken: native.Arguments) -> _Run | None:
+        """Return what runs code that was compiled before; None where there is none."""
+        if run := self._known.get(taken.types):
+            return run
+        with _LOCK:  # loops may be wanted by several threads at once
+            code = native.find(self._loop, taken.types)
+            return self._linked(taken.types, code) if code else None
+
+    def _made(self, taken: native.Arguments, given: Any) -> _Run:
+        """Compile the loop, and return what runs it."""
+        with _LOCK:
+            if run := self._found(taken):  # another thread was faster
+                return run
+            code = native.extracted(_compile(self._loop, given), taken.codes)
+            if code is not None:
+                native.keep(self._loop, taken.types, code)
+                return self._linked(taken.types, code)
+            by_numba = kept(self._loop)
+            return self._known.setdefault(taken.types, lambda _, given: by_numba(*given))
+
+    def _linked(self, types: str, code: native.Code) -> _Run:
+        address = native.link(code)
+        return self._known.setdefault(
+            types, lambda taken, _: native.call(address, taken, returns=code.returns)
+        )
+
+
+def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """Return what Numba makes of a loop for such arguments."""
+    import numba  # noqa: PLC0415 - takes longer to import than small traces take in all
+
+    _tell_of_parts()
+    types = tuple(map(_type, given))
+    compiler: Any = numba.njit
+    bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what calls Python is not kept
+    dispatcher = compiler(**bare, **_UNCOUNTED)(loop)
+    dispatcher.compile(types)
+    return dispatcher.overloads[types]
+
+
+def _type(one: Any) -> Any:
+    """Return what Numba calls the type of an argument."""
+    from numba import from_dtype, types  # noqa: PLC0415
+
+    if isinstance(one, tuple):
+        together: Any = types.BaseTuple.from_types
+        return together(tuple(map(_type, one)))
+    if hasattr(one, "dtype") and one.ndim:
+        # Machine code is the same whether or not an array may be written to.
+        return types.Array(from_dtype(one.dtype), one.ndim, "C")
+    return types.boolean if isinstance(one, bool) else types.int64
+
+
+def _tell_of_parts() -> None:
+    """Tell Numba of the functions that loops may call."""
+    from numba.extending import overload  # noqa: PLC0415
+
+    while PARTS:
+        part = PARTS.pop()
+        options: Any = dict(_UNCOUNTED)  # which it takes apart
+        overload(part, strict=False, jit_options=options)(_itself(part))
+
+
+@cache
+def kept(loop: Callable[P, R]) -> Callable[P, R]:
+    """Return `loop` compiled in Numba's own way, and kept by it wherever there is room for it."""
+    import numba  # noqa: PLC0415
+
+    _tell_of_parts()
+    compiler: Any = numba.njit
+    try:
+        return cast("Callable[P, R]", compiler(cache=True, nogil=True, **_UNCOUNTED)(loop))
+    except RuntimeError:  # neither this package nor the user's cache can be written
+        return cast("Callable[P, R]", compiler(nogil=True, **_UNCOUNTED)(loop))
+
+
+def _itself(part: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *_: part

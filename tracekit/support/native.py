@@ -1,0 +1,294 @@
+"""Machine code of compiled loops, kept in files and loaded without the compiler.
+
+Loading Numba takes longer than reading a usual trace, and compiling takes seconds. LLVM alone,
+which Numba comes with, links code that was compiled before in milliseconds. So the code of a loop,
+for some types of its arguments, is kept in a file under a name that tells all that it was made of:
+the text of the loop, what it calls, the types, and the processor. Files are found by that and not
+by their times, so those that were made with a package serve wherever it is installed. What is not
+in order about a file is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+_VERSION = b"1"
+"""Of what is in the files, and of how the code in them is called."""
+_SUFFIX = ".loop"
+_DIGEST_BYTES = 32
+_FOLDER = Path(__file__).resolve().parents[1] / "loops"
+"""What was compiled with the package, for any processor of its kind."""
+_LIBRARY = frozenset({"memcpy", "memmove", "memset"})
+"""What code may call of the libraries that every process has."""
+
+
+class UnfitError(Exception):
+    """Arguments are of a kind that only the compiler knows to pass."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of a loop as its code takes them.
+
+    Parameters
+    ----------
+    types
+        Their types, one word for all.
+    codes
+        One letter for each value that is passed: ``p`` a pointer, ``q`` a number, ``b`` a truth.
+    values
+        The values.
+    """
+
+    types: str
+    codes: str
+    values: list[int]
+
+
+def arguments(given: Sequence[Any]) -> Arguments:
+    """Take arguments apart, as Numba does: tuples into their items, arrays into numbers.
+
+    Raises
+    ------
+    UnfitError
+        If one is neither a whole number, a truth, an array whose items follow each other, nor a
+        tuple of such.
+    """
+    types: list[str] = []
+    codes: list[str] = []
+    values: list[int] = []
+    _take_apart(given, types, codes, values)
+    return Arguments("".join(types), "".join(codes), values)
+
+
+def _take_apart(
+    given: Sequence[Any], types: list[str], codes: list[str], values: list[int]
+) -> None:
+    for one in given:
+        if isinstance(one, np.ndarray):
+            flags = one.flags
+            if one.ndim == 0 or not (flags.c_contiguous and flags.aligned):
+                raise UnfitError
+            types.append(f"{one.dtype.str}{one.ndim}")
+            codes.append("ppqqp" + "qq" * one.ndim)
+            data = one.__array_interface__["data"][0]
+            values += (0, 0, one.size, one.itemsize, data, *one.shape, *one.strides)
+        elif isinstance(one, tuple):
+            types.append("(")
+            _take_apart(one, types, codes, values)
+            types.append(")")
+        elif isinstance(one, bool):
+            types.append("b")
+            codes.append("b")
+            values.append(one)
+        elif isinstance(one, int | np.integer):
+            types.append("q")
+            codes.append("q")
+            values.append(int(one))
+        else:
+            raise UnfitError
+
+
+def call(address: int, given: Arguments, *, returns: bool) -> int | None:
+    """Call code that takes such arguments; what it returns, if anything, is a number."""
+    result, trouble = ctypes.c_int64(), ctypes.c_void_p()
+    # Numba's own convention: where the result goes, where errors go, and the arguments.
+    failed = _function(address, given.codes)(
+        ctypes.addressof(result), ctypes.addressof(trouble), *given.values
+    )
+    if failed:
+        raise ArithmeticError("a compiled loop met a number that it cannot work with")
+    return result.value if returns else None
+
+
+_C_TYPES = {"p": ctypes.c_void_p, "q": ctypes.c_int64, "b": ctypes.c_bool}
+
+
+@cache
+def _function(address: int, codes: str) -> Callable[..., int]:
+    types = [ctypes.c_void_p, ctypes.c_void_p, *(_C_TYPES[code] for code in codes)]
+    # A call through this holds no lock on the interpreter.
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *types)(address)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code of a loop for some types: an object file, what to call in it, what it returns."""
+
+    symbol: str
+    returns: bool
+    machine_code: bytes
+
+    def packed(self) -> bytes:
+        """Return it as a file."""
+        content = b"%d %s\n%s" % (self.returns, self.symbol.encode(), self.machine_code)
+        return hashlib.sha256(content).digest() + content
+
+    @classmethod
+    def unpacked(cls, file: bytes) -> Code | None:
+        """Return what is in a file; None if it is not as it was written."""
+        digest, content = file[:_DIGEST_BYTES], file[_DIGEST_BYTES:]
+        if hashlib.sha256(content).digest() != digest:
+            return None
+        head, _, machine_code = content.partition(b"\n")
+        returns, _, symbol = head.decode().partition(" ")
+        return cls(symbol, returns == "1", machine_code)
+
+
+def find(loop: Callable[..., Any], types: str) -> Code | None:
+    """Return the code of a loop that is kept, for the processor at hand or for any."""
+    for processor, folders in ((_processor(), _own_folders()), (_any_processor(), [_FOLDER])):
+        name = _name(loop, types, processor)
+        for folder in folders if name else []:
+            with suppress(OSError):
+                code = Code.unpacked((folder / name).read_bytes())
+                if code is not None:
+                    return code
+    return None
+
+
+def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
+    """Keep the code of a loop, compiled for this processor, where there is room for it."""
+    name = _name(loop, types, _processor())
+    for folder in _own_folders() if name else []:
+        with suppress(OSError):
+            _write(folder / name, code.packed())
+            return
+
+
+def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
+    """Keep the code of a loop, compiled for any processor of its kind, with the package."""
+    if name := _name(loop, types, _any_processor()):
+        _write(_FOLDER / name, code.packed())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that others see whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    Path(temporary).chmod(0o644)
+    Path(temporary).replace(path)
+
+
+def _own_folders() -> list[Path]:
+    """Return where this user's code is kept, and looked for."""
+    if told := os.environ.get("NUMBA_CACHE_DIR"):
+        return [Path(told)]
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return [Path(__file__).parent / "__pycache__", Path(home) / "tracekit"]
+
+
+@cache
+def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
+    """Return what a file is called; nothing where the text of a loop cannot be read."""
+    made_of = hashlib.sha256(_VERSION)
+    try:
+        parts = sorted(_made_of(loop))
+    except (OSError, AttributeError):
+        return ""
+    for part in (*parts, types.encode(), sys.byteorder.encode(), processor.encode()):
+        made_of.update(b"%d:%s" % (len(part), part))
+    return f"{loop.__name__}-{made_of.hexdigest()[:40]}{_SUFFIX}"
+
+
+def _made_of(loop: Any) -> set[bytes]:
+    """Return the text of all modules that a loop takes part of its code from, and constants."""
+    parts: set[bytes] = set()
+    functions, seen = [loop], {loop}
+    while functions:
+        function = functions.pop()
+        parts.add(_source(function.__module__))
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, FunctionType) and value not in seen:
+                seen.add(value)
+                functions.append(value)
+            elif isinstance(value, int | float):
+                parts.add(f"{name}={value!r}".encode())
+    return parts
+
+
+@cache
+def _source(module: str) -> bytes:
+    return Path(str(sys.modules[module].__file__)).read_bytes()
+
+
+@cache
+def _processor() -> str:
+    from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
+
+    features = llvm.get_host_cpu_features().flatten()
+    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
+
+
+@cache
+def _any_processor() -> str:
+    from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
+
+    return f"{llvm.get_process_triple()} generic"
+
+
+_LINKED: list[Any] = []
+"""What holds the code that is in use."""
+
+
+def link(code: Code) -> int:
+    """Load code into this process, and return its address."""
+    from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    linker.add_object_file(llvm.ObjectFileRef.from_data(code.machine_code))
+    linker.finalize_object()
+    _LINKED.append(linker)
+    return int(linker.get_function_address(code.symbol))
+
+
+def extracted(compiled: Any, codes: str) -> Code | None:
+    """Return the code of what Numba has compiled; None where that is not enough to call it.
+
+    Parameters
+    ----------
+    compiled
+        What Numba knows of it.
+    codes
+        How it will be called.
+    """
+    from numba import types  # noqa: PLC0415 - loads the compiler
+
+    library, symbol = compiled.library, compiled.fndesc.llvm_func_name
+    result = compiled.signature.return_type
+    functions = {function.name: function for function in library.get_defined_functions()}
+    if symbol not in functions or result not in (types.none, types.int64):
+        return None
+    passed = [str(argument.type) for argument in functions[symbol].arguments]
+    calls = set(re.findall(r'^declare [^@]*@"?([^"(]+)', library.get_llvm_str(), re.MULTILINE))
+    others = {name for name in calls - _LIBRARY if not name.startswith("llvm.")}
+    if others or len(passed) != 2 + len(codes) or not all(map(_fits, codes, passed[2:])):
+        return None
+    _, _, (machine_code, _) = library.serialize_using_object_code()
+    return Code(symbol, result != types.none, machine_code)
+
+
+def _fits(code: str, passed: str) -> bool:
+    if code == "p":
+        return passed == "ptr" or passed.endswith("*")
+    return passed == {"q": "i64", "b": "i8"}[code]
