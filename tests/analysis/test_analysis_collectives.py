@@ -395,10 +395,13 @@ class TestMpi:
         b.range(20, 30, "MPI_Send", domain="MPI")
         b.range(40, 50, "MPI_Bcast")  # as nvprof annotates them
         b.range(60, 70, "MPI step")
+        b.range(80, 90, "MPI_Allreduce 4096 bytes", domain="tracekit")  # as our workloads do
+        b.range(82, 88, "MPI_Allreduce", domain="MPI")  # by an nsys that knows no sizes
         columns = ("library", "collective", "name", "start", "bytes")
         assert rows(b.trace(), *columns) == [
             ("mpi", "all_reduce", "MPI_Allreduce", 0, None),
             ("mpi", "broadcast", "MPI_Bcast", 40, None),
+            ("mpi", "all_reduce", "MPI_Allreduce", 80, 4096),
         ]
 
 

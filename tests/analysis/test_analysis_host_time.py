@@ -72,6 +72,32 @@ def test_iterations_are_the_time_of_their_ranges(steps: Trace) -> None:
     assert (kept["window_ns"], kept["iterations"]) == (900, 1)
 
 
+def test_layers_are_in_the_stage_of_the_range_around_them(steps: Trace) -> None:
+    table = breakdown(steps, "range,stage").rows
+    assert table.select("range", "stage", "ranges", "busy_ns").sort("range").rows() == [
+        ("BP", "BP", 2, 600),
+        ("IO", "IO", 1, 150),
+        ("ME", "ME", 1, 80),
+        ("iteration N > FP", "FP", 2, 500),
+        ("iteration N > FP > layer conv1 (Conv2d)", "FP", 2, 100),
+        ("iteration N > IO", "IO", 2, 200),
+        ("iteration N > WU", "WU", 2, 120),
+        ("iteration N > WU > gradient exchange", "WU", 2, 280),
+    ]
+
+
+def test_stages_reach_as_deep_as_ranges_lie() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 100, "FP")
+    for depth in range(1, 14):
+        builder.range(depth, 100 - depth, f"part {chr(96 + depth)}")
+    builder.range(20, 30, "WU")
+    table = breakdown(builder.attributed(), "range,stage").rows
+    assert sorted(zip(table["stage"], table["busy_ns"], strict=True)) == [
+        *[("FP", 2)] * 13, ("FP", 64), ("WU", 10),
+    ]  # fmt: skip
+
+
 def test_percentiles_are_over_iterations(steps: Trace) -> None:
     table = breakdown(steps, per_iteration=True).rows
     assert table.filter(pl.col("stage") == "FP")["median_ns"].to_list() == [300]
@@ -114,10 +140,14 @@ def test_ranges_of_two_domains_that_cross() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["kernel", "kind", "device", "stream", "range"])
+@pytest.mark.parametrize("key", ["kernel", "kind", "device", "stream"])
 def test_what_only_gpu_work_can_be_broken_down_by(steps: Trace, key: str) -> None:
     with pytest.raises(MissingDataError, match=rf"no GPU work.* nothing by {key}: record with"):
         breakdown(steps, ["stage", key])
+    with pytest.raises(MissingDataError, match="nothing by layer"):
+        breakdown(steps, "layer")
+    with pytest.raises(MissingDataError, match="its ranges launch nothing"):
+        breakdown(steps, "range", inclusive=True)
 
 
 def test_neither_work_nor_ranges() -> None:

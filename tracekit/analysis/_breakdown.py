@@ -33,7 +33,7 @@ from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._work import HOST, Work, work_of
-from tracekit.errors import UsageError
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
 
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
@@ -165,6 +165,11 @@ def _measured(
     view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
     work = work_of(trace, keys)
     if view is not None:
+        if work.is_host:
+            raise MissingDataError(
+                "this run holds no GPU work, so its ranges launch nothing to be counted in them",
+                "ask --by range without --inclusive and --depth",
+            )
         table, more = view(work, skip)
         return table, {**_whole_meta(trace, skip), **more}
     if "iteration" in keys:  # its windows are not those that the run is measured by

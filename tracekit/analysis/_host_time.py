@@ -16,11 +16,19 @@ from tracekit.model import STAGE_SOURCE, Trace
 _EVENT = ["line", "time", "begins", "turn"]
 
 
-def on_host(trace: Trace) -> Trace:
+def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     """Return the run with stretches of its ranges in place of ops.
 
     At any time a thread is in the stage of its innermost push/pop range that has one, and in ``ME``
     throughout a range of metric evaluation. A start/end range is a stretch by itself.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by_range
+        Whether ranges without a stage that lie in one that has, such as layers, get stretches of
+        their own. They are in the stage of that one.
 
     Returns
     -------
@@ -31,6 +39,8 @@ def on_host(trace: Trace) -> Trace:
     ranges = trace["ranges"].select(
         "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
     )
+    if by_range:
+        ranges = _with_stages_around(ranges, trace["ranges"])
     staged = ranges.filter(pl.col("stage").is_not_null() & (pl.col("end") > pl.col("start")))
     is_nested = pl.col("style") == "push_pop"
     pieces = pl.concat(
@@ -47,6 +57,24 @@ def on_host(trace: Trace) -> Trace:
         iteration=pl.lit(None, pl.Int64),
     )
     return replace(trace, tables={**trace.tables, "ops": ops.lazy()})
+
+
+def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:
+    """Give each range without a stage that of the nearest one around it that has some.
+
+    Each turn looks twice as far as the one before.
+    """
+    known = table.select("range", "stage", around="parent", depth="depth").collect()
+    deepest = known["depth"].max()
+    for _ in range(int(deepest or 0).bit_length() if isinstance(deepest, int) else 0):
+        further = known.select(around="range", its_stage="stage", further="around")
+        known = known.join(further, on="around", how="left", maintain_order="left").select(
+            "range",
+            # Who has a stage looks no further.
+            stage=pl.coalesce("stage", "its_stage"),
+            around=pl.when(pl.coalesce("stage", "its_stage").is_null()).then("further"),
+        )
+    return ranges.drop("stage").join(known.lazy().select("range", "stage"), on="range", how="left")
 
 
 def _whole(ranges: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HOST = "host, from NVTX ranges: the run holds no GPU work"
 """What is said of numbers that are not of GPU time."""
-_KEYS = ("stage", "iteration", "rank", "node")
+_KEYS = ("stage", "iteration", "rank", "node", "range")
 """What ranges on the host can be laid out by."""
 
 
@@ -54,7 +54,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
     """
     if has_ops(trace):
         return Work(trace)
-    host = on_host(trace)
+    host = on_host(trace, by_range="range" in keys)
     if not has_ops(host):
         raise MissingDataError(
             "this run holds neither GPU work nor NVTX ranges that are stages",

@@ -20,6 +20,7 @@ _STARTS_COLLECTIVE = (
     r"^P?MPI_I(all|barrier|bcast|exscan|gather|neighbor_all|reduce|scan|scatter)[a-z_]*$"
 )
 """Functions that return before the collective that they begin is done."""
+_SAYS_SIZE = r"^(?<function>P?MPI_\w+) (?<bytes>[0-9]{1,18}) bytes$"
 _OF_HOST = ("bytes", "recv_bytes", "rank", "root_rank", "communicator", "ranks")
 _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
@@ -29,7 +30,7 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
 
     A process's calls are those of `host`; if it has none there, its push/pop ranges of the domain
     ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4, and nvprof and
-    wrappers of MPI annotate them: these are of unknown size.
+    wrappers of MPI annotate them: these are of unknown size, unless their names say it.
 
     Returns
     -------
@@ -42,7 +43,7 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     annotated = (
         annotated_calls(trace)
         .join(kept.select("process").unique(), on="process", how="anti")
-        .select(_COLUMNS)
+        .select(*_COLUMNS, "bytes")
     )
     calls = pl.concat([kept, annotated], how="diagonal").collect()
     does = pl.coalesce(
@@ -53,9 +54,16 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
 
 
 def annotated_calls(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges that are calls of MPI by their domain or name."""
+    """Return the ranges that are calls of MPI by their domain or name.
+
+    A name such as ``MPI_Allreduce 4096 bytes`` says the size as well, which is then ``bytes``.
+    """
     named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
-    return trace["ranges"].filter(named, pl.col("style") == "push_pop")
+    said = pl.col("name").str.extract_groups(_SAYS_SIZE).struct
+    return trace["ranges"].filter(named, pl.col("style") == "push_pop").with_columns(
+        name=pl.coalesce(said.field("function"), "name"),
+        bytes=said.field("bytes").cast(pl.Int64, strict=False),
+    )  # fmt: skip
 
 
 def outermost(calls: pl.DataFrame) -> pl.DataFrame:
