@@ -69,13 +69,16 @@ def sweep(
     repeats, warm_up
         How often is measured, and how often before that is not.
     notes
-        Where ranges go, one per operation and size around the repetitions that are measured.
+        Where ranges go: one per operation and size around the repetitions that are measured, and
+        within it one per call of MPI, which says the bytes that it sends or receives.
     """
     message = np.ones(size_bytes // _FLOAT_BYTES, np.float32)
-    for operation, act in _operations(communicator, message).items():
+    for operation in Operation:
+        warms = _action(operation, communicator, message, Annotations())
         for _ in range(warm_up):
-            act()
+            warms()
         communicator.Barrier()
+        act = _action(operation, communicator, message, notes)
         with notes.range(f"{operation} of {size_bytes} bytes"):
             own = np.array([_timed(act) for _ in range(repeats)], np.float64)
         if operation is Operation.PING_PONG and communicator.rank > 1:
@@ -88,24 +91,32 @@ def sweep(
             yield Latency(operation, size_bytes, taken.min(), median, taken.mean(), taken.max())
 
 
-def _operations(
-    communicator: MPI.Intracomm, message: np.ndarray[Any, np.dtype[np.float32]]
-) -> dict[Operation, Callable[[], object]]:
+def _action(
+    operation: Operation,
+    communicator: MPI.Intracomm,
+    message: np.ndarray[Any, np.dtype[np.float32]],
+    notes: Annotations,
+) -> Callable[[], None]:
+    """Return what a process does for an operation, each call within a range of its own."""
     received = np.empty_like(message)
+    rank = communicator.rank
+    calls: list[tuple[str, Callable[[], object]]] = []
+    if operation is Operation.ALL_REDUCE:
+        calls = [("MPI_Allreduce", lambda: communicator.Allreduce(message, received))]
+    elif operation is Operation.BROADCAST:
+        calls = [("MPI_Bcast", lambda: communicator.Bcast(message, root=0))]
+    elif rank <= 1:
+        send = ("MPI_Send", lambda: communicator.Send(message, dest=1 - rank))
+        receive = ("MPI_Recv", lambda: communicator.Recv(received, source=1 - rank))
+        calls = [send, receive] if rank == 0 else [receive, send]
+    named = [(f"{function} {message.nbytes} bytes", call) for function, call in calls]
 
-    def ping_pong() -> None:
-        if communicator.rank == 0:
-            communicator.Send(message, dest=1)
-            communicator.Recv(received, source=1)
-        elif communicator.rank == 1:
-            communicator.Recv(received, source=0)
-            communicator.Send(message, dest=0)
+    def act() -> None:
+        for name, call in named:
+            with notes.range(name):
+                call()
 
-    return {
-        Operation.ALL_REDUCE: lambda: communicator.Allreduce(message, received),
-        Operation.BROADCAST: lambda: communicator.Bcast(message, root=0),
-        Operation.PING_PONG: ping_pong,
-    }
+    return act
 
 
 def _timed(act: Callable[[], object]) -> int:

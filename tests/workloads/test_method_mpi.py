@@ -16,11 +16,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")
 
+from nvtx_recorder import Recorder  # noqa: E402
+from trace_builder import TraceBuilder  # noqa: E402
+
+from tracekit.analysis.communication import latency  # noqa: E402
 from workloads import _mpi  # noqa: E402
+from workloads._annotate import NvtxAnnotations  # noqa: E402
 from workloads._errors import MissingError  # noqa: E402
 from workloads._loop import train  # noqa: E402
 from workloads._options import BatchScope, DeviceKind, Options, Staging  # noqa: E402
-from workloads.latency import sizes  # noqa: E402
+from workloads.latency import sizes, sweep  # noqa: E402
 from workloads.methods._method import World  # noqa: E402
 from workloads.methods.mpi import Mpi, fill_buckets, is_staged  # noqa: E402
 
@@ -178,6 +183,40 @@ def test_latency_by_size(mpiexec: list[str]) -> None:
         least, median, mean, most = map(float, row[2:])
         assert 0 < least <= median <= most
         assert least <= mean <= most
+
+
+class _Alone:
+    """The first of two processes, whose messages arrive at once."""
+
+    rank, size = 0, 2
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    def Reduce(self, own: Any, total: Any, root: int) -> None:  # noqa: N802 - as in mpi4py
+        total[:] = own
+
+
+def test_calls_of_mpi_say_their_sizes_in_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that their latency is known under an nsys that traces no MPI, or no sizes of it."""
+    recorder = Recorder()
+    monkeypatch.setitem(sys.modules, "nvtx", recorder)
+    found = list(sweep(_Alone(), 64, 2, 3, NvtxAnnotations(layers=False)))
+    assert [each.operation for each in found] == ["all_reduce", "broadcast", "ping_pong"]
+    first = ["all_reduce of 64 bytes", "MPI_Allreduce 64 bytes", "MPI_Allreduce 64 bytes"]
+    assert [span.name for span in recorder.spans] == [
+        *first, "broadcast of 64 bytes", *["MPI_Bcast 64 bytes"] * 2,
+        "ping_pong of 64 bytes", *["MPI_Send 64 bytes", "MPI_Recv 64 bytes"] * 2,
+    ]  # fmt: skip
+    builder = TraceBuilder()
+    for process in (0, 1):
+        for span in recorder.spans:
+            builder.range(span.start, span.end, span.name, thread=10 * process)
+    rows = latency(builder.attributed(), buckets="exact").rows
+    told = rows.select("operation", "size_bytes", "count", "participants").rows()
+    assert sorted(told) == [
+        ("all_reduce", 64, 2, 2), ("broadcast", 64, 2, 2), ("recv", 64, 4, 1), ("send", 64, 4, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.training
