@@ -174,6 +174,10 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "recording: " not in again.stderr
     third = in_process("record", "--study", path, "--where", "code=0")
     assert "recorded already" in third.stdout
+    assert "none of its configurations" not in third.stderr
+    path.write_text(STUDY.replace("[0, 5]", "[5]"))
+    changed = in_process("record", "--study", path, "--dry-run")
+    assert "none of its configurations: 1, such as codes-code=0; tables" in changed.stderr
 
 
 @pytest.mark.slow
@@ -207,7 +211,8 @@ def test_values_that_look_alike_are_different_recordings(tmp_path: Path) -> None
 def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:
     done = tracekit("record", "--study", "dgx1", "--where", "network=lenet", "--where", "batch=16")
     assert done.exit_code == 0
-    assert done.stdout.count("left out: needs 8 GPUs, and there are 0") == 2
+    # P2P, NCCL and DDP, in strong and in weak scaling.
+    assert done.stdout.count("left out: needs 8 GPUs, and there are 0") == 6
     cpu = tracekit("record", "--study", "dgx1", "--cpu", "--dry-run", "--format", "json")
     rows = json.loads(cpu.stdout)["rows"]
     assert {row["status"] for row in rows if row["method"] == "nccl"} == {

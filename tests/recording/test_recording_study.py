@@ -40,16 +40,53 @@ def test_all_that_are_known_can_be_loaded() -> None:
 
 def test_the_grid_of_the_studies() -> None:
     study = load_study("dgx1")
-    assert len(study.configurations()) == 5 * 3 * 4 * 2
+    # Strong scaling of all, and weak scaling of the smallest batch on several GPUs.
+    assert len(study.configurations()) == 5 * 3 * 4 * 3 + 5 * 1 * 3 * 3
     chosen = study.configurations({"network": "lenet", "gpus": "8", "batch": "16"})
     assert [each.name for each in chosen] == [
-        "dgx1-network=lenet-batch=16-gpus=8-method=p2p",
-        "dgx1-network=lenet-batch=16-gpus=8-method=nccl",
+        f"dgx1-network=lenet-batch=16-gpus=8-method={method}-scaling={scaling}"
+        for method in ("p2p", "nccl", "ddp")
+        for scaling in ("strong", "weak")
     ]
     assert chosen[0].labels == {
         "study": "dgx1", "network": "lenet", "batch": "16", "gpus": "8", "method": "p2p",
-        "fixed": "steps=20 warm-up=5",
+        "scaling": "strong", "fixed": "images=256K steps=20 warm-up=5",
     }  # fmt: skip
+    assert len(study.configurations({"scaling": "weak"})) == 45
+
+
+@pytest.mark.parametrize(
+    ("network", "method", "asked"),
+    [
+        ("googlenet", "nccl", "--network googlenet --no-auxiliary --batch 16 --gpus 2 --method "
+         "nccl --exchange reduce_broadcast --scaling weak --images 256K --steps 20 --warm-up 5"),
+        ("resnet-110", "ddp", "--network resnet-110-imagenet --batch 16 --gpus 2 --method "
+         "nccl --exchange all_reduce --scaling weak --images 256K --steps 20 --warm-up 5"),
+    ],
+)  # fmt: skip
+def test_values_stand_for_arguments(network: str, method: str, asked: str) -> None:
+    """P2P is compared with what NCCL does alike: gradients to a root, and weights back."""
+    study = load_study("dgx1")
+    chosen = {"network": network, "gpus": "2", "method": method, "scaling": "weak"}
+    (configuration,) = study.configurations(chosen)
+    command = study.command(configuration, cpu=False)
+    assert " ".join(command[3:]) == asked
+    assert configuration.labels["method"] == method
+
+
+def test_the_programs_of_a_study_take_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from typer.testing import CliRunner
+
+    from workloads import _launch, train
+
+    monkeypatch.setattr(_launch, "run", lambda options: None)
+    for name in study_names():
+        study = load_study(name)
+        for each in {each.options["method"]: each for each in study.configurations()}.values():
+            words = study.command(each, cpu=False)[3:]
+            done = CliRunner().invoke(train.app, list(words))
+            assert done.exit_code == 0, done.stderr
 
 
 def test_commands(tmp_path: Path) -> None:
@@ -79,6 +116,13 @@ def test_what_is_fixed_counts_too(tmp_path: Path) -> None:
     assert fixed.obstacle(fixed.configurations()[0], 4, cpu=False) == (
         "needs 8 GPUs, and there are 4"
     )
+
+
+def test_runs_of_another_grid_are_found_out(tmp_path: Path) -> None:
+    study = load_study(_written(tmp_path))
+    labels = {"study": "mine"}
+    runs = {"mine-gpus=1-method=p2p": labels, "mine-gpus=4-method=p2p": labels, "other": {}}
+    assert study.strangers(runs) == ["mine-gpus=4-method=p2p"]
 
 
 def test_options_with_hyphens(tmp_path: Path) -> None:
@@ -126,6 +170,12 @@ def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) 
         (TEXT.replace('["p2p", "nccl"]', '"p2p"'), "method is not a list"),
         (TEXT.replace('only_gpus = ["nccl"]', 'only_gpus = "nccl"'), "only_gpus is not a list"),
         (TEXT.replace("[fixed]", 'study = ["a"]\n[fixed]'), "'study' cannot be an option"),
+        (TEXT + '[arguments.method]\np2p = ["x"]', "does not have the values that method has"),
+        (TEXT + '[arguments.method]\np2p = ["x"]\nnccl = "y"', "are not lists of texts"),
+        (TEXT + "[arguments.gpus]\n1 = []\n2 = []", "{gpus} stands for arguments, and is a part"),
+        (TEXT + "[arguments]\nmethod = 3", "method is not a table"),
+        ("without = 3" + TEXT, "without is not a list of tables"),
+        (TEXT + "[[without]]\ngpus = [3]", "without has values of 'gpus' that are not in the"),
         ("version = 1\ngrid = 3", "grid is not a table"),
     ],
 )

@@ -433,6 +433,11 @@ def _record_study(
 
     study = load_study(reference, settings)
     gpus, done = gpu_count(), recorder.runs()
+    if strangers := study.strangers(done):
+        complain(
+            f"runs with the label study={study.name} that are none of its configurations:"
+            f" {len(strangers):,}, such as {strangers[0]}; tables of the study hold them too"
+        )
     rows: list[dict[str, Any]] = []
     for configuration in study.configurations(where):
         obstacle = study.obstacle(configuration, gpus, cpu=cpu or study.on_cpu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,9 @@ from tracekit.support.resources import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
 _VERSION = 1
-_KEYS = {"version", "title", "source", "program", "grid", "fixed", "only_gpus"}
+_KEYS = {
+    "version", "title", "source", "program", "grid", "fixed", "only_gpus", "arguments", "without",
+}  # fmt: skip
 _GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
 _KEY = re.compile(r"[A-Za-z][\w-]*")
 _PLACE = re.compile(r"\{([\w-]+)\}")
@@ -76,6 +78,10 @@ class Study:
         Options that all of them have.
     only_gpus
         Methods that run on GPUs alone.
+    arguments
+        What values of an option stand for in the program, where that is not the value itself.
+    without
+        Combinations that are left out: those whose options all have one of these values.
     """
 
     name: str
@@ -84,6 +90,8 @@ class Study:
     grid: Mapping[str, tuple[Value, ...]]
     fixed: Mapping[str, Value]
     only_gpus: frozenset[Value]
+    arguments: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    without: tuple[Mapping[str, tuple[Value, ...]], ...] = ()
 
     @property
     def on_cpu(self) -> bool:
@@ -107,17 +115,41 @@ class Study:
             raise UsageError(f"study {self.name} has no configuration with {text}")
         return found
 
+    def strangers(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Return which runs have the study's label and are none of its configurations.
+
+        Parameters
+        ----------
+        labels
+            The labels of runs, by their names.
+        """
+        own = {configuration.name for configuration in self._all({})}
+        return [
+            name
+            for name, each in labels.items()
+            if each.get("study") == self.name and name not in own
+        ]
+
     def _all(self, where: Mapping[str, str]) -> Iterator[Configuration]:
         for values in itertools.product(*self.grid.values()):
             options = dict(zip(self.grid, values, strict=True))
-            if all(str(options[key]) == value for key, value in where.items()):
+            is_chosen = all(str(options[key]) == value for key, value in where.items())
+            if is_chosen and not any(_matches(options, each) for each in self.without):
                 yield Configuration(self.name, options, self.fixed)
 
     def command(self, configuration: Configuration, *, cpu: bool) -> tuple[str, ...]:
         """Return the command of a configuration, with ``--device cpu`` if it is to be the CPU."""
         known = {_PYTHON: sys.executable, **configuration.options}
         device = ("--device", "cpu") if cpu and not self.on_cpu else ()
-        return (*(_filled(part, known) for part in self.program), *device)
+        words = (self._words(part, known) for part in self.program)
+        return (*itertools.chain.from_iterable(words), *device)
+
+    def _words(self, part: str, options: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return a part of the program with options in it, or the arguments that one stands for."""
+        key = part.strip("{}")
+        if key in self.arguments:
+            return self.arguments[key][str(options[key])]
+        return (_filled(part, options),)
 
     def obstacle(self, configuration: Configuration, gpus: int, *, cpu: bool) -> str | None:
         """Return why a configuration cannot run on a machine, in words; None if it can.
@@ -194,14 +226,47 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
         raise ValueError(f"{min(twice)!r} is in the grid and fixed")
     if only_gpus:
         _check("only_gpus", only_gpus)
+    given = _table(content, "arguments")
+    arguments = {key: _arguments(key, grid.get(key, []), _table(given, key)) for key in given}
+    without = content.get("without", [])
+    if not isinstance(without, list) or not all(isinstance(each, dict) for each in without):
+        raise ValueError("without is not a list of tables")
     return Study(
         name,
         str(content.get("title", name)),
-        _program(content.get("program"), grid.keys(), fixed),
+        _program(content.get("program"), grid.keys(), fixed, arguments),
         {key: tuple(values) for key, values in grid.items()},
         fixed,
         frozenset(only_gpus),
+        arguments,
+        tuple(_left_out(each, grid) for each in without),
     )
+
+
+def _arguments(
+    key: str, values: Sequence[Value], table: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """Return what each value of an option stands for."""
+    if {str(value) for value in values} != set(table):
+        raise ValueError(f"arguments.{key} does not have the values that {key} has in the grid")
+    if not all(isinstance(words, list) and all(type(w) is str for w in words)
+               for words in table.values()):  # fmt: skip
+        raise ValueError(f"arguments.{key} are not lists of texts")
+    return {value: tuple(words) for value, words in table.items()}
+
+
+def _left_out(
+    entry: Mapping[str, Sequence[Value]], grid: Mapping[str, Sequence[Value]]
+) -> dict[str, tuple[Value, ...]]:
+    """Return the values of options that a combination has that is left out."""
+    for key, values in entry.items():
+        if not isinstance(values, list) or not values or not set(values) <= set(grid.get(key, ())):
+            raise ValueError(f"without has values of {key!r} that are not in the grid")
+    return {key: tuple(values) for key, values in entry.items()}
+
+
+def _matches(options: Mapping[str, Value], entry: Mapping[str, Sequence[Value]]) -> bool:
+    return all(options[key] in values for key, values in entry.items())
 
 
 def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -224,7 +289,10 @@ def _check(key: str, values: object) -> None:
 
 
 def _program(
-    parts: object, options: Collection[str], fixed: Mapping[str, Value]
+    parts: object,
+    options: Collection[str],
+    fixed: Mapping[str, Value],
+    arguments: Collection[str],
 ) -> tuple[str, ...]:
     """Return the program with what is fixed put in; raise ValueError if it makes no sense."""
     if not isinstance(parts, list) or not parts:
@@ -236,6 +304,8 @@ def _program(
         raise ValueError(f"program names {min(unknown)!r}, which is not in the grid")
     if unused := set(options) - named:
         raise ValueError(f"program does not name {min(unused)!r}, which is in the grid")
+    if within := [key for key in arguments if f"{{{key}}}" not in whole]:
+        raise ValueError(f"{{{within[0]}}} stands for arguments, and is a part of a text")
     return whole
 
 
