@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import DamagedTraceError, InputError, UsageError
 from tracekit.store import (
     Made,
     ReportOptions,
@@ -22,6 +22,7 @@ from tracekit.store import (
     Store,
     file_digest,
     file_size,
+    file_state,
     make_reports,
     open_executor,
     run_digest,
@@ -122,6 +123,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     from tracekit.analysis import summarise
 
     failures = _Failures(request.on_error)
+    states = {path: file_state(path) for path in request.files}
     digests = _distinct(_digests(request, failures), failures)
     share = [
         (path, ReportOptions(request.rules, digest, request.memory, request.nsys))
@@ -134,6 +136,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
         made = make_reports(
             folder, share, executor, failures.add, tell, together.foreign, together.settle
         )
+        _check_unchanged({path: states[path] for path in digests})
         return replace(made, left_out=tuple(failures.sentences))
 
     return store.add(
@@ -146,6 +149,16 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
         make=make,
         summarise=summarise,
     )
+
+
+def _check_unchanged(states: Mapping[Path, object]) -> None:
+    """Raise where a file is not the one any more whose content was looked at."""
+    for path, state in states.items():
+        if file_state(path) != state:
+            raise DamagedTraceError(
+                f"{path} was changed while it was read",
+                "ingest it again when nothing writes to it any more",
+            )
 
 
 def options_text(rules: Rules, clocks: Mapping[str, int] | None = None) -> str:

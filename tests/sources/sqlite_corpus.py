@@ -204,7 +204,7 @@ def expected(path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
         rows = db.execute(f"SELECT {', '.join(fields)} FROM t NOT INDEXED").fetchall()
     return pl.DataFrame(
         {
-            name: [_given(kind, *row[3 * i : 3 * i + 3]) for row in rows]
+            name: [plain_value(kind, *row[3 * i : 3 * i + 3]) for row in rows]
             for i, (name, kind) in enumerate(columns.items())
         },
         schema={name: DTYPE[kind] for name, kind in columns.items()},
@@ -212,9 +212,10 @@ def expected(path: Path, columns: Mapping[str, str]) -> pl.DataFrame:
     )
 
 
-def _given(kind: str, stored: bytes, value: Any, raw: bytes | None) -> Any:
-    if raw is None:
-        return None
+def plain_value(kind: str, stored: bytes, value: Any, raw: bytes | None) -> Any:
+    """Return a value as one of a kind: what SQLite calls its type, itself, and its bytes."""
+    if raw is None or kind == "blob":
+        return raw
     if kind == "text":
         return raw.decode("utf-8", "replace")
     if kind == "real":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -267,6 +268,14 @@ class TestArrowStreams:
         path = tmp_path / "c" / "T.arrow"
         path.write_bytes(path.read_bytes().replace("ö".encode(), b"\xff\xff"))
         assert export.read("T", {"a": "text"})["a"].to_list() == ["w\ufffd\ufffdrld", "b"]
+
+    def test_what_says_which_values_are_null_has_no_meaning_where_none_is(self, tmp_path):
+        export = _small(tmp_path / "c", ".arrow", pl.DataFrame({"a": [7, None, 9]}))
+        path = tmp_path / "c" / "T.arrow"
+        none, one = (struct.pack("<qq", 3, nulls) for nulls in (0, 1))
+        path.write_bytes(path.read_bytes().replace(one, none))
+        wanted = pl.read_ipc_stream(path.read_bytes())["a"].to_list()
+        assert export.read("T", {"a": "int"})["a"].to_list() == wanted == [7, 0, 9]
 
 
 class TestRefused:

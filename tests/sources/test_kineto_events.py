@@ -115,3 +115,10 @@ class TestReading:
         with pytest.raises(DamagedTraceError) as caught:
             _read(first, line)
         assert f"t.json is corrupt: the event at byte {17 + len(first) + 1} is" in str(caught.value)
+
+
+@pytest.mark.parametrize("time", ["1", "nan"])
+def test_half_a_character_is_no_text_and_no_fault(time):
+    texts = r'"cat": "\ud800", "name": "\ud83d\ude80 \uDC00", "pid": {"a": "\ud800"}'
+    event = _read(f'{{"ph": "X", {texts}, "ts": {time}}}').row(0, named=True)
+    assert (event["cat"], event["name"]) == ("\ufffd", "\U0001f680 \ufffd")

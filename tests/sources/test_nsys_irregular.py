@@ -169,6 +169,19 @@ class TestExtra:
         for name in {*TABLES} - {"reports"}:
             assert extended.read(name).equals(whole.read(name)), name
 
+    @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+    def test_columns_that_are_computed_are_read(self, one, kind):
+        one.kernel(1, 2, correlation=5)
+        one.close()
+        names = "start, end, deviceId, streamId, globalPid"
+        execute(
+            one.path,
+            f"ALTER TABLE {KERNEL} RENAME TO kept",
+            f"CREATE TABLE {KERNEL} ({names}, correlationId AS (start + 4) {kind})",
+            f"INSERT INTO {KERNEL} ({names}) SELECT {names} FROM kept",
+        )
+        assert rows(read(one.path), "ops", "start", "end", "correlation") == [(1, 2, 5)]
+
     def test_indexes_that_nvidias_tools_add_change_nothing(self, one):
         for at in range(50, 0, -1):
             one.push_pop(at // 10, 99, f"range {at}")

@@ -311,3 +311,8 @@ def test_garbage_gives_an_error_of_ours_or_a_trace(path, seed):
         ops = read(path).read("ops")
         assert (ops["end"] >= ops["start"]).all()
         assert ops.select("process", "device").null_count().row(0) == (0, 0)
+
+
+def test_spaces_before_the_number_of_a_gpu_are_no_other_gpu(path):
+    trace = trace_of(path, document(line("1", "1", Device=f"{V100}   (2)")))
+    assert rows(trace, "devices", "device", "name") == [(2, V100)]

@@ -81,7 +81,7 @@ def _rows(connection: sqlite3.Connection, table: str, columns: Sequence[str]) ->
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
     if connection.execute(query, (table,)).fetchone() is None:
         return []
-    present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    present = {row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")}
     picked = ", ".join(name if name in present else f"NULL AS {name}" for name in columns)
     found = connection.execute(f"SELECT {picked} FROM {table} LIMIT {_MAX_ROWS}")  # noqa: S608
     return [dict(zip(columns, row, strict=True)) for row in found]

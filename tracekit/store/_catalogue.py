@@ -7,10 +7,11 @@ that what a writer has read stays true until it commits. The constraints say the
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -18,10 +19,13 @@ from tracekit.errors import StoreError
 from tracekit.store._rows import (
     FILE,
     META,
+    READING,
     RUNS,
     SCHEMA,
     WAIT_SECONDS,
+    WRITING,
     UnreadableRowError,
+    begin,
     damaged,
     entry_of,
     identity_of,
@@ -186,7 +190,7 @@ class Catalogue:
         """Turn failures of the database, and rows that make no sense, into `StoreError`."""
         try:
             yield
-        except (sa.exc.SQLAlchemyError, OSError) as error:
+        except (sa.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
             hint = None if self._is_sqlite else _SERVER
             raise unusable(self.where, getattr(error, "orig", None) or error, hint) from error
         except UnreadableRowError as error:
@@ -223,9 +227,10 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
     engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
 
     @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
+    def begun(connection: sa.Connection) -> None:
         writes = connection.get_execution_options().get("tracekit_writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        driver: Any = connection.connection.dbapi_connection
+        begin(driver, WRITING if writes else READING, url.database or "", WAIT_SECONDS)
 
     return engine
 

@@ -45,6 +45,15 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()
 
 
+def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes when a trace is replaced or written to; nothing where it is gone."""
+    try:
+        found = [file.stat() for file in _content(path)]
+    except (InputError, OSError):
+        return ()
+    return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+
 def file_size(path: Path) -> int:
     """Return the size of a trace, bytes; 0 where there is none that can be read."""
     try:

@@ -14,9 +14,11 @@ from pathlib import Path
 from tracekit.store._record import Entry
 from tracekit.store._rows import (
     META,
+    READING,
     RUNS,
     WAIT_SECONDS,
     UnreadableRowError,
+    begin,
     damaged,
     entry_of,
     identity_of,
@@ -38,7 +40,7 @@ def read_entries(path: Path, store: str) -> list[Entry]:
         connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
         try:
             connection.row_factory = sqlite3.Row
-            connection.execute("BEGIN")
+            begin(connection, READING, str(path), WAIT_SECONDS)
             return _entries(connection, store, str(path))
         finally:
             connection.close()

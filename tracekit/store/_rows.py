@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import sqlite3
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +13,18 @@ from tracekit.errors import StoreError
 from tracekit.store._record import Entry, RunRecord
 from tracekit.store._staging import FREE_SPACE
 
+_LOG = logging.getLogger("tracekit")
+
 SCHEMA = 1
 FILE = "catalogue.sqlite"
 """The catalogue that a store has in its own folder."""
 WAIT_SECONDS = 30
 """How long one writer waits for another."""
+_QUIET_SECONDS = 1
+"""How long it does so without a word."""
+WRITING = ("BEGIN IMMEDIATE",)
+READING = ("BEGIN", "SELECT 1 FROM sqlite_master")
+"""What begins a transaction of SQLite."""
 META, RUNS = "tracekit_meta", "tracekit_runs"
 """The tables of a catalogue."""
 
@@ -23,8 +32,14 @@ REBUILT = (
     "`tracekit runs check --repair` makes it anew, or move it away and ingest the reports again"
 )
 _OTHER = "see that the file and its folder are readable and writable"
+NO_LOCKS = (
+    "its file system may have no locks: put the store on a local disk, or the catalogue into a"
+    " PostgreSQL database (TRACEKIT_CATALOG)"
+)
 _SQLITE_HINTS = {
     "locked": "another process keeps it busy, try again when it is done",
+    "locking protocol": NO_LOCKS,
+    "disk I/O error": NO_LOCKS,
     "disk is full": FREE_SPACE,
     "not a database": REBUILT,
     "malformed": REBUILT,
@@ -75,6 +90,40 @@ def values_of(entry: Entry) -> dict[str, str]:
         "summary": json.dumps(dict(record.summary), allow_nan=False),
         "folder": entry.folder,
     }
+
+
+def begin(
+    connection: sqlite3.Connection, statements: Sequence[str], where: str, wait: float
+) -> None:
+    """Begin a transaction of SQLite, and say so where others keep it waiting.
+
+    Parameters
+    ----------
+    connection
+        What runs the statements.
+    statements
+        What begins the transaction, and takes the lock that it needs.
+    where
+        What messages call the catalogue.
+    wait
+        How long to wait, seconds.
+    """
+    quiet = min(_QUIET_SECONDS, wait)
+    connection.execute(f"PRAGMA busy_timeout = {round(1000 * quiet)}")
+    for statement in statements:
+        try:
+            connection.execute(statement).fetchall()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or quiet == wait:
+                raise
+            _LOG.warning(
+                "tracekit: the catalogue %s is kept busy by another process: waiting up to %d s",
+                where,
+                wait,
+            )
+            connection.execute(f"PRAGMA busy_timeout = {round(1000 * (wait - quiet))}")
+            connection.execute(statement).fetchall()
+    connection.execute(f"PRAGMA busy_timeout = {round(1000 * wait)}")
 
 
 def identity_of(meta: Mapping[str, str], where: str) -> str:

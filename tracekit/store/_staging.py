@@ -29,7 +29,11 @@ _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
 FREE_SPACE = "free some space"
 """The hint of errors of a full disk."""
-_HINTS = {errno.ENOSPC: FREE_SPACE, errno.EDQUOT: FREE_SPACE}
+_NO_LOCKS = "its file system has no locks: put the store elsewhere with --store or TRACEKIT_STORE"
+_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), FREE_SPACE),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP), _NO_LOCKS),
+}
 _OTHER_HINT = "choose another folder with --store or TRACEKIT_STORE"
 
 

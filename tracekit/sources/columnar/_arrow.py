@@ -54,6 +54,8 @@ class _Batch:
 
     rows: int
     buffers: tuple[tuple[int, int], ...]
+    nulls: tuple[int, ...]
+    """How many values of each column are null."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class _Part:
     def __init__(self, file: BinaryIO, layout: _Layout, batch: _Batch) -> None:
         self._file = file
         self._columns: dict[str, tuple[str, list[tuple[int, int]]]] = {}
+        # What says which values are null has no meaning where it is said that none is.
+        self._whole = {n for n, nulls in zip(layout.names, batch.nulls, strict=False) if not nulls}
         buffers = iter(batch.buffers)
         for name, kind in zip(layout.names, layout.types, strict=True):
             self._columns[name] = kind, [next(buffers) for _ in range(_buffers_of(kind))]
@@ -125,7 +129,7 @@ class _Part:
         kind, buffers = self._columns[name]
         parts: list[Any] = []
         if buffers:
-            is_given = buffers[0][1] > 0
+            is_given = buffers[0][1] > 0 and name not in self._whole
             parts = [self._bits(buffers[0], begin, end) if is_given else None]
         if kind in _OFFSETS:
             parts += self._bytes(buffers[1], buffers[2], np.dtype(_OFFSETS[kind]), begin, end)
@@ -254,7 +258,8 @@ def _record_batch(head: bytes, body: int) -> _Batch:
     if any(at < 0 or length < 0 for at, length in buffers):
         raise ValueError("a buffer lies outside of it")
     found = tuple((body + at, length) for at, length in buffers)
-    return _Batch(batch.number(0, "<q"), found)
+    nulls = tuple(nulls for _, nulls in batch.structs(1, "<qq"))
+    return _Batch(batch.number(0, "<q"), found, nulls)
 
 
 class _Table:

@@ -40,6 +40,10 @@ _SCHEMA = {
 _TIME = r'([^\\])"(ts|dur)" *: *(-?[0-9][0-9.eE+-]*)'
 """A time as the parser would round it; other fields are whole numbers, which it does not."""
 _NO_NUMBER = re.compile(r"(?<=[:\[,])(\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORECASE)
+_HALF = re.compile(
+    rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]", re.DOTALL
+)
+"""An escape of half a character alone, of which polars makes another character."""
 _PLAIN = r"^-?\d{1,15}(\.\d*)?$"
 _MOST = (1 << 61) - 1
 
@@ -52,11 +56,16 @@ def read_events(piece: Piece, path: Path) -> pl.DataFrame:
     DamagedTraceError
         If one is no JSON.
     """
+    if (b"\\ud" in piece.text or b"\\uD" in piece.text) and _HALF.search(piece.text):
+        return _unnested(pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA))
     try:
         text = pl.Series([piece.text.decode()]).str.replace_all(_TIME, '${1}"${2}":"${3}"')
-        events = pl.read_ndjson(text.item().encode(), schema=_SCHEMA)
+        return _unnested(pl.read_ndjson(text.item().encode(), schema=_SCHEMA))
     except (pl.exceptions.PolarsError, UnicodeDecodeError):
-        events = pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA)
+        return _unnested(pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA))
+
+
+def _unnested(events: pl.DataFrame) -> pl.DataFrame:
     arguments = events["args"].struct.unnest().rename(ARGUMENTS)
     return events.drop("args").hstack(arguments)
 
@@ -104,7 +113,11 @@ def _parsed(line: str) -> Any:
 
 
 def _text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value)
+    # An escape may stand for half of a character, which is no text.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def nanoseconds(text: pl.Series) -> pl.Series:

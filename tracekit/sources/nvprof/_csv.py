@@ -451,7 +451,7 @@ def _table(lines: pl.Series, header: list[str], path: Path) -> pl.DataFrame:
 
 
 _BRACKET = r" \[(\d{1,18})\]$"
-_GPU = r"^(.*\S)? ?\((\d{1,9})\)$"
+_GPU = r"^(.*\S)? *\((\d{1,9})\)$"
 
 
 def _gpu(column: str) -> pl.Expr:

@@ -80,9 +80,10 @@ class SqliteFile:
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         """Column names by table name."""
         rows = self._rows(
-            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c"
+            # Columns that are computed are columns; those that only virtual tables hide are none.
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c"
             # A virtual table may ask for a module that is not installed here.
-            " WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%'"
+            " WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%' AND c.hidden != 1"
         )
         tables: dict[str, list[str]] = {}
         for table, column in rows:

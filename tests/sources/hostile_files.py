@@ -1,0 +1,300 @@
+"""Good files of each format, and what becomes of damaged copies of them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from columnar_builder import write_columnar
+from damages import damage_file, damage_json, damage_lines, damage_tables
+from kineto_helpers import event, kernel, launch, text_of, write
+from nsys_builder import NsysBuilder
+from nvprof_builder import NvprofBuilder
+from plain_readers import (
+    Numbers,
+    PlainFolder,
+    PlainSqlite,
+    UnreadableError,
+    assert_same,
+    numbers_of,
+    plain_kineto,
+    plain_nsys,
+    plain_nvprof,
+    plain_nvprof_csv,
+)
+
+from tracekit.attribution import Rules, attribute
+from tracekit.errors import TracekitError
+from tracekit.model import Trace
+from tracekit.sources import read
+
+RIGHT, ERROR, UNJUDGED = "right", "error", "read, where the plain reader cannot"
+PATIENCE_SECONDS = 60
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: how a small file of it is made, damaged, and read in plain Python."""
+
+    name: str
+    make: Callable[[Path], Path]
+    plain: Callable[[Path], Numbers]
+    damages: tuple[Callable[[Path, random.Random], str], ...]
+    from_first: bool = False
+    """Whether times count from the first event, and not from the start of the session."""
+
+
+def make_nsys(folder: Path, schema: str = "3.17.2") -> Path:
+    """Write an export of nsys with a little of everything."""
+    with NsysBuilder(folder / "t.sqlite", schema=schema) as nsys:
+        nsys.gpu(0)
+        nsys.process(100, "python3")
+        nsys.thread_name(100, 100, "main")
+        nsys.domain(100, 1, "NCCL")
+        nsys.session(1_700_000_000_000_000_000, 100_000)
+        for step in range(STEPS):
+            at = 1000 * step
+            nsys.push_pop(at, at + 990, f"iteration {step}")
+            nsys.push_pop(at + 10, at + 300, "forward", registered=True)
+            nsys.launch(at + 20, at + 30, at + 100, name="gemm<float>(int)")
+            nsys.start_end(at + 310, at + 600, "backward")
+            nsys.launch(at + 320, at + 330, at + 500, name="dgrad", tid=101)
+            nsys.push_pop(at + 610, at + 900, "ncclAllReduce", domain=1)
+            nsys.launch(at + 620, at + 640, at + 800, name="ncclDevKernel_AllReduce(x)")
+            nsys.memcpy(at + 810, at + 850, kind=1, bytes=4096, correlation=step)
+            nsys.memset(at + 860, at + 870, bytes=16, correlation=90 + step)
+            nsys.call(at + 805, at + 809, correlation=step)
+    return nsys.path
+
+
+def make_columnar(folder: Path, suffix: str) -> Path:
+    """Write the same as a folder of files."""
+    source = make_nsys(folder)
+    made = write_columnar(source, folder / "t_dir", suffix)
+    source.unlink()
+    return made
+
+
+def make_nvprof(folder: Path) -> Path:
+    """Write a database of nvprof."""
+    with NvprofBuilder(folder / "t.nvvp") as nvprof:
+        nvprof.device(0)
+        for step in range(STEPS):
+            at, number = 1000 * step + 1, 10 * step
+            nvprof.range(at, at + 900, f"iteration {step}")
+            nvprof.range(at + 10, at + 300, "forward")
+            nvprof.call(at + 20, at + 25, correlation=number + 1)
+            nvprof.kernel(at + 30, at + 100, correlation=number + 1, name="_Z4gemmIfEvi")
+            nvprof.call(at + 120, at + 125, correlation=number + 2)
+            nvprof.call(at + 121, at + 124, correlation=number + 2, table="DRIVER")
+            nvprof.memcpy(at + 130, at + 200, correlation=number + 2, bytes=64, copyKind=1)
+            nvprof.memset(at + 210, at + 220, correlation=number + 3, bytes=8)
+            nvprof.peer_copy(at + 230, at + 280, correlation=number + 4, bytes=32, copyKind=10)
+    return nvprof.path
+
+
+def make_nvprof_csv(folder: Path) -> Path:
+    """Write a GPU trace as nvprof prints it."""
+    header = (
+        '"Start","Duration","Size","SrcMemType","DstMemType","Device","Context","Stream",'
+        '"Name","Correlation_ID"'
+    )
+    gpu = '"Tesla V100-SXM2-16GB (0)","1"'
+    lines = ["==77== NVPROF is profiling process 77, command: python train.py", header,
+             "ms,us,B,,,,,,,"]  # fmt: skip
+    for step in range(2 * STEPS):
+        number = 10 * step
+        lines += [
+            f'{step}.500001,2.001000,,,,{gpu},"7","void gemm<float, int>(int)",{number}',
+            f'{step}.600000,1.5,128,"Pinned","Device",{gpu},"8","[CUDA memcpy HtoD]",{number + 1}',
+            f'{step}.700000,0.5,64,"Device",,{gpu},"7","[CUDA memset]",{number + 2}',
+        ]
+    path = folder / "t.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def make_kineto(folder: Path, name: str = "t.json") -> Path:
+    """Write a trace of PyTorch."""
+    events = []
+    for step in range(STEPS):
+        at, number = 1000.0 * step + 0.125, 10 * step
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at, 950.5),
+            event("cpu_op", "aten::mm", at + 10, 80, Sequence_number=step),
+            launch(at + 20, 5, number + 1),
+            kernel("gemm", at + 30.001, 20.5, number + 1),
+            launch(at + 50, 5, number + 2),
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 60, 7, pid=0, tid=7,
+                  device=0, stream=7, correlation=number + 2, bytes=4096),
+            event("gpu_memset", "Memset (Device)", at + 70, 1, pid=0, tid=7, device=0, stream=7,
+                  correlation=number + 3, bytes=16),
+        ]  # fmt: skip
+    return write(folder / name, text_of(*events))
+
+
+NSYS_TABLES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "ThreadNames",
+    "PROCESSES",
+)  # fmt: skip
+NVPROF_TABLES = tuple(
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("CONCURRENT_KERNEL", "MEMCPY", "MEMCPY2", "MEMSET", "RUNTIME", "DRIVER", "MARKER")
+)
+
+
+def _any_file(path: Path, pick: random.Random) -> str:
+    files = sorted(path.iterdir())
+    if pick.random() < 0.2:
+        pick.choice(files).unlink()
+        return "a file removed"
+    if pick.random() < 0.2:
+        one, other = pick.choice(files), pick.choice(files)
+        shutil.copy(one, other) if one != other else None
+        return "a file for another"
+    return damage_file(pick.choice(files), pick)
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "nsys SQLite",
+            make_nsys,
+            lambda path: plain_nsys(PlainSqlite(path)),
+            (partial(damage_tables, tables=NSYS_TABLES),) * 2 + (damage_file,),
+        ),
+        *(
+            Kind(
+                f"nsys {suffix[1:].title()}",
+                partial(make_columnar, suffix=suffix),
+                lambda path: plain_nsys(PlainFolder(path)),
+                (_any_file,),
+            )
+            for suffix in (".parquet", ".arrow")
+        ),
+        Kind(
+            "nvprof database",
+            make_nvprof,
+            lambda path: plain_nvprof(PlainSqlite(path)),
+            (partial(damage_tables, tables=NVPROF_TABLES),) * 2 + (damage_file,),
+            from_first=True,
+        ),
+        Kind(
+            "nvprof CSV",
+            make_nvprof_csv,
+            plain_nvprof_csv,
+            (damage_lines, damage_lines, damage_file),
+            from_first=True,
+        ),
+        Kind(
+            "PyTorch JSON",
+            make_kineto,
+            plain_kineto,
+            (damage_json, damage_json, damage_file),
+            from_first=True,
+        ),
+    )
+}
+
+
+def outcome(kind: Kind, path: Path, *, answer: bool = False) -> str:
+    """Read a file, and hold what is read against the plain reader: right, or one clear error."""
+    before = _state(path.parent)
+    try:
+        with _patience():
+            trace = read(path)
+            numbers = numbers_of(trace)
+            if answer:
+                _answer(trace)
+    except TracekitError as error:
+        _assert_clear(error)
+        return ERROR
+    finally:
+        assert _state(path.parent) == before, "the file was changed, or something left beside it"
+    try:
+        plain = kind.plain(path)
+    except UnreadableError:
+        return UNJUDGED
+    assert_same(numbers.from_first() if kind.from_first else numbers, plain)
+    return RIGHT
+
+
+def _answer(trace: Trace) -> None:
+    """Ask what anybody asks; that it is answered, or refused in words, is enough."""
+    from tracekit.analysis import breakdown
+
+    breakdown(attribute(trace, Rules.load(None, None)))
+
+
+def _assert_clear(error: TracekitError) -> None:
+    text = str(error)
+    assert text.strip(), "no words"
+    assert "Traceback" not in text, text
+    assert "panicked" not in text, text
+
+
+def _state(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Fail for what takes a minute of the processor; nothing here takes a second."""
+
+    def lose(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGPROF, lose)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def damaged(kind: Kind, good: Path, folder: Path, seed: int) -> tuple[Path, str]:
+    """Make a damaged copy of a good file or folder, and say how it was damaged."""
+    pick = random.Random(seed)
+    path = folder / good.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (shutil.copytree if good.is_dir() else shutil.copy)(good, path)
+    how = pick.choice(kind.damages)(path, pick)
+    if pick.random() < 0.15:
+        # What is damaged already may be no file of its kind any more.
+        with suppress(sqlite3.Error, ValueError, LookupError, RecursionError):
+            how += " and " + pick.choice(kind.damages)(path, pick)
+    return path, how
+
+
+def tried(kind: Kind, good: Path, folder: Path, seeds: range, *, answer: int = 4) -> Counter[str]:
+    """Try a copy for each seed, every so many with an `answer`; count what came of them."""
+    outcomes: Counter[str] = Counter()
+    for seed in seeds:
+        path, how = damaged(kind, good, folder, seed)
+        try:
+            outcomes[outcome(kind, path, answer=seed % answer == 0)] += 1
+        except BaseException as error:
+            error.add_note(f"{kind.name}, seed {seed}: {how}")
+            raise
+    return outcomes
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,480 @@
+"""Readers in plain Python of what tracekit reads, to hold its numbers against.
+
+They go row by row through `sqlite3`, `csv` and `json`, share no line with tracekit, and know only
+the rules that docs/inputs.md states: which rows count, and what of them is unknown.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from sqlite_corpus import plain_value
+
+from tracekit.model import Trace
+
+Row = dict[str, Any]
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+NO_ID = 4294967295
+FIELD = (1 << 24) - 1
+GROUPS = {"compute": "kernel", "memset": "memset", "graph": "graph"}
+
+
+class UnreadableError(Exception):
+    """The plain reader cannot read the file either."""
+
+
+@dataclass
+class Numbers:
+    """What a trace says: how often which op, call and range is in it. An open range has no end."""
+
+    ops: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    calls: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    ranges: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+
+    def from_first(self) -> Numbers:
+        """Return the same with times that count from the first event."""
+        events = [*self.ops, *self.calls, *self.ranges]
+        first = min((event[0] for event in events), default=0)
+
+        def moved(event: tuple[Any, ...]) -> tuple[Any, ...]:
+            start, end, *rest = event
+            return (start - first, None if end is None else end - first, *rest)
+
+        return Numbers(
+            *(
+                Counter({moved(event): count for event, count in kind.items()})
+                for kind in (self.ops, self.calls, self.ranges)
+            )
+        )
+
+
+def numbers_of(trace: Trace) -> Numbers:
+    """Return what tracekit read; nothing is open in it."""
+    ops = trace.read("ops").select(
+        "start", "end", pl.col("kind").cast(pl.String), "correlation", "stream", "bytes"
+    )
+    threads = trace.read("threads").select("thread", "tid")
+    processes = trace.read("processes").select("process", "pid")
+    calls = trace.read("calls").join(threads, on="thread", how="left")
+    calls = calls.join(processes, on="process", how="left")
+    return Numbers(
+        Counter((s, e, GROUPS.get(kind, "copy"), *rest) for s, e, kind, *rest in ops.rows()),
+        Counter(calls.select("start", "end", "correlation", "pid", "tid").rows()),
+        Counter(trace.read("ranges").select("start", "end", "name").rows()),
+    )
+
+
+def assert_same(read: Numbers, plain: Numbers) -> None:
+    """Hold what tracekit read against what the plain reader did."""
+    assert read.ops == plain.ops, _apart(read.ops, plain.ops)
+    assert read.calls == plain.calls, _apart(read.calls, plain.calls)
+    endless = Counter(
+        (s, n) for (s, e, n), k in plain.ranges.items() for _ in range(k) if e is None
+    )
+    ended = Counter({event: k for event, k in plain.ranges.items() if event[1] is not None})
+    assert not ended - read.ranges, _apart(read.ranges, ended)
+    more = read.ranges - ended
+    assert Counter((s, n) for (s, _, n), k in more.items() for _ in range(k)) == endless
+
+
+def _apart(one: Counter[Any], other: Counter[Any]) -> str:
+    return f"only read: {list((one - other).items())[:4]}, not: {list((other - one).items())[:4]}"
+
+
+# --- tables
+
+
+class PlainSqlite:
+    """Tables of an SQLite file, value by value."""
+
+    def __init__(self, path: Path) -> None:
+        self._uri = f"{path.as_uri()}?mode=ro&immutable=1"
+
+    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            with closing(sqlite3.connect(self._uri, uri=True)) as db:
+                db.text_factory = bytes
+                return db.execute(query).fetchall()
+        except (sqlite3.Error, OverflowError) as error:
+            raise UnreadableError(str(error)) from error
+
+    def columns(self, table: str) -> list[str]:
+        named = table.replace("'", "''")
+        is_table = f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{named}'"
+        if not self._ask(is_table):
+            return []
+        return [row[1].decode() for row in self._ask(f'PRAGMA table_xinfo("{table}")')]
+
+    def rows(self, table: str, kinds: Mapping[str, str]) -> list[Row]:
+        """Return some columns of a table; what is absent, or has no place in its type, is None."""
+        present = [name for name in kinds if name in self.columns(table)]
+        if not present:
+            return []
+        fields = [f'typeof("{n}"), "{n}", CAST("{n}" AS BLOB)' for n in present]
+        found = self._ask(f'SELECT {", ".join(fields)} FROM "{table}" NOT INDEXED')
+        return [
+            dict.fromkeys(kinds)
+            | {n: plain_value(kinds[n], *row[3 * i : 3 * i + 3]) for i, n in enumerate(present)}
+            for row in found
+        ]
+
+
+class PlainFolder:
+    """Tables of a folder of Parquet files or Arrow streams; a value has the type of its column."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rows(self, table: str, kinds: Mapping[str, str]) -> list[Row]:
+        frame = self._frame(table)
+        return [
+            {name: self._value(row.get(name)) for name in kinds}
+            for row in frame.iter_rows(named=True)
+        ]
+
+    def _frame(self, table: str) -> pl.DataFrame:
+        for suffix, read in ((".parquet", pl.read_parquet), (".arrow", pl.read_ipc_stream)):
+            path = self._path / (table + suffix)
+            if path.exists():
+                try:
+                    return read(path.read_bytes())
+                except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                    raise UnreadableError(str(error)) from None
+        return pl.DataFrame()
+
+    @staticmethod
+    def _value(value: Any) -> Any:
+        if isinstance(value, int) and value > INT64:  # the bits that SQLite holds
+            return value - 2**64
+        return value
+
+
+Tables = PlainSqlite | PlainFolder
+
+# --- nsys
+
+NSYS = "CUPTI_ACTIVITY_KIND_"
+NSYS_GPU = {
+    "KERNEL": "kernel", "MEMCPY": "copy", "MEMSET": "memset", "GRAPH_TRACE": "graph",
+}  # fmt: skip
+
+
+def _integers(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "int")
+
+
+def plain_nsys(tables: Tables) -> Numbers:
+    """Read an export of nsys."""
+    numbers = Numbers()
+    texts: dict[int, str | None] = {}
+    for row in tables.rows("StringIds", {"id": "int", "value": "text"}):
+        if row["id"] is not None:
+            texts.setdefault(row["id"], row["value"])
+    for table, group in NSYS_GPU.items():
+        columns = _integers(
+            "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"
+        )
+        for row in tables.rows(NSYS + table, columns):
+            if _is_timed(row, 0) and _is_small(row["deviceId"]) and row["globalPid"] is not None:
+                stream = None if row["streamId"] == NO_ID else row["streamId"]
+                size = row["bytes"] if group in ("copy", "memset") else None
+                numbers.ops[
+                    row["start"], row["end"], group, row["correlationId"], stream, size
+                ] += 1
+    for row in tables.rows(
+        f"{NSYS}RUNTIME", _integers("start", "end", "globalTid", "correlationId")
+    ):
+        if None not in (row["start"], row["end"], row["globalTid"]):
+            thread = row["globalTid"]
+            owner = thread >> 24 & FIELD, thread & FIELD
+            numbers.calls[row["start"], row["end"], row["correlationId"], *owner] += 1
+    numbers.ranges = _nsys_ranges(tables, texts)
+    return numbers
+
+
+def _nsys_ranges(tables: Tables, texts: Mapping[int, str | None]) -> Counter[tuple[Any, ...]]:
+    ranges: Counter[tuple[Any, ...]] = Counter()
+    columns = _integers("start", "end", "eventType", "globalTid", "textId") | {"text": "text"}
+    for row in tables.rows("NVTX_EVENTS", columns):
+        if row["eventType"] not in (59, 60, 70, 71) or None in (row["start"], row["globalTid"]):
+            continue
+        name = row["text"]
+        if name is None and row["textId"] is not None and row["textId"] >= 0:
+            name = texts.get(row["textId"])
+        end = None if row["end"] is None else max(row["start"], row["end"])
+        ranges[row["start"], end, name] += 1
+    return ranges
+
+
+def _is_timed(row: Row, unknown: int | None) -> bool:
+    start, end = row["start"], row["end"]
+    return None not in (start, end) and end >= start and not start == end == unknown
+
+
+def _is_small(value: int | None) -> bool:
+    return value is not None and 0 <= value <= INT32
+
+
+# --- nvprof's database
+
+
+def plain_nvprof(tables: Tables) -> Numbers:
+    """Read a database of nvprof, of one process."""
+    numbers = Numbers()
+    texts = {}
+    for row in tables.rows("StringTable", {"_id_": "int", "value": "text"}):
+        if row["_id_"] not in (None, 0):
+            texts.setdefault(row["_id_"], row["value"])
+    called = set()
+    columns = _integers("start", "end", "processId", "threadId", "correlationId")
+    for table in ("RUNTIME", "DRIVER"):
+        keys = set()
+        for row in tables.rows(NSYS + table, columns):
+            if _is_recorded(row) and _is_small(row["processId"]) and row["threadId"] is not None:
+                key = row["processId"], (row["correlationId"] or 0) & NO_ID
+                keys.add(key)
+                known = None if table == "DRIVER" and key in called else row["correlationId"]
+                owner = row["processId"], row["threadId"] & NO_ID
+                numbers.calls[row["start"], row["end"], known, *owner] += 1
+        called |= keys
+    if len({pid for *_, pid, _ in numbers.calls}) > 1:
+        raise UnreadableError("whose ops these are takes more than this reader knows")
+    numbers.ops = _nvprof_ops(tables)
+    numbers.ranges = _nvprof_ranges(tables, texts)
+    return numbers.from_first()
+
+
+def _is_recorded(row: Row) -> bool:
+    return _is_timed(row, None) and row["start"] > 0
+
+
+def _nvprof_ops(tables: Tables) -> Counter[tuple[Any, ...]]:
+    ops: Counter[tuple[Any, ...]] = Counter()
+    seen: set[tuple[Any, ...]] = set()
+    groups = {
+        "CONCURRENT_KERNEL": "kernel", "KERNEL": "kernel", "MEMCPY": "copy", "MEMCPY2": "copy",
+        "MEMSET": "memset", "GRAPH_TRACE": "graph",
+    }  # fmt: skip
+    columns = _integers("start", "end", "deviceId", "streamId", "correlationId", "bytes")
+    for table, group in groups.items():
+        for row in tables.rows(NSYS + table, columns):
+            size = row.pop("bytes")
+            identity = tuple(row.values())
+            if table == "CONCURRENT_KERNEL" and None not in identity:
+                seen.add(identity)
+            if table == "KERNEL" and identity in seen:
+                continue
+            if _is_recorded(row) and _is_small(row["deviceId"]):
+                kept = size if group in ("copy", "memset") else None
+                stream = row["streamId"]
+                ops[row["start"], row["end"], group, row["correlationId"], stream, kept] += 1
+    return ops
+
+
+def _nvprof_ranges(tables: Tables, texts: Mapping[int, str]) -> Counter[tuple[Any, ...]]:
+    starts: dict[Any, Row] = {}
+    ends: dict[Any, int] = {}
+    columns = _integers("flags", "timestamp", "id", "objectKind", "name") | {"objectId": "blob"}
+    for row in tables.rows(f"{NSYS}MARKER", columns):
+        owner = _object(row["objectKind"], row["objectId"])
+        if None in (row["flags"], row["id"], row["timestamp"], owner) or row["timestamp"] <= 0:
+            continue
+        if row["flags"] & 2:
+            starts.setdefault((owner, row["id"]), row)
+        if row["flags"] & 4:
+            ends.setdefault((owner, row["id"]), row["timestamp"])
+    ranges: Counter[tuple[Any, ...]] = Counter()
+    for key, row in starts.items():
+        begin, end = row["timestamp"], ends.get(key)
+        ranges[begin, end if end is None else max(begin, end), texts.get(row["name"])] += 1
+    return ranges
+
+
+def _object(kind: int | None, packed: bytes | None) -> int | None:
+    if kind not in (1, 2) or packed is None or len(packed) < 8:
+        return None
+    pid = struct.unpack("<II", packed[:8])[0]
+    return pid if pid <= INT32 else None
+
+
+# --- nvprof's CSV
+
+SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+NUMBER = r"\d{1,15}(\.\d*)?|\d(\.\d{0,15})?[eE][+-]?\d{1,2}"
+
+
+def plain_nvprof_csv(path: Path) -> Numbers:
+    """Read a GPU trace that nvprof printed, with sizes in bytes."""
+    numbers = Numbers()
+    header: list[str] = []
+    units: dict[str, str] = {}
+    for text in path.read_bytes().decode("utf-8-sig", "replace").split("\n"):
+        cells = _cells(text.rstrip("\r"))
+        if {"Start", "Duration", "Name"} <= set(cells):
+            header, units = cells, {}
+        elif header and not units:
+            units = dict(zip(reversed(header), reversed(cells), strict=False))
+            if not {units.get("Start"), units.get("Duration")} <= UNITS.keys():
+                raise UnreadableError("no units")
+        elif (
+            header and len(cells) == len(header) and not text.replace('"', "", 1).count('"') % 2 - 1
+        ):
+            _add_line(numbers, dict(zip(header, cells, strict=True)), units)
+    return numbers.from_first()
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _add_line(numbers: Numbers, row: Row, units: Mapping[str, str]) -> None:
+    start, length = (_printed(row[n], UNITS[units[n]]) for n in ("Start", "Duration"))
+    name = row["Name"]
+    if None in (start, length) or not re.search(r"\(\d{1,9}\)$", row.get("Device", "")) or not name:
+        return
+    if name.startswith("[") and not name.startswith(("[CUDA memcpy ", "[CUDA memset")):
+        return
+    group = {"[CUDA memcpy": "copy", "[CUDA memset": "memset"}.get(name[:12], "kernel")
+    unit = SIZES.get(units.get("Size", ""))
+    size = _printed(row.get("Size", ""), unit) if group != "kernel" and unit else None
+    bracket = re.search(r" \[(\d{1,18})\]$", name)
+    correlation = _digits(row.get("Correlation_ID", ""))
+    if correlation is None and bracket:
+        correlation = int(bracket[1])
+    numbers.ops[
+        start, start + length, group, correlation, _digits(row.get("Stream", "")), size
+    ] += 1
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _printed(text: str, unit: int) -> int | None:
+    if not re.fullmatch(NUMBER, text, re.ASCII):
+        return None
+    value = (Decimal(text) * unit).to_integral_value(ROUND_HALF_UP)
+    return int(value) if Decimal(text).to_integral_value() <= 2**61 // unit else None
+
+
+# --- PyTorch
+
+KINETO_GROUPS = {
+    "kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset", "cuda_runtime": "call",
+    "cuda_driver": "call", "cpu_op": "operator", "user_annotation": "annotation",
+}  # fmt: skip
+
+
+def plain_kineto(path: Path) -> Numbers:
+    """Read a trace of PyTorch; times are texts until they are whole nanoseconds."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+        whole = json.loads(text, strict=False, parse_float=Written, parse_constant=_no_number,
+                           object_pairs_hook=_once)  # fmt: skip
+    except (ValueError, OSError, EOFError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+    numbers = Numbers()
+    events = whole.get("traceEvents") if isinstance(whole, dict) else None
+    if not isinstance(events, list):
+        raise UnreadableError("no events")
+    for event in events:
+        if isinstance(event, dict):
+            _add_event(numbers, event)
+    return numbers.from_first()
+
+
+class Written(str):
+    """A number with a fraction or an exponent, as it is written."""
+
+    __slots__ = ()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Row:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("what two values of one name mean, JSON does not say")
+    return dict(pairs)
+
+
+def _no_number(written: str) -> Written:
+    return Written(written)
+
+
+def _add_event(numbers: Numbers, event: Row) -> None:
+    category = event.get("cat")
+    group = KINETO_GROUPS.get(category.lower()) if isinstance(category, str) else None
+    start, length = _microseconds(event.get("ts")), _microseconds(event.get("dur"))
+    has_length = event.get("dur") is not None
+    if event.get("ph") != "X" or group is None or start is None:
+        return
+    if has_length and (length is None or length > 2**53):
+        return
+    end = start + max(length, 0) if length is not None else None
+    arguments = event.get("args") if isinstance(event.get("args"), dict) else {}
+    pid, tid = _whole(event.get("pid")), _whole(event.get("tid"))
+    correlation = _whole(arguments.get("correlation"))
+    if group in ("kernel", "copy", "memset"):
+        devices = (_whole(arguments.get("device")), _whole(arguments.get("inDevice")), pid)
+        device = next((each for each in devices if each is not None), None)
+        if end is not None and _is_small(device):
+            size = _whole(arguments.get("bytes")) if group != "kernel" else None
+            stream = _whole(arguments.get("stream"))
+            if stream is None:
+                digits = re.search("[0-9]+", _as_text(event.get("tid")) or "")
+                stream = _whole(digits[0]) if digits else None
+            numbers.ops[start, end, group, correlation, stream, size] += 1
+    elif None not in (pid, tid):
+        if group == "call" and end is not None:
+            numbers.calls[start, end, correlation, pid, tid] += 1
+        if group != "call":
+            sequence = _whole(arguments.get("Sequence number"))
+            name = _as_text(event.get("name"))
+            is_numbered = group == "operator" and sequence is not None and sequence >= 0
+            known = name if name is None or not is_numbered else f"{name}, seq = {sequence}"
+            numbers.ranges[start, end, known] += 1
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = str(value) if isinstance(value, str) else json.dumps(value)
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, Written | bool):
+        return None
+    if isinstance(value, str):
+        value = int(value) if re.fullmatch(r"[+-]?[0-9]+", value, re.ASCII) else None
+    return value if isinstance(value, int) and -INT64 - 1 <= value <= INT64 else None
+
+
+def _microseconds(value: Any) -> int | None:
+    if value is None or isinstance(value, bool | list | dict):
+        return None
+    try:
+        number = Decimal(str(value).strip())
+    except InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() > 18:
+        return None
+    nanoseconds = int((number * 1000).to_integral_value(ROUND_HALF_UP))
+    return nanoseconds if abs(nanoseconds) < 2**61 else None
