@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
 
 from tracekit.analysis.studies._overhead import overhead
 from tracekit.analysis.studies._scaling import scaling
@@ -38,6 +37,8 @@ def test_an_overhead_that_is_noise() -> None:
 
 def test_an_overhead_of_several_runs() -> None:
     """Runs of 990, 1010 and 1090, 1110: 1.4 % and 1.3 % of scatter, Welch's degrees near 2."""
+    from scipy import stats  # which takes a second
+
     rows = [_run(step, 1) for step in (990, 1010)]
     rows += [_run(step, 1, method="nccl") for step in (1090, 1110)]
     found = overhead(_study(*rows)).rows.row(0, named=True)
@@ -57,6 +58,8 @@ def test_an_overhead_of_several_runs() -> None:
 
 
 def test_a_speedup_has_an_interval_but_not_over_itself() -> None:
+    from scipy import stats  # which takes a second
+
     rows = [_run(1000, 5), _run(600, 3, gpus=2), _run(400, 2, gpus=4, steps=4)]
     found = scaling(_study(*rows), batch_scope="global").rows
     assert found["speedup_from"][0] is found["interval_of"][0] is None
@@ -69,6 +72,8 @@ def test_a_speedup_has_an_interval_but_not_over_itself() -> None:
 
 def test_weak_against_strong_has_an_interval() -> None:
     """Steps of 8 GPUs that take 211.2 and 240: 12 % less, each known to 0.5 %."""
+    from scipy import stats  # which takes a second
+
     rows = [
         _run(200, 1),
         _run(240, 1.2, gpus=8, scaling="strong"),

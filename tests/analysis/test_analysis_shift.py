@@ -7,7 +7,6 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from tracekit.analysis.comparison._headline import judged
 from tracekit.analysis.comparison._outliers import modes, outliers, step_notes
@@ -53,6 +52,8 @@ def test_a_run_does_not_differ_from_itself() -> None:
 
 def test_the_interval_is_that_of_a_test() -> None:
     """What lies well outside is rejected at 5 %, and what lies well within is not."""
+    from scipy import stats  # which takes a second
+
     random = np.random.default_rng(2)
     a, b = (np.rint(random.normal(1e4, 300, 30)).astype(np.int64) for _ in range(2))
     interval = shift(a, b).interval

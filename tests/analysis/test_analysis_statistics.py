@@ -9,7 +9,6 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from tracekit.analysis.comparison._dependence import dependence, mean_error
 from tracekit.analysis.comparison._modes import NEVER, mode_edges, switches
@@ -72,6 +71,8 @@ def test_what_never_varies_differs_for_certain() -> None:
 
 
 def test_p_values_are_scipy_s_of_welch() -> None:
+    from scipy import stats  # which takes a second
+
     a, b = _array([[10, 12, 14, 11, 13], [5, 5, 6, 5, 9]]), _array([[15, 12, 18, 16], [5, 6, 7, 6]])
     expected = stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue
     assert welch(a, b) == pytest.approx(expected)
@@ -81,6 +82,8 @@ def test_p_values_are_scipy_s_of_welch() -> None:
 
 
 def test_the_interval_is_near_student_s() -> None:
+    from scipy import stats  # which takes a second
+
     random = np.random.default_rng(5)
     a = np.rint(random.normal(1e6, 2e4, (1, 19))).astype(np.int64)
     b = np.rint(random.normal(1.05e6, 3e4, (1, 18))).astype(np.int64)

@@ -7,7 +7,6 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
 
 from tracekit.analysis._student import normal_tail, quantile, tail
 
@@ -19,6 +18,8 @@ FREEDOM = st.one_of(
 @settings(max_examples=examples(300))
 @given(freedom=FREEDOM, reach=st.floats(0, 60))
 def test_tails_are_those_of_scipy(freedom: float, reach: float) -> None:
+    from scipy import special  # which takes a second
+
     np.testing.assert_allclose(
         tail(freedom, reach), special.stdtr(freedom, -reach), rtol=1e-10, atol=1e-300
     )
@@ -27,6 +28,8 @@ def test_tails_are_those_of_scipy(freedom: float, reach: float) -> None:
 @settings(max_examples=examples(200))
 @given(freedom=FREEDOM, level=st.floats(0.51, 0.9999))
 def test_quantiles_are_those_of_scipy(freedom: float, level: float) -> None:
+    from scipy import special  # which takes a second
+
     np.testing.assert_allclose(
         quantile(freedom, level), special.stdtrit(freedom, level), rtol=1e-10
     )

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from recorded_ranges import KeptRanges
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from tracekit.annotation._hooks import Hooks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch() -> None:
+    """Import it for the tests of this file, and not for whoever looks for tests in it."""
+    data = import_module("torch.utils.data")
+    globals().update(
+        torch=import_module("torch"), nn=import_module("torch.nn"),
+        DataLoader=data.DataLoader, TensorDataset=data.TensorDataset,
+    )  # fmt: skip
 
 
 @pytest.fixture
