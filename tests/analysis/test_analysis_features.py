@@ -268,6 +268,27 @@ def test_what_the_reports_hold() -> None:
     assert rows[None, "memory"] == ("partly", "5 rows: where time goes", "nvprof")
 
 
+def test_only_what_is_a_pipeline_is_asked_for_its_bubbles() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 9, "forward", stage="FP")
+    builder.op("gemm", 1, stage="FP")
+    available, found, _ = told(builder.trace())["bubbles", "bubbles of a pipeline"]
+    assert (available, found.split(",")[0]) == ("no", "nothing shows that it is a pipeline")
+    builder.iteration(0, 0, 9)
+    assert told(builder.trace())["bubbles", "bubbles of a pipeline"][0] == "none"
+    builder.op("ncclDevKernel_SendRecv", 2, kind="collective", stage="FP")
+    assert told(builder.trace())["bubbles", "bubbles of a pipeline"][0] == "yes"
+
+
+def test_sizes_of_operators_are_what_flops_take() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 9, "aten::mm, seq = 1, sizes = [[2, 3], [3, 4]]")
+    builder.range(10, 19, "aten::mm, seq = 2")
+    available, found, hint = told(builder.trace())["flops", "what operators compute"]
+    assert (available, found) == ("partly", "sizes of 1 of 2 operators that multiply")
+    assert "emit_nvtx(record_shapes=True)" in (hint or "")
+
+
 def test_every_capability_says_how_each_recorder_records_it() -> None:
     table = capabilities()
     assert table.columns == ["command", "feature", "nsys", "nvprof", "torch.profiler"]

@@ -232,6 +232,25 @@ def _machine(facts: Facts) -> Evidence:
     return Evidence(degree, f"{machine.name} ({machine.origin})")
 
 
+def _pipeline(facts: Facts) -> Evidence:
+    # Which is a study, and studies need what is here.
+    from tracekit.analysis.studies._bubbles import is_pipeline  # noqa: PLC0415
+
+    if is_pipeline(facts.trace):
+        return Evidence("yes", "passes in numbered parts, or handed on")
+    passes = facts.trace["ranges"].filter(pl.col("stage").is_not_null()).head(1).collect()
+    degree: Degree = "none" if facts.kinds or passes.height else "no"
+    return Evidence(degree, "nothing shows that it is a pipeline")
+
+
+def _operator_sizes(facts: Facts) -> Evidence:
+    # Seldom asked for, and read from the names of all ranges.
+    from tracekit.analysis.arithmetic._recorded import recorded_operators  # noqa: PLC0415
+
+    sizes = recorded_operators(facts.trace)["sizes"]
+    return _part(sizes.count(), len(sizes), "sizes of", "operators that multiply")
+
+
 # -- what there is to measure ------------------------------------------------------------------
 
 
@@ -274,6 +293,7 @@ _STRUCTURE = "without ranges, the order of launches tells them where it can"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
+_SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
     "program, given with --smi"
@@ -368,6 +388,11 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
             ),
         ),
+        "operator sizes": Need(
+            _operator_sizes,
+            _by(_SHAPES, _SHAPES, "torch.profiler.profile(record_shapes=True)"),
+        ),
+        "pipeline": Need(_pipeline, {"": "say that it is one: --micro-batches, or --schedule"}),
         "memory": Need(
             _rows("memory", "allocations and releases"),
             _by(_ALLOCATIONS, _SAMPLED, _SAMPLED),

@@ -164,7 +164,7 @@ def pipeline_bubbles(
         "gpu" if is_gpu else "host",
         micro_batches or counted,
         _timeline(numbered[0], steps),
-        counted is not None or _hands_on(paired, waiting, is_gpu=is_gpu),
+        is_pipeline(paired, waiting),
     )  # fmt: skip
 
 
@@ -321,6 +321,12 @@ def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .sort("stage", "start_ns")
         .select(*by, "start_ns", "end_ns")
     )
+
+
+def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
+    """Tell whether anything shows that a run is a pipeline: passes in parts, or handed on."""
+    counted = _counted_micro_batches(trace) is not None
+    return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
