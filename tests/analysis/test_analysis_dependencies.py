@@ -481,6 +481,9 @@ def test_parts_of_paths_add_up_to_the_steps(trace: Trace) -> None:
     except MissingDataError:  # all of it is input
         return
     assert found.rows["path_ns"].sum() == found.meta["steps_ns"]
+    drawn = found.source()
+    assert drawn["path_ns"].sum() == found.meta["steps_ns"]
+    assert not drawn.select("iteration", "part").is_duplicated().any()
     if found.meta["steps_ns"]:
         assert found.rows["share"].sum() == pytest.approx(1)
 

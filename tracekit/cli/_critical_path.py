@@ -30,6 +30,7 @@ KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
     "tracekit critical-path mnist --by stage,cause --skip 1",
     "tracekit critical-path --kernels 10",
     name="critical-path",
+    figures={"figure": "Draw what each step waited for"},
 )
 def critical_path(
     run: RunArgument = LATEST,

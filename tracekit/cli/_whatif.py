@@ -29,6 +29,7 @@ _PANEL = "Changes"
     "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
     "tracekit whatif mnist --loader 2x --no-sync",
     "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
+    figures={"figure": "Draw a step under each change, with its error bar"},
 )
 def whatif(
     run: RunArgument = LATEST,

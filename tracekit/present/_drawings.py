@@ -16,6 +16,7 @@ from tracekit.present._link_figures import matrix_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
 from tracekit.present._memory_figures import memory_figure, memory_fit_figure
 from tracekit.present._overhead_figure import overhead_figure
+from tracekit.present._path_figure import path_figure, whatif_figure
 from tracekit.present._projection_figures import (
     components_figure,
     distribution_figure,
@@ -344,6 +345,18 @@ def _idle(answer: Answer) -> go.Figure:
     return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
 
 
+def _critical_path(answer: Answer) -> go.Figure:
+    title = "What steps waited for"
+    return path_figure(answer.source(), title=title, subtitle=answer.run or "")
+
+
+def _whatif(answer: Answer) -> go.Figure:
+    error = answer.meta["replay_error_share"]
+    bars = "" if error is None else f"; bars of error: the unchanged replay is off by {error:.1%}"
+    title = "Steps with something changed, by replay"
+    return whatif_figure(answer.rows, title=title, subtitle=f"{answer.run or ''}{bars}")
+
+
 def _stragglers(answer: Answer) -> go.Figure:
     times = answer.tables["times"]
     who = "device" if times["rank"].has_nulls() else "rank"
@@ -365,6 +378,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "breakdown": _breakdown,
     "bubbles": _bubbles,
     "changes": _changes,
+    "critical path": _critical_path,
     "distributions": _distributions,
     "efficiency": _efficiency,
     "hardware speedups": _hardware,
@@ -395,5 +409,6 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "stragglers": _stragglers,
     "time components": _components,
     "timeline": _timeline,
+    "whatif": _whatif,
 }
 """What draws an answer, by name."""

@@ -47,6 +47,18 @@ CAUSE_COLOURS = {
 }
 """Colour of each cause of idle time."""
 
+PATH_COLOURS = {
+    **{f"gpu, {stage}": colour for stage, colour in STAGE_COLOURS.items()},
+    "gpu, ME": "#882255",
+    "gpu": "#56B4E9",
+    "comm": "#CC79A7",
+    "host": "#88CCEE",
+    "input": "#DDCC77",
+    "latency": "#44AA99",
+    "unexplained": "#CCCCCC",
+}
+"""Colour of each part of a critical path: what a GPU does by its stage, else its cause."""
+
 ANSWER_COLOURS = {"yes": "#009E73", "partly": "#E69F00", "no": "#D55E00"}
 """Colour of an answer to whether something is available."""
 

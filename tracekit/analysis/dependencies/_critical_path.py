@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 _LENGTH = pl.col("end") - pl.col("start")
+_FIGURES = {"figure": "critical path"}
 _SHARES = "share: path_ns / steps_ns, the length of all steps"
 
 
@@ -86,6 +88,7 @@ def critical_path(
         return Answer(
             rows=_by_kernel(job, meta).head(kernels), meta=meta, command="critical-path",
             title=f"the {kernels} ops that take longest on the critical path",
+            figures=_FIGURES, source=functools.partial(_by_step, job),
         )  # fmt: skip
     columns = ["name" if key == "kernel" else key for key in keys]
     rows = _shared(_parts(job), columns, meta)
@@ -96,6 +99,8 @@ def critical_path(
         meta=meta,
         title=f"critical path by {', '.join(keys)}",
         command="critical-path",
+        figures=_FIGURES,
+        source=functools.partial(_by_step, job),
     )  # fmt: skip
 
 
@@ -122,6 +127,17 @@ def _parts(job: Job) -> pl.DataFrame:
         cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
     ).select(*columns, length="late")
     return pl.concat([explained, late]).filter(pl.col("length") > 0)
+
+
+def _by_step(job: Job) -> pl.DataFrame:
+    """Return ``iteration, part, path_ns``, which is what drawings show: work by its stage."""
+    staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
+    cause = pl.col("cause").cast(pl.String)
+    part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
+    found = _parts(job).group_by("iteration", part=part).agg(path_ns=pl.col("length").sum())
+    order = job.bounds.select("iteration", begun="start")
+    placed = found.join(order, on="iteration", how="left", nulls_equal=True)
+    return placed.sort("begun", "part").drop("begun")
 
 
 def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:

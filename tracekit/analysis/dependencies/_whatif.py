@@ -101,6 +101,7 @@ def whatif(
         },
         title="steps with something changed, by replay",
         command="whatif",
+        figures={"figure": "whatif"},
     )
 
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tracekit.analysis.dependencies._paths_back import CAUSES
+from tracekit.model import STAGES
+from tracekit.present._palette import PATH_COLOURS
+from tracekit.present._path_figure import path_figure, whatif_figure
+
+MS = 1_000_000
+PATH = {"iteration": pl.Int64, "part": pl.String, "path_ns": pl.Int64}
+
+
+def test_every_part_has_a_colour_of_its_own() -> None:
+    assert set(PATH_COLOURS) == {*CAUSES, *(f"gpu, {stage}" for stage in STAGES)}
+    assert len(set(PATH_COLOURS.values())) == len(PATH_COLOURS)
+
+
+def test_a_bar_per_step_with_its_parts() -> None:
+    rows = [(4, "host", 2 * MS), (4, "gpu, FP", 30 * MS), (5, "gpu, FP", 31 * MS)]
+    table = pl.DataFrame(rows, schema=PATH, orient="row")
+    figure = path_figure(table, title="What", subtitle="run")
+    assert [(trace.name, trace.x, trace.y) for trace in figure.data] == [
+        ("gpu, FP", ("4", "5"), (30.0, 31.0)), ("host", ("4",), (2.0,)),
+    ]  # fmt: skip
+    assert figure.layout.yaxis.title.text == "critical path (ms)"
+    assert figure.layout.barmode == "stack"
+
+
+def test_a_run_without_steps_is_one() -> None:
+    table = pl.DataFrame([(None, "host", MS)], schema=PATH, orient="row")
+    (bar,) = path_figure(table, title="What", subtitle="run").data
+    assert bar.x == ("run",)
+
+
+def test_many_steps_are_cut_short_and_none_are_said() -> None:
+    table = pl.DataFrame({"iteration": range(70), "part": "host", "path_ns": MS})
+    figure = path_figure(table, title="What", subtitle="run")
+    assert len(figure.data[0].x) == 60
+    assert "10 more steps are not shown" in [each.text for each in figure.layout.annotations]
+    empty = path_figure(pl.DataFrame(schema=PATH), title="What", subtitle="run")
+    assert "no steps" in [each.text for each in empty.layout.annotations]
+
+
+def test_a_bar_per_change_with_what_it_saves() -> None:
+    table = pl.DataFrame(
+        {"change": ["measured", "unchanged, replayed", "a < b=2x", "slower"],
+         "step_ns": [10.0 * MS, 10.2 * MS, 5.1 * MS, 11.0 * MS],
+         "error_ns": [None, 0.2 * MS, 0.1 * MS, 0.2 * MS],
+         "saved_share": [None, 0.0, 0.5, -0.078]}
+    )  # fmt: skip
+    figure = whatif_figure(table, title="If", subtitle="run")
+    (bars,) = figure.data
+    assert bars.x == (10.0, 10.2, 5.1, 11.0)
+    assert bars.text == ("", "", "\N{MINUS SIGN}50.0 %", "+7.8 %")
+    assert bars.error_x.array == pytest.approx((0.0, 0.2, 0.1, 0.2))
+    assert bars.y[2] == "a &lt; b=2x"
+    assert figure.layout.yaxis.categoryarray == bars.y[::-1]
