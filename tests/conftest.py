@@ -39,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="usual",
         help="quick: two short cases of a test, few random examples; thorough: many examples",
     )
+    parser.addoption(
+        "--snapshots", action="store_true", help="write tests/snapshots anew, to be read"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

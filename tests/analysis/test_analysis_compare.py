@@ -887,3 +887,24 @@ def test_causes_of_idle_time_add_up_to_it() -> None:
         assert found.rows[column].sum() == pytest.approx(parts[column].sum())
     assert set(found.rows["cause"]) <= set(CAUSES)
     assert found.meta["per"] == "step/GPU"
+
+
+def test_what_changed_on_gpus_is_in_the_mean_what_changed() -> None:
+    a, b = _run([300, 310, 290], devices=3), _run([280, 250, 270], update=[30, 20, 40], devices=3)
+    found = compare(a, b)
+    assert found.on_devices["device"].unique().sort().to_list() == [0, 1, 2]
+    means = found.on_devices.group_by("part").agg(pl.col("a_ns", "b_ns", "delta_ns").mean())
+    both = found.contributions.join(means, on="part", suffix="_gpus")
+    took = found.contributions.filter(pl.max_horizontal("a_ns", "b_ns") > 0)
+    assert set(both["part"]) == set(took["part"])
+    for name in ("a_ns", "b_ns", "delta_ns"):
+        assert both[f"{name}_gpus"].to_list() == pytest.approx(both[name].to_list())
+    first = found.on_devices.filter(device=1, part="FP").row(0, named=True)
+    assert first == {
+        "device": 1, "part": "FP", "a_ns": 300.0, "b_ns": 800 / 3, "delta_ns": 800 / 3 - 300
+    }  # fmt: skip
+
+
+def test_a_gpu_of_one_run_alone_is_compared_with_nothing() -> None:
+    found = compare(_run([300, 310], devices=2), _run([280, 250]))
+    assert found.on_devices["device"].unique().to_list() == [0]

@@ -12,8 +12,9 @@ from present_frames import HOSTILE
 
 from tracekit.errors import UsageError
 from tracekit.present import IDLE_COLOUR, STAGE_COLOURS, changes_figure, comparison_figure
-from tracekit.present._compare_figures import VERDICT_COLOURS, stage_order, step_unit
+from tracekit.present._compare_figures import VERDICT_COLOURS
 from tracekit.present._figures import MINUS, decimals_of, fitting_ticks, legend_lines, signed
+from tracekit.present._waterfall import stage_order, step_unit
 
 MS = 10**6
 PARTS = {"stage": pl.String, "a_ns": pl.Float64, "b_ns": pl.Float64, "delta_ns": pl.Float64}
@@ -117,6 +118,26 @@ def test_the_last_part_ends_at_the_step_of_b(times: list[tuple[int, int]]) -> No
     divisor = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}[unit]
     ends = next(t.y for t in figure.data if t.type == "scatter" and t.line.dash == "dot")
     assert ends[-2] * divisor == pytest.approx(sum(b for _, b in times), abs=1e-3)
+
+
+def test_the_change_of_each_gpu_stands_below_to_one_scale() -> None:
+    rows = [(stage, a * MS, b * MS, (b - a) * MS) for stage, a, b in STEP]
+    frame = pl.DataFrame(rows, PARTS, orient="row")
+    slower = frame.with_columns(pl.col("b_ns", "delta_ns") + 5.0 * MS)
+    devices = pl.concat(
+        each.with_columns(device=pl.lit(device)) for device, each in ((3, slower), (1, frame))
+    )
+    shown = {"names": ("one", "two"), "title": "Change", "subtitle": ""}
+    figure = comparison_figure(frame, devices=devices, **shown)
+    titles = [text.replace(MINUS, "-") for text in texts(figure) if "GPU" in text]
+    assert titles == [
+        "<b>GPU 1</b>  -10.0 ms (-10.0 %)", "<b>GPU 3</b>  +10.0 ms (+10.0 %)"
+    ]  # fmt: skip
+    assert figure.layout.yaxis3.range == figure.layout.yaxis4.range
+    assert figure.layout.xaxis4.ticktext == ("A", "FP", "BP", "ME", "idle", "B")
+    alone = comparison_figure(frame, devices=devices.filter(device=1), **shown)
+    assert alone.layout.yaxis3.range is None
+    assert alone.layout.height < figure.layout.height
 
 
 def test_hostile_names_of_runs_and_stages_stay_text() -> None:

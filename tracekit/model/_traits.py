@@ -27,10 +27,12 @@ class Traits:
         Whether it leaves a table last of all: an answer is not one without it.
     prose
         Whether it holds sentences, which are wrapped and not cut.
+    wraps
+        Whether its texts, which are short, are wrapped and not cut either.
     names
         Whether its numbers name things: they are shown as they are, without separators.
     kernel_beside
-        Its texts are names of kernels where this column stands beside it, or is it itself.
+        Its texts are names of kernels where one of these columns is in the table, be it itself.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
     """
@@ -40,8 +42,9 @@ class Traits:
     needs: frozenset[str] = frozenset()
     essential: bool = False
     prose: bool = False
+    wraps: bool = False
     names: bool = False
-    kernel_beside: str | None = None
+    kernel_beside: frozenset[str] = frozenset()
     exact: bool = False
 
 
@@ -50,7 +53,7 @@ _SPARE = (
     "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
     "ratio", "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
     "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
-    "straggler_rank", "bytes_source", "library", "unsized", "link", "bricks", "steps",
+    "straggler_rank", "bytes_source", "basis", "library", "unsized", "link", "bricks", "steps",
     "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
@@ -63,7 +66,7 @@ _ESSENTIAL = (
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_share",
-    "caused_ns", "late_in", "step_flops", "mfu",
+    "caused_ns", "late_in", "bytes", "evidence", "only_in", "step_flops", "mfu",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",
@@ -79,14 +82,15 @@ TRAITS: Mapping[str, Traits] = {
             spare=place,
             needs=frozenset({"exposed_ns", "total_ns"} if name == "busy_ns" else ()),
             essential=name in _ESSENTIAL,
+            wraps=name == "basis",
             names=name.rpartition("_")[2] in _NAMES,
         )
         for place, name in enumerate(_SPARE)
     },
-    "name": Traits(kernel_beside="kind"),
-    "kernel": Traits(kernel_beside="kernel"),
-    "before": Traits(kernel_beside="after"),
-    "after": Traits(kernel_beside="before"),
+    "name": Traits(kernel_beside=frozenset({"kind", "segments"})),
+    "kernel": Traits(kernel_beside=frozenset({"kernel"})),
+    "before": Traits(kernel_beside=frozenset({"after"})),
+    "after": Traits(kernel_beside=frozenset({"before"})),
     "found": Traits(prose=True),
     "record_with": Traits(prose=True),
     "fault": Traits(prose=True),
@@ -94,6 +98,8 @@ TRAITS: Mapping[str, Traits] = {
     "warnings": Traits(prose=True),
     "change": Traits(essential=True),
     "size_bytes": Traits(exact=True),
+    "feature": Traits(wraps=True),
+    "late_in_ns": Traits(label="by"),
     "launched": Traits(label="launches known"),
     "coverage": Traits(label="coverage (stages known)"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._compare_figures import stage_colour, stage_order
 from tracekit.present._figures import (
     TIME_UNITS,
     empty_figure,
@@ -18,6 +17,7 @@ from tracekit.present._figures import (
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
 from tracekit.present._text import printable, shorten, shorten_apart
+from tracekit.present._waterfall import stage_colour, stage_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

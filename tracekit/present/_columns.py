@@ -192,7 +192,7 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
-        return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
+        return ShownColumn(name, special.label or _TIME.sub("", label), texts, scale.unit)
     for unit, pattern, decimals in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
         if pattern.search(name):
             return ShownColumn(name, pattern.sub("", label), scaled(values, 1, decimals), unit)

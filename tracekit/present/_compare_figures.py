@@ -5,7 +5,7 @@ A is the run that is compared against, B the one that is compared; a change is B
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
 from tracekit.present._figures import (
@@ -14,7 +14,6 @@ from tracekit.present._figures import (
     MINUS,
     MUTED,
     PLAIN_AXIS,
-    TIME_UNITS,
     decimals_of,
     empty_figure,
     figure_layout,
@@ -23,11 +22,23 @@ from tracekit.present._figures import (
     legend_lines,
     signed,
     text_width,
-    unit_of,
 )
 from tracekit.present._kernel_names import readable_names
-from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
 from tracekit.present._text import printable, shorten, shorten_apart
+from tracekit.present._waterfall import (
+    ACROSS,
+    MOST_GPUS,
+    Part,
+    add_gpus,
+    first_shown,
+    levels_of,
+    on_gpus,
+    parts_of,
+    stage_colour,
+    step_unit,
+    total,
+    waterfall,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,54 +57,28 @@ VERDICT_COLOURS = {
 
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
-_COLOURS = {**STAGE_COLOURS, "FP+BP": STAGE_COLOURS["FP"], "idle": IDLE_COLOUR, "between": GRID}
-_ORDER = ("FP+BP", *STAGE_COLOURS)
-_LAST = ("idle", "between")
-_TOTAL_COLOUR = MUTED
 _LEAST_SHARE = 0.06
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
 _MOST_GROUPS = 25
 _WIDTH = 1080
-_MS = (10**6, "ms")
-_LEAST_MS, _MOST_MS = 10**5, 10**10
-
-
-class _Part(NamedTuple):
-    """What one stage takes of the step of each run, and what it contributes to the change."""
-
-    stage: str
-    a: float | None
-    b: float | None
-    delta: float | None
-
-
-def stage_order(stages: Sequence[str]) -> list[str]:
-    """Return stages as figures stack them, each once; last is the time of no stage."""
-    names = (*_ORDER, None, *_LAST)
-    rank = {stage: place for place, stage in enumerate(names)}
-    return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
-
-
-def stage_colour(stage: str) -> str:
-    """Return the colour of a stage, of FP+BP (that of FP), or of idle time."""
-    return _COLOURS.get(stage, ACCENT)
-
-
-def step_unit(largest: float) -> tuple[int, str]:
-    """Return the divisor and the name of the unit of step times: ms, where that reads at all."""
-    return _MS if _LEAST_MS <= largest < _MOST_MS else unit_of(largest, TIME_UNITS)
+_BARS, _WATERFALL, _PANEL, _BETWEEN = 102, 276, 150, 78
 
 
 def comparison_figure(
-    contributions: pl.DataFrame, *, names: tuple[str, str], title: str, subtitle: str
+    contributions: pl.DataFrame,
+    *,
+    names: tuple[str, str],
+    title: str,
+    subtitle: str,
+    devices: pl.DataFrame | None = None,
 ) -> go.Figure:
     """Return the step of two runs by stage, and below it the way from one step time to the other.
 
     Above, each run is a bar: exposed time by stage, and idle time. Below, each stage takes the step
     time from that of A a part of the way to that of B; the labels say how much that is, and how
-    much of A's step.
+    much of A's step. Below that stands the same of each GPU.
 
     Parameters
     ----------
@@ -104,62 +89,64 @@ def comparison_figure(
         Plain names of the runs A and B.
     title, subtitle
         Plain texts; see `figure_layout`.
+    devices
+        The same by ``device``, if it is known; at most 16 of them are drawn.
     """
-    from plotly.subplots import make_subplots
-
-    parts = _parts(contributions)
+    parts = parts_of(contributions)
     if not parts:
         return empty_figure(title, subtitle, _NO_TIME)
-    unit = step_unit(max(_total(parts, "a"), _total(parts, "b")))
-    levels = _levels(parts)
-    first = _first_shown(levels)
+    gpus = on_gpus(devices)
+    unit = step_unit(max(total(parts, "a"), total(parts, "b")))
+    levels = levels_of(parts)
+    first = first_shown(levels)
     labels = [f"A  {shorten(printable(names[0]), _WIDEST_RUN)}"]
     labels.append(f"B  {shorten(printable(names[1]), _WIDEST_RUN)}")
     left = max(text_width(labels, 13) + 24, 88)
+    figure, high = _rows(-(-len(gpus[:MOST_GPUS]) // ACROSS))
     layout = figure_layout(
         title,
         subtitle,
-        height=620,
+        height=high + 166,
         margin={"l": left, "r": 96, "t": 118, "b": 48},
-        notes=_comparison_notes(parts, first),
+        notes=_comparison_notes(parts, first, len(gpus) - MOST_GPUS),
         least=76 * (len(parts) + 2),
     )
-    figure = make_subplots(rows=2, cols=1, row_heights=[0.27, 0.73], vertical_spacing=0.17)
     figure.update_layout({**layout, "barmode": "stack", "legend": legend_above(layout)})
     figure.add_traces(_stacks(parts, unit), rows=1, cols=1)
-    figure.add_traces(_steps(parts, levels, unit), rows=2, cols=1)
+    changes = [*waterfall(parts, levels, unit), _step_labels(parts, levels, unit)]
+    figure.add_traces(changes, rows=2, cols=1)
     _stack_axes(figure, parts, labels, unit)
     _step_axes(figure, parts, levels, first, unit)
+    if gpus:
+        add_gpus(figure, gpus[:MOST_GPUS], unit, first_row=3)
     return figure
 
 
-def _parts(contributions: pl.DataFrame) -> list[_Part]:
-    """Return the stages in which either run spent time, or may have, in their order."""
-    import polars as pl
+def _rows(more: int) -> tuple[go.Figure, int]:
+    """Return a figure of two wide plots above so many rows of panels, and the height of all."""
+    from plotly.subplots import make_subplots
 
-    times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
-    rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
-    parts = {row[0]: _Part(*row) for row in rows}
-    return [
-        parts[stage] for stage in stage_order(list(parts)) if any(v != 0 for v in parts[stage][1:])
-    ]
-
-
-def _total(parts: Sequence[_Part], run: str) -> float:
-    return sum(getattr(part, run) or 0 for part in parts)
+    heights = [_BARS, _WATERFALL, *[_PANEL] * more]
+    high = sum(heights) + _BETWEEN * (len(heights) - 1)
+    wide = [{"colspan": ACROSS}, *[None] * (ACROSS - 1)]
+    figure = make_subplots(
+        rows=len(heights), cols=ACROSS, row_heights=heights, vertical_spacing=_BETWEEN / high,
+        horizontal_spacing=0.07, specs=[wide, wide, *[[{}] * ACROSS] * more],
+    )  # fmt: skip
+    return figure, high
 
 
-def _total_text(parts: Sequence[_Part], run: str, unit: tuple[int, str]) -> str:
+def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
     """Return the step time of a run; it is more than what is known of it if a stage is unknown."""
     more = "≥ " if any(getattr(part, run) is None for part in parts) else ""
-    return f"<b>{more}{_total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
+    return f"<b>{more}{total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
 
 
-def _stacks(parts: Sequence[_Part], unit: tuple[int, str]) -> list[go.Bar]:
+def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
     """Return one bar per stage, of both runs; parts that have the room for it say their length."""
     import plotly.graph_objects as go
 
-    widest = max(_total(parts, "a"), _total(parts, "b"))
+    widest = max(total(parts, "a"), total(parts, "b"))
     bars = []
     for part in parts:
         texts = [_time_text(value, unit) for value in (part.a, part.b)]
@@ -196,82 +183,29 @@ def _time_text(value: float | None, unit: tuple[int, str]) -> str:
 
 
 def _stack_axes(
-    figure: go.Figure, parts: Sequence[_Part], labels: Sequence[str], unit: tuple[int, str]
+    figure: go.Figure, parts: Sequence[Part], labels: Sequence[str], unit: tuple[int, str]
 ) -> None:
     names = [figure_text(label) for label in labels]
     look = {**PLAIN_AXIS, "tickvals": [0, 1], "ticktext": names, "tickfont_size": 13}
     figure.update_yaxes(**look, range=[1.5, -0.5], row=1, col=1)
-    widest = max(_total(parts, "a"), _total(parts, "b")) / unit[0]
+    widest = max(total(parts, "a"), total(parts, "b")) / unit[0]
     figure.update_xaxes(
         title_text=f"exposed time per iteration ({unit[1]})", range=[0, widest], row=1, col=1
     )
     for place, run in enumerate("ab"):
         figure.add_annotation(
             text=_total_text(parts, run, unit), showarrow=False, xanchor="left", xshift=6,
-            x=_total(parts, run) / unit[0], y=place, row=1, col=1,
+            x=total(parts, run) / unit[0], y=place, row=1, col=1,
         )  # fmt: skip
 
 
-def _levels(parts: Sequence[_Part]) -> list[tuple[float, float]]:
-    """Return the step time before and after each part of the change, in ns."""
-    levels, level = [], _total(parts, "a")
-    for part in parts:
-        levels.append((level, level + (part.delta or 0)))
-        level = levels[-1][1]
-    return levels
-
-
-def _first_shown(levels: Sequence[tuple[float, float]]) -> float:
-    """Return where the axis of the change begins: not at 0 where the change would not be seen."""
-    low, high = min(map(min, levels)), max(map(max, levels))
-    # Changes that are very small do look small.
-    room = max(1.2 * (high - low), 0.05 * high)
-    return low - room if low > 2 * room else min(low, 0)
-
-
-def _steps(
-    parts: Sequence[_Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
-) -> list[go.Bar | go.Scatter]:
-    """Return the two step times, the parts of the change between them, and what joins them."""
-    import plotly.graph_objects as go
-
-    before, after = _total(parts, "a"), _total(parts, "b")
-    last = len(parts) + 1
-    bars = go.Bar(
-        x=list(range(last + 1)),
-        base=[0, *(min(level) / unit[0] for level in levels), 0],
-        y=[height / unit[0] for height in (before, *(abs(b - a) for a, b in levels), after)],
-        width=0.62,
-        marker={
-            "color": [_TOTAL_COLOUR, *(stage_colour(part.stage) for part in parts), _TOTAL_COLOUR],
-            "line": {"width": 0},
-        },
-        showlegend=False,
-        hoverinfo="skip",
-    )
-    # A change of nothing is still seen as a line.
-    marks = go.Scatter(
-        x=[x for place in range(1, last) for x in (place - 0.31, place + 0.31, None)],
-        y=[y for _, end in levels for y in (end / unit[0], end / unit[0], None)],
-        mode="lines", line={"color": INK, "width": 1.5}, hoverinfo="skip", showlegend=False,
-    )  # fmt: skip
-    ends = [before, *(end for _, end in levels)]
-    joints = go.Scatter(
-        x=[x for place in range(last) for x in (place + 0.31, place + 0.69, None)],
-        y=[y for end in ends for y in (end / unit[0], end / unit[0], None)],
-        mode="lines", line={"color": MUTED, "width": 1, "dash": "dot"}, hoverinfo="skip",
-        showlegend=False,
-    )  # fmt: skip
-    return [bars, joints, marks, _step_labels(parts, levels, unit)]
-
-
 def _step_labels(
-    parts: Sequence[_Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
+    parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> go.Scatter:
     """Return the labels on top of the bars: step times, and changes with their share of A's."""
     import plotly.graph_objects as go
 
-    before, after = _total(parts, "a"), _total(parts, "b")
+    before, after = total(parts, "a"), total(parts, "b")
     decimals = _decimals(parts, unit)
     tops = [before, *(max(level) for level in levels), after]
     return go.Scatter(
@@ -298,15 +232,15 @@ def _change_text(delta: float | None, before: float, unit: tuple[int, str], deci
     return absolute if before <= 0 else f"{absolute}<br>{signed(100 * delta / before, 1)} %"
 
 
-def _decimals(parts: Sequence[_Part], unit: tuple[int, str]) -> int:
+def _decimals(parts: Sequence[Part], unit: tuple[int, str]) -> int:
     """Return how many decimals step times and changes have: the same, so that they add up."""
     largest = max(abs(part.delta or 0) for part in parts) / unit[0]
-    return min(decimals_of(largest), decimals_of(_total(parts, "a") / unit[0]) + 1)
+    return min(decimals_of(largest), decimals_of(total(parts, "a") / unit[0]) + 1)
 
 
 def _step_axes(
     figure: go.Figure,
-    parts: Sequence[_Part],
+    parts: Sequence[Part],
     levels: Sequence[tuple[float, float]],
     first: float,
     unit: tuple[int, str],
@@ -314,16 +248,17 @@ def _step_axes(
     names = ["<b>A</b>", *(figure_text(part.stage) for part in parts), "<b>B</b>"]
     look = {**PLAIN_AXIS, "tickvals": list(range(len(names))), "ticktext": names}
     figure.update_xaxes(**look, range=[-0.5, len(names) - 0.5], row=2, col=1)
-    high = max(_total(parts, "b"), *map(max, levels))
+    high = max(total(parts, "b"), *map(max, levels))
     ends = [first / unit[0], (high + 0.22 * (high - first)) / unit[0]]
     figure.update_yaxes(title_text=f"step time ({unit[1]})", range=ends, row=2, col=1)
 
 
-def _comparison_notes(parts: Sequence[_Part], first: float) -> list[str]:
+def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[str]:
     notes = {
         "percent: of the step time of A": True,
         "between: after an iteration, before the next": any(p.stage == "between" for p in parts),
         "the axis of step times does not begin at 0": first > 0,
+        f"not shown: {hidden} more GPUs": hidden > 0,
         "? unknown in one of the runs": any(None in part for part in parts),
     }
     return [note for note, applies in notes.items() if applies]

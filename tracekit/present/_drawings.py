@@ -44,10 +44,15 @@ if TYPE_CHECKING:
 def _step_parts(answer: Answer) -> go.Figure:
     return comparison_figure(
         answer.tables["contributions"].rename({"part": "stage"}),
+        devices=_by_stage(answer.tables.get("devices")),
         names=_names(answer),
         title="What a step is made of",
         subtitle=_of_pair(answer),
     )
+
+
+def _by_stage(devices: pl.DataFrame | None) -> pl.DataFrame | None:
+    return None if devices is None else devices.rename({"part": "stage"})
 
 
 def _changes(answer: Answer) -> go.Figure:

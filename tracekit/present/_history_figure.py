@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.present._compare_figures import step_unit
 from tracekit.present._configurations import NO_RUNS, error_bars
 from tracekit.present._figures import (
     INK,
@@ -16,6 +15,7 @@ from tracekit.present._figures import (
     fitting_ticks,
     signed,
 )
+from tracekit.present._waterfall import step_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

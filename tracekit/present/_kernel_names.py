@@ -57,7 +57,7 @@ def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a table in which kernels have their short forms."""
     import polars as pl
 
-    columns = [c for c in frame.columns if traits(c).kernel_beside in frame.columns]
+    columns = [c for c in frame.columns if not traits(c).kernel_beside.isdisjoint(frame.columns)]
     if not columns:
         return frame
     texts = [frame[column].cast(pl.String) for column in columns]

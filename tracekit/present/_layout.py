@@ -47,9 +47,14 @@ class Placed:
 
     def lines(self, row: int) -> list[str]:
         """Return the lines of the cell in `row`, each as wide as the column."""
-        if traits(self.column.name).prose:
+        if self._wraps:
             return [self.pad(part) for part in wrap(self.column.texts[row], self.width)]
         return [self.pad(self._cut[row])]
+
+    @property
+    def _wraps(self) -> bool:
+        special = traits(self.column.name)
+        return special.prose or special.wraps
 
     @cached_property
     def _cut(self) -> list[str]:
@@ -62,7 +67,7 @@ class Placed:
     @property
     def least(self) -> int:
         """Width to which it may shrink: numbers do not, long texts do."""
-        least = _LEAST_PROSE if traits(self.column.name).prose else _LEAST_NAME
+        least = _LEAST_PROSE if self._wraps else _LEAST_NAME
         return self.width if self.column.numeric else min(self.width, least)
 
 

@@ -6,7 +6,6 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
-from tracekit.present._compare_figures import step_unit
 from tracekit.present._configurations import (
     NO_RUNS,
     bars_note,
@@ -20,6 +19,7 @@ from tracekit.present._configurations import (
 )
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
 from tracekit.present._panels import cell, known_rows, paneled
+from tracekit.present._waterfall import step_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

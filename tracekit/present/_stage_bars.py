@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._compare_figures import stage_colour, stage_order, step_unit
 from tracekit.present._configurations import (
     MOST_ROWS,
     NO_RUNS,
@@ -22,6 +21,7 @@ from tracekit.present._figures import (
     legend_above,
     text_width,
 )
+from tracekit.present._waterfall import stage_colour, stage_order, step_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracekit.present._compare_figures import step_unit
 from tracekit.present._figures import (
     INK,
     SERIES_COLOURS,
@@ -15,6 +14,7 @@ from tracekit.present._figures import (
     legend_lines,
 )
 from tracekit.present._text import printable, shorten
+from tracekit.present._waterfall import step_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

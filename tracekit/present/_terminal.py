@@ -226,7 +226,7 @@ def _explained(frame: pl.DataFrame) -> list[str]:
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
-    return [text] if width is None else wrap(text, width - 2 * len(_MARGIN))
+    return wrap(text, (width or _PIPED) - 2 * len(_MARGIN))
 
 
 def _paint(lines: Sequence[Sequence[Span]], colours: str | None) -> str:

@@ -93,10 +93,49 @@ def waterfall(subject: Subject) -> Markup:
                  [bar for bar in bars if bar is not None])  # fmt: skip
     return joined(
         drawn.html(),
+        _on_gpus(answer),
         frame_table(
             parts, "parts", "What the change of a step is made of", meta=_step(answer), is_open=True
         ),
     )  # fmt: skip
+
+
+def _on_gpus(answer: Comparison) -> Markup | None:
+    """Draw the change on each GPU: what got shorter left of the middle, what longer right of it."""
+    rows = answer.on_devices
+    if rows["device"].n_unique() < 2:  # noqa: PLR2004 - one GPU is the whole chart above
+        return None
+    gpus = rows.partition_by("device", maintain_order=True)
+    sums = [
+        own.group_by(longer=pl.col("delta_ns") > 0).agg(pl.col("delta_ns").sum()) for own in gpus
+    ]
+    widest = max(abs(delta) for own in sums for delta in own["delta_ns"].to_list()) or 1.0
+    bars = [
+        Bar(
+            f"GPU {own['device'][0]}",
+            [Track(_both_ways(own, widest), "signed")],
+            _signed(sum(own["delta_ns"].to_list())),
+        )
+        for own in gpus
+    ]
+    legend = [Entry(part, part) for part in rows["part"].unique(maintain_order=True)]
+    title = "Change of a step on each GPU: shorter in B to the left, longer to the right"
+    return Bars(title, title, legend, bars).html()
+
+
+def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
+    """Lay the parts of a change away from the middle, each on its side."""
+    left = right = 50.0
+    pieces = []
+    for part, delta in own.select("part", "delta_ns").iter_rows():
+        width = 50 * abs(delta) / widest
+        title = f"{part}: {_signed(delta)}"
+        left -= width if delta < 0 else 0
+        if width > 0:
+            at = left if delta < 0 else right
+            pieces.append(Piece(round(at, 3), round(width, 3), part, title))
+        right += width if delta > 0 else 0
+    return pieces
 
 
 def _step(answer: Comparison) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tracekit.analysis.comparison._headline import Metric, headline, judged, len
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.comparison._outliers import step_notes
 from tracekit.analysis.comparison._per_iteration import (
+    PARTS,
     Measured,
     parse_compare_keys,
     peak_memory,
@@ -71,6 +72,17 @@ class Comparison(Answer):
         high_ns, p_value, verdict``.
         """
         return self.tables["contributions"]
+
+    @property
+    def on_devices(self) -> pl.DataFrame:
+        """What the change is made of on each GPU that both ran on; of one run a side alone.
+
+        Returns
+        -------
+        ``device, part, a_ns, b_ns, delta_ns``: their means over GPUs are those of `contributions`,
+        where both ran on the same.
+        """
+        return self.tables["devices"]
 
 
 def compare(
@@ -238,12 +250,33 @@ def compare(
         title=f"by {', '.join(keys)}",
         tables={
             "contributions": parts,
+            "devices": _by_device(of_a, of_b),
             "steps": pl.concat([step_rows(of_a, names[0], "A"), step_rows(of_b, names[1], "B")]),
         },
         people=_for_people(table),
         empty="nothing ran in either",
         command="compare",
         figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
+    )
+
+
+def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
+    """Return what steps of both runs are made of on each GPU that both ran on.
+
+    ``device, part, a_ns, b_ns, delta_ns``, in the order of devices and parts; a part that one of
+    them lacks took no time there.
+    """
+    key = ["device", "part"]
+    sides = [run.on_devices.rename({"mean_ns": f"{side}_ns"}) for side, run in (("a", a), ("b", b))]
+    of_both = set(a.on_devices["device"]) & set(b.on_devices["device"])
+    both = sides[0].join(sides[1], on=key, how="full", coalesce=True)
+    order = pl.DataFrame({"part": PARTS}).with_row_index("place")
+    return (
+        both.filter(pl.col("device").is_in(list(of_both)))
+        .with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
+        .join(order, on="part")
+        .sort("device", "place")
+        .select(*key, "a_ns", "b_ns", delta_ns=pl.col("b_ns") - pl.col("a_ns"))
     )
 
 

@@ -215,7 +215,7 @@ def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFram
 def _headline(rows: pl.DataFrame, label: str) -> str:
     changes = rows.drop_nulls("change_percent")
     if changes.is_empty():
-        return f"{rows.height} points: no change found"
+        return f"{rows.height} {'point' if rows.height == 1 else 'points'}: no change found"
     told = [
         f"{change:+.1f} % from {label} {value} on"
         for value, change in changes.select("value", "change_percent").iter_rows()

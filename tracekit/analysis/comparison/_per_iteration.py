@@ -68,6 +68,9 @@ class Measured:
     parts
         ``part, iteration, length_ns, busy_ns``: what steps are made of (`PARTS`), added over
         devices; `busy_ns` is null for parts that are no stage.
+    on_devices
+        ``device, part, mean_ns``: the same by GPU, in the mean over steps; of a GPU that two
+        processes use over both.
     iterations
         Numbers of the steps; empty if the run has none.
     left_out
@@ -82,6 +85,7 @@ class Measured:
     columns: tuple[str, ...]
     values: pl.DataFrame
     parts: pl.DataFrame
+    on_devices: pl.DataFrame
     iterations: tuple[int, ...]
     left_out: int
     devices: int
@@ -149,9 +153,11 @@ def per_iteration(
     values = values.with_columns(pl.col("per").fill_null(1))
     columns = tuple(name for name in values.columns if name not in _MEASURES)
     numbers = times.windows["iteration"].drop_nulls().unique().sort().to_list()
+    owners = owners_of(times, whole=whole)
     return Measured(
-        columns, values, step_parts(times, whole=whole), tuple(numbers), times.left_out,
-        owners_of(times, whole=whole).height, times.annotated, times.empty,
+        columns, values, step_parts(times, whole=whole),
+        _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
+        owners.height, times.annotated, times.empty,
     )  # fmt: skip
 
 
@@ -273,26 +279,33 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 # -- what steps are made of --------------------------------------------------------------------
 
 
-def step_parts(times: StepTimes, *, whole: bool) -> pl.DataFrame:
-    """Return what steps are made of: ``part, iteration, length_ns, busy_ns``."""
+def step_parts(
+    times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
+) -> pl.DataFrame:
+    """Return what steps are made of: ``part``, `by`, ``length_ns, busy_ns``."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
-        windows.select("window", "iteration", "on_host", "start", "end"), on="window"
+        windows.select("window", "on_host", "start", "end", *by), on="window"
     )
-    stages = inside.group_by("iteration", part=pl.col("stage").cast(pl.String)).agg(
+    stages = inside.group_by(*by, part=pl.col("stage").cast(pl.String)).agg(
         length_ns=pl.col("exposed_ns").sum(), busy_ns=pl.col("busy_ns").sum()
     )
     busy = inside.group_by("window").agg(busy=pl.col("exposed_ns").sum())
     idle = _LENGTH - pl.col("busy").fill_null(0)
     rest = (
         windows.join(busy, on="window", how="left")
-        .group_by(
-            "iteration", part=pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
-        )
+        .group_by(*by, part=pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between")))
         .agg(length_ns=idle.sum(), busy_ns=pl.lit(None, pl.Int64))
     )
-    columns = ["part", "iteration", "length_ns", "busy_ns"]
+    columns = ["part", *by, "length_ns", "busy_ns"]
     return pl.concat([stages.select(columns), rest.select(columns)])
+
+
+def _on_devices(times: StepTimes, owners: pl.DataFrame, steps: int, *, whole: bool) -> pl.DataFrame:
+    users = owners.group_by("device").agg(users=pl.len())
+    parts = step_parts(times, whole=whole, by=("device",)).join(users, on="device")
+    mean = pl.col("length_ns") / (pl.col("users") * max(1, steps))
+    return parts.select("device", "part", mean_ns=mean)
 
 
 def steps_of(run: Measured) -> NDArray[np.int64]:

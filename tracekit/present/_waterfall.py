@@ -1,0 +1,197 @@
+"""The way from the step time of one run to that of another, part by part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracekit.present._figures import (
+    GRID,
+    INK,
+    MUTED,
+    PLAIN_AXIS,
+    TIME_UNITS,
+    decimals_of,
+    figure_text,
+    signed,
+    unit_of,
+)
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+_COLOURS = {**STAGE_COLOURS, "FP+BP": STAGE_COLOURS["FP"], "idle": IDLE_COLOUR, "between": GRID}
+_ORDER = ("FP+BP", *STAGE_COLOURS)
+_LAST = ("idle", "between")
+_TOTAL_COLOUR = MUTED
+_MS = (10**6, "ms")
+_LEAST_MS, _MOST_MS = 10**5, 10**10
+ACROSS = 2
+"""So many GPUs are drawn beside each other."""
+
+MOST_GPUS = 16
+"""So many GPUs are drawn."""
+
+
+class Part(NamedTuple):
+    """What one stage takes of the step of each run, and what it contributes to the change."""
+
+    stage: str
+    a: float | None
+    b: float | None
+    delta: float | None
+
+
+def stage_order(stages: Sequence[str]) -> list[str]:
+    """Return stages as figures stack them, each once; last is the time of no stage."""
+    names = (*_ORDER, None, *_LAST)
+    rank = {stage: place for place, stage in enumerate(names)}
+    return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
+
+
+def stage_colour(stage: str) -> str:
+    """Return the colour of a stage, of FP+BP (that of FP), or of idle time."""
+    return _COLOURS.get(stage, ACCENT)
+
+
+def step_unit(largest: float) -> tuple[int, str]:
+    """Return the divisor and the name of the unit of step times: ms, where that reads at all."""
+    return _MS if _LEAST_MS <= largest < _MOST_MS else unit_of(largest, TIME_UNITS)
+
+
+def parts_of(contributions: pl.DataFrame) -> list[Part]:
+    """Return the stages in which either run spent time, or may have, in their order."""
+    import polars as pl
+
+    times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
+    rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
+    parts = {row[0]: Part(*row) for row in rows}
+    return [
+        parts[stage] for stage in stage_order(list(parts)) if any(v != 0 for v in parts[stage][1:])
+    ]
+
+
+def total(parts: Sequence[Part], run: str) -> float:
+    """Return the step time of run ``a`` or ``b``, as far as it is known."""
+    return sum(getattr(part, run) or 0 for part in parts)
+
+
+def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
+    """Return the step time before and after each part of the change, in ns."""
+    levels, level = [], total(parts, "a")
+    for part in parts:
+        levels.append((level, level + (part.delta or 0)))
+        level = levels[-1][1]
+    return levels
+
+
+def first_shown(levels: Sequence[tuple[float, float]]) -> float:
+    """Return where the axis of the change begins: not at 0 where the change would not be seen."""
+    low, high = min(map(min, levels)), max(map(max, levels))
+    # Changes that are very small do look small.
+    room = max(1.2 * (high - low), 0.05 * high)
+    return low - room if low > 2 * room else min(low, 0)
+
+
+def waterfall(
+    parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
+) -> list[go.Bar | go.Scatter]:
+    """Return the two step times, the parts of the change between them, and what joins them.
+
+    Labels are not part of it.
+    """
+    import plotly.graph_objects as go
+
+    before, after = total(parts, "a"), total(parts, "b")
+    last = len(parts) + 1
+    bars = go.Bar(
+        x=list(range(last + 1)),
+        base=[0, *(min(level) / unit[0] for level in levels), 0],
+        y=[height / unit[0] for height in (before, *(abs(b - a) for a, b in levels), after)],
+        width=0.62,
+        marker={
+            "color": [_TOTAL_COLOUR, *(stage_colour(part.stage) for part in parts), _TOTAL_COLOUR],
+            "line": {"width": 0},
+        },
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    # A change of nothing is still seen as a line.
+    marks = go.Scatter(
+        x=[x for place in range(1, last) for x in (place - 0.31, place + 0.31, None)],
+        y=[y for _, end in levels for y in (end / unit[0], end / unit[0], None)],
+        mode="lines", line={"color": INK, "width": 1.5}, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+    ends = [before, *(end for _, end in levels)]
+    joints = go.Scatter(
+        x=[x for place in range(last) for x in (place + 0.31, place + 0.69, None)],
+        y=[y for end in ends for y in (end / unit[0], end / unit[0], None)],
+        mode="lines", line={"color": MUTED, "width": 1, "dash": "dot"}, hoverinfo="skip",
+        showlegend=False,
+    )  # fmt: skip
+    return [bars, joints, marks]
+
+
+def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
+    """Return what the change is made of on each GPU; nothing where there is one alone.
+
+    Parameters
+    ----------
+    devices
+        ``device``, ``stage``, ``a_ns``, ``b_ns`` and ``delta_ns``, as of `comparison_figure`.
+    """
+    if devices is None or devices["device"].n_unique() < 2:  # noqa: PLR2004 - one says it all above
+        return []
+    each = devices.sort("device", maintain_order=True).partition_by("device", maintain_order=True)
+    found = [(int(own["device"][0]), parts_of(own)) for own in each]
+    return [(device, parts) for device, parts in found if parts]
+
+
+def add_gpus(
+    figure: go.Figure,
+    gpus: Sequence[tuple[int, Sequence[Part]]],
+    unit: tuple[int, str],
+    *,
+    first_row: int,
+) -> None:
+    """Draw the waterfall of each GPU in a panel of its own, all to one scale.
+
+    Parameters
+    ----------
+    figure
+        The figure, with `ACROSS` columns.
+    gpus
+        As `on_gpus` returns them.
+    unit
+        Divisor and name of the unit.
+    first_row
+        The row that the first of them stand in.
+    """
+    levels = [levels_of(parts) for _, parts in gpus]
+    low = min(first_shown(each) for each in levels) / unit[0]
+    high = max(max(map(max, own)) for own in levels) / unit[0]
+    for place, ((device, parts), own) in enumerate(zip(gpus, levels, strict=True)):
+        cell = {"row": first_row + place // ACROSS, "col": place % ACROSS + 1}
+        for trace in waterfall(parts, own, unit):
+            figure.add_trace(trace, **cell)
+        names = ["A", *(figure_text(part.stage) for part in parts), "B"]
+        figure.update_xaxes(
+            **PLAIN_AXIS, tickvals=list(range(len(names))), ticktext=names,
+            range=[-0.5, len(names) - 0.5], tickfont_size=11, **cell,
+        )  # fmt: skip
+        figure.update_yaxes(range=[low, high + 0.1 * (high - low)], nticks=4, **cell)
+        figure.add_annotation(
+            text=f"<b>GPU {device}</b>  {_change(parts, unit)}", showarrow=False, font_size=13,
+            xref="x domain", x=0, xanchor="left", yref="y domain", y=1, yanchor="bottom", yshift=6,
+            **cell,
+        )  # fmt: skip
+
+
+def _change(parts: Sequence[Part], unit: tuple[int, str]) -> str:
+    before, after = total(parts, "a"), total(parts, "b")
+    change = (after - before) / unit[0]
+    share = f" ({signed(100 * (after / before - 1), 1)} %)" if before > 0 else ""
+    return f"{signed(change, decimals_of(max(before, after) / unit[0]) + 1)} {unit[1]}{share}"
