@@ -25,6 +25,9 @@ DOMAIN = "tracekit"
 LABEL = "tracekit.label"
 """What the mark of a label begins with; ``key=value`` follows."""
 
+RANK = "tracekit.rank"
+"""What the mark begins with by which a process says its rank; ``1 of 4`` follows."""
+
 _NOTHING = nullcontext()
 _INJECTIONS = ("NVTX_INJECTION64_PATH", "NVTX_INJECTION32_PATH")
 _PAYLOADS_SINCE = (0, 2, 12)
@@ -53,6 +56,14 @@ class Annotations:
         """Label the run; tracekit takes these labels over when it ingests the trace."""
         for key, value in labels.items():
             self.mark(f"{LABEL} {key}={value}")
+
+    def rank(self, rank: int, size: int) -> None:
+        """Say which process of the job this is: of one that was started by another nothing tells.
+
+        Of a single process there is nothing to say.
+        """
+        if size > 1:
+            self.mark(f"{RANK} {rank} of {size}")
 
     def layers(self, module: nn.Module) -> None:
         """Put a range around the forward pass of each layer of a network, where that is wanted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -54,8 +54,7 @@ def train(options: Options, world: World) -> Summary:
     try:
         with find_method(options.method).open(Setup(options, network, world, notes)) as method:
             data = _open_data(shards, network, method, much, options.seed)
-            say = tell if world.rank == 0 else _say_nothing
-            return Loop(options, much, network, method, data, notes, say).run()
+            return Loop(options, much, network, method, data, notes, world).run()
     except torch.OutOfMemoryError as error:
         raise MissingError(
             f"the memory of a GPU does not hold {options.network} and a batch of {options.batch}",
@@ -74,8 +73,8 @@ class Loop:
         How it is trained, and on what.
     notes
         Where annotations go.
-    say
-        Tells the user how far it is.
+    world
+        The processes of the job, of which the first tells the user how far it is.
     """
 
     def __init__(
@@ -86,11 +85,11 @@ class Loop:
         method: Method,
         data: Data,
         notes: Annotations,
-        say: Callable[[str], None],
+        world: World,
     ) -> None:
         self._options, self._much, self._network = options, much, network
         self._method, self._data = method, data
-        self._notes, self._say = notes, say
+        self._notes, self._world = notes, world
         self._losses: list[float] = []
         self._evaluations: list[Evaluation] = []
 
@@ -102,6 +101,7 @@ class Loop:
             self._run_steps(range(warm_up))
         before = self._exchanged()
         with _captured(self._notes, self._method, wanted=self._options.capture_range):
+            self._notes.rank(self._world.rank, self._world.size)
             self._notes.labels(labels)
             seconds = self._measure()
         gather, scatter, activations = ((self._exchanged() - before) / max(1, steps)).tolist()
@@ -180,6 +180,10 @@ class Loop:
         counts = torch.tensor([now.gather, now.scatter, now.activations], dtype=torch.int64)
         return self._method.total(counts)
 
+    def _say(self, text: str) -> None:
+        if self._world.rank == 0:
+            tell(text)
+
     def _wait(self) -> None:
         for device in self._method.devices:
             if device.type == "cuda":
@@ -222,7 +226,3 @@ def _open_data(
     if shards is None:
         return Synthetic(network, share, seed)
     return Stored(shards, share, seed)
-
-
-def _say_nothing(text: str) -> None:
-    del text

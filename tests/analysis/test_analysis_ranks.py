@@ -56,6 +56,19 @@ def test_mpi_knows_better() -> None:
     assert found.select("rank", "rank_source").rows() == [(5, "mpi"), (4, "mpi")]
 
 
+def test_processes_say_their_ranks() -> None:
+    """As workers that a program has spawned itself; what two marks say differently, none says."""
+    builder = TraceBuilder()
+    said = {0: ["1 of 3"], 1: ["0 of 3", "0 of 3"], 2: ["2 of 3", "1 of 3"], 3: ["x of 3"]}
+    for process, ranks in said.items():
+        builder.op("gemm", 10 + process, thread=10 * process)
+        for rank in ranks:
+            builder.range(1, 1, f"tracekit.rank {rank}", thread=10 * process)
+    found = process_ranks(builder.trace())
+    assert found["rank"].to_list() == [1, 0, None, None]
+    assert found["rank_source"].to_list() == ["program", "program", None, None]
+
+
 def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
     builder = TraceBuilder()
     builder.op("gemm", 10)

@@ -208,6 +208,23 @@ def test_values_that_look_alike_are_different_recordings(tmp_path: Path) -> None
     assert rows["0:1"]["status"].endswith("ended with code 1")  # a syntax error, of its own
 
 
+def test_a_study_of_gpus_records_what_its_tables_ask_for(
+    tmp_path: Path, nsys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = nsys.with_name("nvidia-smi")
+    smi.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(smi.parent), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    words = ("record", "--study", "dgx1", "--where", "network=lenet", "--dry-run", "--format")
+    rows = json.loads(tracekit(*words, "json").stdout)["rows"]
+    (first, *_) = [row["status"] for row in rows if row["gpus"] == 1]
+    for each in ("--cuda-memory-usage=true", "NCCL_DEBUG=INFO", "nvidia-smi topo -m", "memory.csv"):
+        assert each in first
+    cpu = json.loads(tracekit(*words, "json", "--cpu").stdout)["rows"]
+    assert not any("nvidia-smi" in row["status"] for row in cpu)
+
+
 def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:
     done = tracekit("record", "--study", "dgx1", "--where", "network=lenet", "--where", "batch=16")
     assert done.exit_code == 0

@@ -20,6 +20,7 @@ from fake_nsys import make_fake_nsys
 
 from tracekit.errors import ProgramError, RecordingError, UsageError
 from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
+from tracekit.recording._plan import MEMORY, TOPOLOGY
 
 
 @pytest.fixture
@@ -382,6 +383,42 @@ def test_a_program_on_a_terminal_can_read_it(tmp_path: Path, nsys: Nsys) -> None
         os.kill(pid, signal.SIGKILL)  # if it was stopped it would be waited for in vain
     os.waitpid(pid, 0)
     assert said.read_text() == "yes"
+
+
+_SMI = """#!/bin/sh
+case "$1" in
+    topo) echo "GPU0 X";;
+    *) echo "timestamp, index"; echo "$*" >&2; while :; do sleep 0.05; echo sample; done;;
+esac
+"""
+
+
+def test_the_machine_is_watched_as_long_as_the_program_runs(
+    tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "tools" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(_SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    out = tmp_path / "a folder"
+    program = [sys.executable, "-c", "import time; time.sleep(0.5)"]
+    perform(plan(program, Wanted(), nsys, out, watched=True))
+    names = {path.name for path in out.iterdir()}
+    assert names == {TOPOLOGY, MEMORY, "report.nsys-rep"}
+    assert (out / TOPOLOGY).read_text() == "GPU0 X\n"
+    sampled = (out / MEMORY).read_text()
+    assert sampled.startswith("timestamp, index\nsample\n")
+    time.sleep(0.2)
+    assert (out / MEMORY).read_text() == sampled
+
+
+def test_a_machine_without_the_tool_cannot_be_watched(
+    tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/no/such")
+    with pytest.raises(UsageError, match="no nvidia-smi here: leave out"):
+        plan(["true"], Wanted(), nsys, tmp_path / "out", watched=True)
 
 
 _HIDING = """

@@ -6,6 +6,7 @@ import pytest
 from nsys_builder import NsysBuilder
 from source_helpers import remarks
 
+from tracekit.analysis._ranks import process_ranks
 from tracekit.sources import open_report
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
@@ -118,3 +119,20 @@ def test_a_label_is_no_range(one):
     one.kernel(1, 2)
     one.close()
     assert open_report(one.path, Workspace()).trace().read("ranges").is_empty()
+
+
+def test_a_mark_of_its_rank_is_kept_with_the_process(nsys):
+    nsys.kernel(1, 2)
+    nsys.mark(5, "tracekit.rank 1 of 2", tid=101)
+    nsys.mark(6, "tracekit.rank 0 of 2", pid=200)
+    nsys.mark(7, "tracekit.rank", pid=300)
+    nsys.close()
+    trace = open_report(nsys.path, Workspace()).trace()
+    said = trace["ranges"].select("name", "start", "end", "open").collect()
+    assert said.rows() == [
+        ("tracekit.rank 1 of 2", 5, 5, False), ("tracekit.rank 0 of 2", 6, 6, False),
+    ]  # fmt: skip
+    found = process_ranks(trace).drop_nulls("rank").join(trace.read("processes"), on="process")
+    assert sorted(found.select("pid", "rank", "rank_source").rows()) == [
+        (100, 1, "program"), (200, 0, "program"),
+    ]  # fmt: skip

@@ -19,6 +19,7 @@ from workloads import _annotate  # noqa: E402
 from workloads._annotate import (  # noqa: E402
     LABEL,
     Annotations,
+    NvtxAnnotations,
     layer_name,
     named_layers,
     warn_of_lost_ranges,
@@ -85,6 +86,13 @@ def test_what_is_not_a_measured_step_is_no_iteration(recorder: Recorder) -> None
     assert measured.start > warm_ups[1].end
     assert measured.end > steps[2].end
     assert {"iteration 0", "ME"} <= set(recorder.within(measured))
+
+
+def test_processes_that_are_several_say_which_they_are(recorder: Recorder) -> None:
+    notes = NvtxAnnotations(layers=False)
+    notes.rank(0, 1)
+    notes.rank(1, 4)
+    assert recorder.marks == ["tracekit.rank 1 of 4"]
 
 
 def test_a_profiler_records_once_all_processes_are_there(

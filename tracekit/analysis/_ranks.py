@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis.communication._nccl_calls import communicators
+from tracekit.support.labels import RANK_MARK
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
-_SOURCES = {"rank": "mpi", "in_nccl": "nccl", "stated": "report", "in_name": "file"}
+_SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"
+_SOURCES = {
+    "rank": "mpi", "in_nccl": "nccl", "said": "program", "stated": "report", "in_name": "file",
+}  # fmt: skip
 """Columns with what tells a rank, the surest first."""
 _DIVIDING = ("device", "rank", "node")
 """Keys whose groups are of some devices only."""
@@ -54,14 +59,15 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node of each process.
 
     A process's rank is what MPI calls it; else its rank in the largest communicator of NCCL that it
-    made or names; else, where a report holds one process that ran ops, what
-    the environment of the recorded program or the trace said, else the
-    number after ``rank`` or ``worker`` in the name of its file. A node is the host of its report.
+    made or names; else what it says itself, by a mark ``tracekit.rank 1 of 4``; else, where a
+    report holds one process that ran ops, what the environment of the recorded program or the trace
+    said, else the number after ``rank`` or ``worker`` in the name of its file. A node is the host
+    of its report.
 
     Returns
     -------
     ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
-    ``mpi``, ``nccl``, ``report`` or ``file``. Null is what is not known.
+    ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Null is what is not known.
     """
     reports = trace.read("reports").select(
         "report",
@@ -80,6 +86,12 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
         .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
         .filter(pl.col("known") == 1).drop("known")
     )  # fmt: skip
+    by_program = (
+        trace["ranges"].filter(pl.col("name").str.starts_with(RANK_MARK))
+        .group_by("process").agg(pl.col("name").str.extract(_SAYS).cast(pl.Int32).unique())
+        .filter(pl.col("name").list.len() == 1).select("process", said=pl.col("name").list.first())
+        .collect()
+    )  # fmt: skip
     active = trace["ops"].select("report", "process").unique().collect()
     alone = active.filter(pl.len().over("report") == 1)
     by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
@@ -89,6 +101,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
         .join(reports.select("report", "node"), on="report", how="left")
         .join(by_mpi, on="process", how="left")
         .join(by_nccl, on="process", how="left")
+        .join(by_program, on="process", how="left")
         .join(by_report, on="process", how="left")
         .sort("process")
         .select(

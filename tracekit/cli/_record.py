@@ -3,7 +3,7 @@
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from types import MappingProxyType
@@ -120,6 +120,15 @@ class _What:
         typer.Option(
             "--nccl-log",
             help="Have NCCL write its rings and trees, for `tracekit links --nccl-log`.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False
+    nvidia_smi: Annotated[
+        bool,
+        typer.Option(
+            "--nvidia-smi",
+            help="Keep the machine's topology, for `tracekit links --topology`, and samples of "
+            "memory in use, for `tracekit memory --smi`.",
             rich_help_panel=_WHAT,
         ),
     ] = False
@@ -260,6 +269,7 @@ def record(
         parse_labels(label or []),
         one_report,
         what.nccl_log,
+        what.nvidia_smi,
     )
     recorder.check()
     if of_study.study is not None:
@@ -298,6 +308,7 @@ class _Recorder:
     labels: Mapping[str, str]
     one_report: bool
     nccl_log: bool
+    nvidia_smi: bool
 
     def runs(self) -> dict[str, Mapping[str, str]]:
         """Return the names of the runs in the store, with their labels."""
@@ -348,7 +359,14 @@ class _Recorder:
             self.folder / file_name(name),
             one_report=self.one_report,
             nccl_log=self.nccl_log,
+            watched=self.nvidia_smi,
         )
+
+    def of_gpus(self) -> "_Recorder":
+        """Return what records all that the tables of a study of GPUs ask for."""
+        memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
+        wanted = replace(self.wanted, memory_usage=memory)
+        return replace(self, wanted=wanted, nccl_log=True, nvidia_smi=True)
 
     def record(
         self,
@@ -433,6 +451,8 @@ def _record_study(
 
     study = load_study(reference, settings)
     gpus, done = gpu_count(), recorder.runs()
+    if gpus and not (cpu or study.on_cpu):
+        recorder = recorder.of_gpus()
     if strangers := study.strangers(done):
         complain(
             f"runs with the label study={study.name} that are none of its configurations:"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,16 @@ from tracekit.recording._profile import CUDA_RANGE, Wanted, profile_command
 _ENDINGS = (".nsys-rep", ".qdrep")
 _LOADING = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$0" exec "$@"'
 """Runs a program with a library loaded before it. nsys has put its own into the variable."""
+_WATCHED = (
+    'nvidia-smi topo -m > "$0/topology.txt"; '
+    "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -lms 200"
+    ' > "$0/memory.csv" & exec "$@"'
+)
+"""Runs a command with the topology in a file, and samples of the GPUs' memory in another.
+
+What samples goes on when the command has ended, and is ended as all that it leaves behind.
+"""
+TOPOLOGY, MEMORY = "topology.txt", "memory.csv"
 _NCCL_LOG = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,COLL",
@@ -42,6 +53,8 @@ class Plan:
         Whether NCCL is made to write logs into the folder.
     library
         A library that is loaded before the program, behind what nsys loads.
+    watched
+        Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
     """
 
     launch: Launch
@@ -50,6 +63,7 @@ class Plan:
     variables: Mapping[str, str]
     nccl_log: bool
     library: str | None = None
+    watched: bool = False
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -61,7 +75,8 @@ class Plan:
         output = f"--output={folder}/{name}"
         program = (*_loaded(self.library), *self.launch.program)
         launch = self.launch
-        return (*launch.before, *launch.launcher, *self.profile, output, *program)
+        watch = ("sh", "-c", _WATCHED, str(self.folder.absolute())) if self.watched else ()
+        return (*watch, *launch.before, *launch.launcher, *self.profile, output, *program)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -83,6 +98,7 @@ def plan(
     *,
     one_report: bool = False,
     nccl_log: bool = False,
+    watched: bool = False,
 ) -> Plan:
     """Return how to record a program.
 
@@ -101,6 +117,8 @@ def plan(
         Whether a launcher and all its ranks are recorded into one report.
     nccl_log
         Whether NCCL is made to write logs into the folder.
+    watched
+        Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
 
     Raises
     ------
@@ -120,11 +138,13 @@ def plan(
             "counters of GPUs and NICs are of a whole machine, and each rank would sample them",
             "record all ranks of a machine into one report: --one-report",
         )
+    if watched and shutil.which("nvidia-smi") is None:
+        raise UsageError("there is no nvidia-smi here", "leave out --nvidia-smi")
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
     if wanted.annotate is not None:
         variables |= annotating(wanted.annotate, os.environ)
     profile = tuple(profile_command(nsys, wanted))
-    return Plan(launch, profile, folder, variables, nccl_log, library)
+    return Plan(launch, profile, folder, variables, nccl_log, library, watched)
 
 
 def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:

@@ -16,6 +16,7 @@ from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._payload_layouts import SCHEMAS
 from tracekit.sources.nsys._payloads import Payloads
 from tracekit.sources.sqlite import SqlType
+from tracekit.support.labels import RANK_MARK
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
@@ -107,7 +108,8 @@ class Nvtx:
             named = batch.filter(pl.col("eventType").is_in(_NAME_ROWS))
             if named.height:
                 self._named.append(self._texts(named))
-            self.labels.add(self._texts(batch.filter(pl.col("eventType") == _MARK))["text"])
+            marks = self._texts(batch.filter(pl.col("eventType") == _MARK))
+            self.labels.add(marks["text"])
             ranges = self._texts(
                 batch.filter(
                     pl.col("eventType").is_in(_RANGE_ROWS)
@@ -115,6 +117,7 @@ class Nvtx:
                 )
             )
             self.labels.add(ranges["text"])
+            ranges = pl.concat([ranges, _ranks(marks)])
             self._backward += int((ranges["end"] < ranges["start"]).sum())
             used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
             self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
@@ -177,6 +180,13 @@ class Nvtx:
     def thread_names(self) -> pl.DataFrame:
         """Return the names that the program gave its threads, ``thread_gid, name``."""
         return self._names(_THREAD_NAME).select(thread_gid="globalTid", name="text")
+
+
+def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
+    """Return the marks by which processes say their rank, as ranges without length."""
+    return marks.filter(
+        pl.col("text").str.starts_with(RANK_MARK), pl.col("start", "globalTid").is_not_null()
+    ).with_columns(end="start", eventType=pl.lit(_PUSH_POP[0], marks.schema["eventType"]))
 
 
 def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
