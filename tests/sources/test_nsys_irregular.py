@@ -378,6 +378,26 @@ def test_what_an_export_lacks_is_said(
     assert trace_of(one).warnings == tuple(f"{text}: {HINT}" for text in expected)
 
 
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ("kernel call", f"{NO_RANGES}: NVTX was traced: `tracekit record --annotate` has PyTorch"
+         " programs write ranges"),
+        ("range", "no GPU work was recorded: CUDA was traced: the program used none while it was"
+         " recorded"),
+    ],
+)  # fmt: skip
+def test_nobody_is_told_to_do_what_was_done(one: NsysBuilder, held: str, expected: str) -> None:
+    for traced in ("Cuda", "NvtxEvents"):
+        one.capture("CAPTURE_EVENT_TYPE", traced)
+    if "call" in held:
+        one.kernel(10, 20, correlation=1)
+        one.call(5, 6, correlation=1)
+    else:
+        one.push_pop(0, 9, "forward")
+    assert trace_of(one).warnings == (expected,)
+
+
 def test_work_without_times_is_not_no_work(nsys):
     """PyProf and others meet kernels that begin and end at 0."""
     for correlation in range(66):

@@ -292,7 +292,11 @@ def record(
     try:
         return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
-        typer.echo(f"ingested as {run.name}, of which there is no breakdown: {error}", err=True)
+        typer.echo(
+            f"ingested as {run.name}, of which there is no breakdown: {error.what}"
+            + ("" if what.annotate else "; --annotate has a PyTorch program say its stages"),
+            err=True,
+        )
         raise typer.Exit from None
 
 

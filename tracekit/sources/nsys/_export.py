@@ -126,7 +126,7 @@ def read(
         },
         warnings=(
             *(() if is_ours else metadata.warnings),
-            *_absences(ops, calls, ranges, work),
+            *_absences(ops, calls, ranges, work, metadata),
             *lost_events(file),
             *work.losses,
             *nvtx.losses,
@@ -169,8 +169,25 @@ def _check_content(file: ExportFile, metadata: Metadata) -> None:
 def _nothing_recorded(file: ExportFile, metadata: Metadata, untimed: int = 0) -> MissingDataError:
     return MissingDataError(
         f"{no_work(untimed)} and no NVTX ranges in {file.path} ({_schema(metadata)})",
-        "record with `nsys profile -t cuda,nvtx`",
-    )
+        f"{_how_to_record_work(metadata)}; {_how_to_record_ranges(metadata)}"
+        if metadata.traced else _RECORD_BOTH,
+    )  # fmt: skip
+
+
+_RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
+
+
+def _how_to_record_work(metadata: Metadata) -> str:
+    """Say how GPU work gets into a report; not what was done to record this one."""
+    if "Cuda" in metadata.traced:
+        return "CUDA was traced: the program used none while it was recorded"
+    return _RECORD_BOTH
+
+
+def _how_to_record_ranges(metadata: Metadata) -> str:
+    if "NvtxEvents" in metadata.traced:
+        return "NVTX was traced: `tracekit record --annotate` has PyTorch programs write ranges"
+    return _RECORD_BOTH
 
 
 def _schema(metadata: Metadata) -> str:
@@ -217,24 +234,31 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
     )
 
 
-def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str, ...]:
+def _absences(
+    ops: Seen, calls: Seen, ranges: Seen, work: GpuWork, metadata: Metadata
+) -> tuple[str, ...]:
     """Say what numbers must not be read as, where the export lacks what they would need."""
     if not len(ops):
         what = no_work(work.untimed)
-        return (f"{what} was recorded: record with `nsys profile -t cuda,nvtx`",)
+        return (f"{what} was recorded: {_how_to_record_work(metadata)}",)
     absences = (
         (
             work.has_kernels,
             "no kernels were recorded, so GPU time is that of copies and memsets alone",
+            _RECORD_BOTH,
         ),
-        (len(calls), "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
+        (
+            len(calls),
+            "no CUDA calls were recorded, so no op's launch, range or iteration is known",
+            _RECORD_BOTH,
+        ),
         (
             len(ranges),
             "no NVTX ranges were recorded, so structure and names tell the stages",
+            _how_to_record_ranges(metadata),
         ),
     )
-    hint = "record with `nsys profile -t cuda,nvtx`"
-    return tuple(f"{absence}: {hint}" for there, absence in absences if not there)
+    return tuple(f"{absence}: {how}" for there, absence, how in absences if not there)
 
 
 def _coercions(file: ExportFile) -> tuple[str, ...]:

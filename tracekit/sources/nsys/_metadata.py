@@ -51,6 +51,8 @@ class Metadata:
     """Rank of the recorded command in its job, as its environment said."""
     job: str | None = None
     """What its launcher calls the job: ``VARIABLE=digest`` for each variable of `_JOBS`."""
+    traced: frozenset[str] = frozenset()
+    """What was traced, as the capture calls it: ``Cuda``, ``NvtxEvents``; empty if not known."""
     warnings: tuple[str, ...] = field(default=())
 
 
@@ -69,6 +71,7 @@ def read_metadata(file: ExportFile) -> Metadata:
         rank=_number(file, _RANKS),
         ranks=_number(file, _SIZES),
         job=_job(file),
+        traced=_traced(file),
         warnings=_filter_warnings(export),
     )
 
@@ -120,6 +123,13 @@ def _job(file: ExportFile) -> str | None:
         if value
     ]  # fmt: skip
     return " ".join(told) or None
+
+
+def _traced(file: ExportFile) -> frozenset[str]:
+    if not file.has(_CAPTURE_TABLE, "name", "value"):
+        return frozenset()
+    wanted = [Where("name", "is", ("CAPTURE_EVENT_TYPE",))]
+    return frozenset(file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].drop_nulls())
 
 
 def _variable(file: ExportFile, start: str) -> str | None:
