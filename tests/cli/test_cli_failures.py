@@ -69,6 +69,24 @@ def test_a_reader_that_goes_away_is_no_error(stored: Path, output_format: str) -
     assert process.returncode == 128 + signal.SIGPIPE
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--timeout", "0.3", "took longer than 0.3 s: ask for less, or allow more with --timeout"),
+        ("--memory", "500MB", "took more memory than 500,000,000 bytes: ask for less, or"),
+    ],
+)
+def test_a_query_that_takes_too_much_is_given_up(
+    stored: Path, option: str, value: str, message: str
+) -> None:
+    crossed = "SELECT a.name FROM calls a CROSS JOIN calls b CROSS JOIN ops c ORDER BY b.end"
+    done = in_process("sql", "@latest", crossed, option, value)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracekit: the query took")
+    assert message in done.stderr
+
+
 WAITING = """
 import signal, sys, time, tracekit
 from tracekit.cli import main

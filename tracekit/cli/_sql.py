@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
-from tracekit.cli._options import RunArgument, StoreOption, open_run
+from tracekit.cli._limits import limited
+from tracekit.cli._options import RunArgument, StoreOption, open_run, parse_size
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -20,6 +21,15 @@ def sql(
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help="A SELECT over the tables of the run.")
     ],
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Give up after that time.", show_default="never"
+        ),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Give up when more memory is taken.")
+    ] = "4GiB",
     store: StoreOption = None,
 ) -> "Answer":
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
@@ -27,4 +37,6 @@ def sql(
     The tables are reports, contents, processes, threads, devices, ops, calls, ranges, iterations,
     host and metrics, and worked out of them transfers and collectives. Times are in ns.
     """
-    return open_run(run, store).sql.answer(query)
+    most, found = parse_size(memory), open_run(run, store)
+    with limited(timeout, most):
+        return found.sql.answer(query)
