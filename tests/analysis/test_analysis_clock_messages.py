@@ -157,7 +157,7 @@ class TestClocks:
         calls = ping_pong(40, 1)
         traces = report(0, *calls[0]), report(1, *calls[1], start=1_000_000)
         row = clock_evidence(traces).row(1, named=True)
-        assert (row["clock"], row["known_by"]) == ("host a", None)
+        assert (row["clock"], row["known_by"]) == ("report 1", None)
         received = sum(each["name"] == "MPI_Recv" for each in calls[0])
         assert row["evidence"] == (
             f"{received} of 40 messages that match beyond doubt are received before they are sent"

@@ -110,5 +110,7 @@ def test_processes_of_a_report_come_back(real_trace: Callable[[str], Path], tmp_
         assert run.clocks()["clock"].n_unique() == 1
     assert (found["same"] - true).abs().max() == 0
     assert (found["b"] - found["a"]).abs().max() < 5_000
+    # Their calls name no peers, so that calls in which both send and receive alone tell of clocks.
+    assert run.clocks()["messages"].null_count() == 2
     # The kernels end up to 27 us apart on one host's clock, so calls alone tell no better.
     assert (found["a"] - true).abs().max() < 27_000

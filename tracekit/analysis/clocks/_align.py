@@ -106,8 +106,10 @@ class _Aligning:
         while waiting:
             # What does not join the first report has a clock of its own, and others may be on it.
             alone = waiting.pop(0)
-            own = replace(self._own(alone), reason=self._why_not(alone))
-            self._found[alone] = Alignment(own)
+            own = self._own(alone)
+            if any(each.clock.name == own.name for each in self._found.values()):
+                own = Clock(f"report {alone}")  # what it was refused is not the clock of its host
+            self._found[alone] = Alignment(replace(own, reason=self._why_not(alone)))
             waiting = self._join(waiting, [alone])
         return [self._found[index] for index in range(len(self._rows))]
 
@@ -142,16 +144,22 @@ class _Aligning:
         return Alignment(clock, 0, check, self._arrive(0, index, Clock("", offset - first.offset)))
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Put a report on the clock of one of the same machine, unless calls contradict."""
-        for other in known:
-            apart = self._apart(other, index)
-            if apart is None or not self._is_one_machine(other, index, apart):
-                continue
+        """Put a report on the clock of one of the same machine, unless calls contradict.
+
+        Messages with any report of that machine may contradict, not only those with this one.
+        """
+        places = ((other, self._apart(other, index)) for other in known)
+        same = {
+            other: apart
+            for other, apart in places
+            if apart is not None and self._is_one_machine(other, index, apart)
+        }
+        arrive = {other: self._arrive(other, index, Clock("", same[other])) for other in same}
+        if any(self._is_refused(index, each) for each in arrive.values()):
+            return None
+        for other, apart in same.items():
             check = self._check(other, index, apart)
             if check is not None and self._is_refuted(other, index, check):
-                continue
-            arrive = self._arrive(other, index, Clock("", apart))
-            if self._is_refused(index, arrive):
                 continue
             base = self._found[other].clock
             reason = self._why_one_machine(other, index)
@@ -160,7 +168,7 @@ class _Aligning:
                 base, offset=base.offset + apart, since=base.since - apart,
                 source=base.source or "session_start", reason=reason,
             )  # fmt: skip
-            return Alignment(clock, other, check, arrive)
+            return Alignment(clock, other, check, arrive[other])
         return None
 
     def _arrive(self, one: int, other: int, clock: Clock) -> Arrivals | None:

@@ -2,7 +2,7 @@
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
 in which they were sent. So where both sides were recorded from MPI_Init on, the n-th that is sent
-is the n-th that is received.
+is the n-th that is received. So it is with those of NCCL, which have no tags.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analysis.clocks._clock_fit import ENOUGH, MOST_VIOLATIONS, SLACK
+from tracekit.analysis.clocks._clock_nccl import nccl_messages
 from tracekit.analysis.communication._mpi_order import from_the_start
 from tracekit.model import Clock, Trace
 
@@ -23,10 +24,12 @@ _WAITS = r"^P?MPI_Recv(_c)?$"
 _PROBE = r"^P?MPI_I?[Pp]robe$"
 """Functions that neither send nor receive."""
 _PERSISTENT = r"^P?MPI_Start(all)?$"
-_LANE = ["source", "target", "tag"]
+_WITHIN = ["source", "target", "tag"]
+_LANE = ["communicator", *_WITHIN]
 _MESSAGE = [*_LANE, "number"]
 _NONE = pl.DataFrame(
-    schema={**dict.fromkeys((*_MESSAGE, "bytes", "start", "end"), pl.Int64),
+    schema={"communicator": pl.String,
+            **dict.fromkeys((*_WITHIN, "number", "bytes", "start", "end"), pl.Int64),
             "sent": pl.Boolean, "waits": pl.Boolean}
 )  # fmt: skip
 
@@ -58,16 +61,35 @@ class Arrivals:
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return the messages of MPI that each report sends and receives, numbered.
+    """Return the messages of MPI and NCCL that each report sends and receives, numbered.
 
-    None are where it is not beyond doubt what they are: where a rank of the job is not there or was
-    not recorded from MPI_Init on, or where a process receives from any source or of any tag, both
-    sends and receives in one call, starts persistent requests, or has several communicators of all
-    ranks. Messages within that communicator alone count, since ranks mean the same there.
+    None are where it is not beyond doubt what they are; of NCCL see `nccl_messages`.
 
     Returns
     -------
-    Of each report ``source, target, tag, number, bytes, start, end, sent, waits``.
+    Of each report ``communicator, source, target, tag, number, bytes, start, end, sent, waits``.
+    """
+    of_mpi = _mpi_messages(traces)
+    return [
+        pl.concat([_NONE, own, _with_tag(nccl_messages(trace))])
+        for trace, own in zip(traces, of_mpi, strict=True)
+    ]
+
+
+def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
+    """Return messages of NCCL, which have no tag, and are there when their kernel has ended."""
+    return found.with_columns(tag=pl.lit(0, pl.Int64), waits=pl.lit(value=True)).select(
+        _NONE.columns
+    )
+
+
+def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
+    """Return those of MPI.
+
+    None are where a rank of the job is not there or was not recorded from MPI_Init on, or where a
+    process receives from any source or of any tag, both sends and receives in one call, starts
+    persistent requests, or has several communicators of all ranks. Messages within that
+    communicator alone count, since ranks mean the same there.
     """
     begun = [from_the_start(trace) for trace in traces]
     ranks = pl.concat([each["rank"] for each in begun]).sort().to_list()
@@ -86,6 +108,8 @@ def arrivals(own: pl.DataFrame, others: pl.DataFrame, clock: Clock) -> Arrivals 
     clock
         What sets the times of the other report to those of this one.
     """
+    if own.is_empty() or others.is_empty():
+        return None
     moved = others.with_columns(clock.moved(name).alias(name) for name in ("start", "end"))
     pairs = pl.concat([_pairs(own, moved), _pairs(moved, own)])
     if pairs.is_empty():
@@ -121,7 +145,9 @@ def _numbered(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.DataFrame:
     return (
         placed.filter("sent" | pl.col("name").str.contains(_RECEIVE))
         .sort("start", "end")
-        .with_columns(number=pl.int_range(pl.len()).over("sent", *_LANE))
+        .with_columns(
+            number=pl.int_range(pl.len()).over("sent", *_WITHIN), communicator=pl.lit("mpi")
+        )
         .select(_NONE.columns)
     )
 

@@ -97,6 +97,18 @@ def communicators(trace: Trace) -> pl.DataFrame:
     return made.with_columns(hex_ids(made["communicator"])).unique(maintain_order=True)
 
 
+def made_communicators(trace: Trace) -> pl.DataFrame:
+    """Return ``process, communicator, rank`` of those that processes made while recorded."""
+    made = _nccl_ranges(trace).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
+    rows = made.select(
+        "process",
+        _text("NCCL communicator ID", "commHash").alias("communicator"),
+        _count("Rank", "commRank", "rank").cast(pl.Int32, strict=False).alias("rank"),
+    )
+    known = rows.with_columns(hex_ids(rows["communicator"])).drop_nulls().unique()
+    return known.filter(pl.len().over("process", "communicator") == 1)
+
+
 def collective_kernels(trace: Trace) -> pl.DataFrame:
     """Return the collective kernels of a run, in order of their numbers."""
     columns = (
