@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from tracekit.attribution._rules import Rules, by_distinct, first_outcome
@@ -43,7 +45,7 @@ class RangeNames:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self.table = self._meanings(pl.DataFrame(schema=_NAME))
+        self.table = pl.DataFrame(schema=_MEANING)
         """``id, domain, base`` and what they mean: ``stage, autograd, rule, number``."""
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
@@ -80,7 +82,7 @@ class RangeNames:
         return self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)
 
     def _meanings(self, names: pl.DataFrame) -> pl.DataFrame:
-        first = self.table.height if names.height else 0
+        first = self.table.height
         meant = classify_ranges(names.rename({"base": "name"}), self._rules)
         steps = step_names(meant.rename({"name": "base"}), self._rules)
         return steps.select(
@@ -90,6 +92,10 @@ class RangeNames:
 
 
 _NAME = {"domain": pl.String, "base": pl.String}
+_MEANING = {
+    "id": pl.UInt32, **_NAME, "stage": pl.String, "autograd": pl.Boolean, "rule": pl.Int32,
+    "number": pl.Int64,
+}  # fmt: skip
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -108,10 +114,15 @@ def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         )
         matches = pl.col("base").str.contains(pattern).fill_null(value=False) & may
         rule.insert(0, pl.when(matches).then(pl.lit(i, pl.Int32)))
-        if pl.Series([""]).str.extract_groups(pattern).struct.fields:
+        if _has_group(pattern):
             found = pl.col("base").str.extract(pattern).cast(pl.Int64, strict=False)
             number.insert(0, pl.when(pl.col("rule") == i).then(found))
     return names.with_columns(rule=pl.coalesce(rule)).with_columns(number=pl.coalesce(number))
+
+
+@cache
+def _has_group(pattern: str) -> bool:
+    return bool(pl.Series([""]).str.extract_groups(pattern).struct.fields)
 
 
 def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:

@@ -70,6 +70,10 @@ class Rules:
     verdict: str | None = None
     file: str | None = None
     given: Mapping[str, int] = field(default_factory=dict)
+    _made: dict[tuple[object, ...], pl.Expr] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was asked for before: to make it takes longer than to look few names up."""
 
     @classmethod
     def load(
@@ -127,14 +131,21 @@ class Rules:
         columns
             For each pattern of the list's entries, the column that it is searched for in.
         """
-        return first_outcome(((matches(e, columns), e) for e in self.lists[name]), key)
+        asked = (name, key, *columns.items())
+        if asked not in self._made:
+            cases = ((matches(entry, columns), entry) for entry in self.lists[name])
+            self._made[asked] = first_outcome(cases, key)
+        return self._made[asked]
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
         """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
-        entries = [e for e in self.lists[name] if flag is None or e.get(flag)]
-        return pl.any_horizontal(
-            pl.lit(value=False), *(matches(entry, columns) for entry in entries)
-        )
+        asked = (name, "any of", flag, *columns.items())
+        if asked not in self._made:
+            entries = [e for e in self.lists[name] if flag is None or e.get(flag)]
+            self._made[asked] = pl.any_horizontal(
+                pl.lit(value=False), *(matches(entry, columns) for entry in entries)
+            )
+        return self._made[asked]
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:

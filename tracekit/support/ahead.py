@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,6 +23,9 @@ def ahead(
 
     What is done ahead has to wait in memory. There is a thread for each core, up to a few.
     """
+    if isinstance(items, Sized) and len(items) == 1:  # nothing is ahead of it
+        yield from map(work, items)
+        return
     threads = min(cores(), _MOST_THREADS)
     pending: deque[Future[Result]] = deque()
     executor = ThreadPoolExecutor(threads, "ahead")
