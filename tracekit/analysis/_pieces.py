@@ -23,6 +23,8 @@ _BATCH = 1_000_000
 """Ops that are read at once: enough that a batch takes long beside handing it over."""
 _AT_ONCE = 2
 """Threads that add up."""
+_FEW = 10_000
+"""Ops that are added up before a thread has begun."""
 
 
 def hand_out(
@@ -109,6 +111,9 @@ def _feed_all(
         begun: deque[Future[None]] = deque()
 
         def take(rows: pl.DataFrame) -> None:
+            if rows.height < _FEW:
+                add(rows)
+                return
             begun.append(pool.submit(add, rows))
             if len(begun) > _AT_ONCE:  # so that what is read does not pile up
                 begun.popleft().result()

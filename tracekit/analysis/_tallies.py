@@ -72,6 +72,8 @@ class StageTally:
 
     counting: Counting
     _parts: list[pl.DataFrame] = field(default_factory=list)
+    _known: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """What the parts amount to, once that was asked for."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -80,7 +82,7 @@ class StageTally:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._parts = []
+        self._parts, self._known = [], {}
 
     def add(self, rows: pl.DataFrame) -> None:
         """Count in one or more segments of a line.
@@ -99,6 +101,7 @@ class StageTally:
             covered_by(crowded, _unions(crowded), how.window),
         ]
         self._parts += [_marked(part, window, how) for part in found if part.width]
+        self._known = {}
 
     def _numbers(self, rows: pl.DataFrame) -> list[pl.Expr]:
         ops = self.counting.ops(_ALL)
@@ -110,6 +113,11 @@ class StageTally:
 
     def _sums(self) -> pl.DataFrame:
         """Return a row per window, with 0 for what does not occur there."""
+        if "sums" not in self._known:
+            self._known["sums"] = self._added()
+        return self._known["sums"]
+
+    def _added(self) -> pl.DataFrame:
         stages = [
             f"{measure} {stage}"
             for stage in STAGES
@@ -128,7 +136,12 @@ class StageTally:
 
     def stages(self) -> pl.DataFrame:
         """Return ``window, stage, ops, busy_ns, exposed_ns`` of the stages in each window."""
-        sums = self._sums()
+        if "stages" not in self._known:
+            self._known["stages"] = self._by_stage()
+        return self._known["stages"]
+
+    def _by_stage(self) -> pl.DataFrame:
+        sums = self._sums().lazy()
         above = pl.lit(0)
         each = []
         for stage in STAGES:
@@ -143,7 +156,7 @@ class StageTally:
                 )
             )
             above = down_to
-        return pl.concat(each)
+        return pl.concat(each).collect()
 
     def launched(self) -> int:
         """Return the number of ops whose launching call is known."""
