@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class Rules:
         RuleError
             If a file cannot be read, an entry or pattern is wrong, or there is no such verdict.
         """
-        rules = cls(_read(schemas() / "stages" / "default.toml")[0])
+        rules = _default()
         if extra is not None:
             lists, alone = _read(extra)
             given = {name: len(entries) for name, entries in lists.items()}
@@ -108,7 +109,7 @@ class Rules:
             rules = replace(rules, lists=lists, given={**rules.given, "iteration": 0})
         if verdict is not None and verdict not in VERDICTS:
             raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(VERDICTS)}")
-        return replace(rules, verdict=verdict)
+        return rules if verdict is None else replace(rules, verdict=verdict)
 
     def canonical(self) -> str:
         """Return a text that is the same for the same rules."""
@@ -146,6 +147,11 @@ class Rules:
                 pl.lit(value=False), *(matches(entry, columns) for entry in entries)
             )
         return self._made[asked]
+
+
+@cache
+def _default() -> Rules:
+    return Rules(_read(schemas() / "stages" / "default.toml")[0])
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
