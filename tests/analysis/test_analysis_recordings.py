@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
@@ -17,8 +18,8 @@ from tracekit.analysis.comparison import (
     compare_recordings,
 )
 from tracekit.analysis.comparison._between import between, enough_recordings, reach_of
-from tracekit.errors import UsageError
-from tracekit.model import Trace
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import MEMORY, Trace
 
 
 def _trace(step: int, *, steps: int = 6, first: int | None = None, extra: bool = False) -> Trace:
@@ -139,8 +140,59 @@ def test_what_is_refused() -> None:
         compare_recordings(_side("a", 1000), _side("b", 1000))
     with pytest.raises(UsageError, match="'a1' is there twice"):
         compare_recordings(_side("a", 1000), _side("a", 1000, 1001))
-    with pytest.raises(UsageError, match="peaks of memory are compared of two runs"):
+    with pytest.raises(MissingDataError, match="a1 holds no events of GPU memory"):
         compare_recordings(_side("a", 1000), _side("b", 1000, 1001), "memory")
+
+
+def _using(name: str, *peaks: int) -> Recorded:
+    """A recording with a peak of memory on each of some GPUs."""
+    rows = [
+        {"report": 0, "process": 0, "device": device, "time": 1, "change": peak, "in_use": peak}
+        for device, peak in enumerate(peaks)
+    ]  # fmt: skip
+    memory = MEMORY.conform(pl.DataFrame(rows))
+    return Recorded(_trace(1000).with_tables({"memory": memory}), name)
+
+
+def test_peaks_of_memory_are_means_of_recordings() -> None:
+    found = compare_recordings(
+        [_using("a1", 100), _using("a2", 120)], [_using("b1", 132, 7), _using("b2", 132)], "memory"
+    )
+    assert found.table.columns == [
+        "device", "a_bytes", "b_bytes", "delta_bytes", "ratio", "only_in", "a_sd_bytes",
+        "b_sd_bytes", "a_runs", "b_runs",
+    ]  # fmt: skip
+    first, second = found.table.rows()
+    assert first[:4] == (0, 110, 132, 22)
+    assert first[4] == pytest.approx(1.2)
+    assert first[5:] == (None, pytest.approx(200**0.5), 0, 2, 2)
+    assert second == (1, None, 7, None, None, "B", None, None, 0, 1)
+
+
+def _warming(step: int, outside: int) -> Trace:
+    """Steps of one forward op, after work that is in none of them."""
+    b = TraceBuilder()
+    b.op("warm", at=1, start=10, end=10 + outside, stage="OTHER")
+    for number in range(6):
+        at = 500 + number * step
+        b.iteration(number, at, at + step)
+        b.op("fw", at=at, start=at, end=at + step, stage="FP")
+    return b.trace()
+
+
+def test_what_lies_outside_of_steps_is_a_mean_of_recordings() -> None:
+    a = [Recorded(_warming(1000 + n, 100 + n), f"a{n}") for n in (0, 2)]
+    b = [Recorded(_warming(1000 + n, 50), f"b{n}") for n in (0, 2)]
+    found = compare_recordings(a, b, "kernel")
+    rows = {row["name"]: row for row in found.table.iter_rows(named=True)}
+    warm = rows["warm"]
+    assert (warm["a_ns"], warm["b_ns"], warm["verdict"]) == (0, 0, "no difference shown")
+    assert (warm["a_outside_ns"], warm["b_outside_ns"]) == (101, 50)
+    assert (warm["a_outside_count"], warm["b_outside_count"]) == (1, 1)
+    assert rows["fw"]["a_outside_ns"] == 0
+    assert any(note.startswith("outside: ") for note in found.meta["notes"])
+    assert found.for_people.filter(name="warm")["a_outside_ns"].item() == 101
+    assert "a_outside_count" not in found.for_people.columns
 
 
 def test_recordings_of_other_batches_are_not_comparable() -> None:

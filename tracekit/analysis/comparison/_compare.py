@@ -238,7 +238,7 @@ def compare(
                 skip,
             ),
             *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
-            *_outside(table),
+            *outside_notes(table),
         ],
         "method": METHOD,
         "verdicts": {name: verdict_meta(run) for name, run in zip(names, (a, b), strict=True)},
@@ -363,7 +363,7 @@ def _idle_notes(
     return found
 
 
-def _outside(table: pl.DataFrame) -> list[str]:
+def outside_notes(table: pl.DataFrame) -> list[str]:
     """Say what columns of work outside of steps hold, where there is any."""
     some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
     told = "outside: work before the first step, after the last one and in steps that do not count"
@@ -495,17 +495,27 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
 
 
 def _memory_table(a: Trace, b: Trace, names: tuple[str, str]) -> pl.DataFrame:
-    peaks = [peak_memory(run) for run in (a, b)]
-    for name, peak, trace in zip(names, peaks, (a, b), strict=True):
-        if peak.is_empty():
-            how = how_to_record(trace, "memory, not sampled")
-            raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
     sides = [
-        peak.rename({"bytes": f"{side}_bytes"}) for side, peak in zip("ab", peaks, strict=True)
+        memory_peaks(run, name).rename({"bytes": f"{side}_bytes"})
+        for side, run, name in zip("ab", (a, b), names, strict=True)
     ]
+    return memory_side_by_side(*sides)
+
+
+def memory_peaks(run: Trace, name: str) -> pl.DataFrame:
+    """Return ``device, bytes``, the peak of each; `MissingDataError` if there are no events."""
+    peaks = peak_memory(run)
+    if peaks.is_empty():
+        how = how_to_record(run, "memory, not sampled")
+        raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
+    return peaks
+
+
+def memory_side_by_side(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
+    """Join ``a_bytes`` and ``b_bytes`` by device, and say how they differ."""
     of_a, of_b = pl.col("a_bytes"), pl.col("b_bytes")
     return (
-        sides[0].join(sides[1], on="device", how="full", coalesce=True)
+        a.join(b, on="device", how="full", coalesce=True)
         .with_columns(
             delta_bytes=of_b - of_a,
             ratio=pl.when(of_a != 0).then(of_b / of_a),

@@ -15,11 +15,15 @@ from tracekit.analysis._work import HOST, has_ops
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (
+    OUTSIDE,
     Comparison,
     all_rows,
     check_least,
     measure_runs,
+    memory_peaks,
+    memory_side_by_side,
     numbers_of,
+    outside_notes,
     times_per,
     verdict_notes,
 )
@@ -70,6 +74,8 @@ class _Side:
 
     means: Floats
     counts: Floats
+    outside: Floats
+    outside_counts: Floats
     sizes: Floats | None
     is_there: Flags
 
@@ -100,14 +106,16 @@ def compare_recordings(
     names
         What either side is called.
     by, skip, match_names, anyway, metric, least
-        As for `compare`; a recording's typical step is its median. Not by ``memory``.
+        As for `compare`; a recording's typical step is its median.
 
     Returns
     -------
-    The rows of `compare` without sums and what lies outside of steps, and with ``a_sd_ns, b_sd_ns``
-    (standard deviation of the means of recordings; null of one) and ``a_runs, b_runs``, the
-    numbers of recordings. Groups that are in no step are not listed. `meta` is likewise, with the
-    names of the ``recordings`` of either side.
+    The rows of `compare` without sums, and with ``a_sd_ns, b_sd_ns`` (standard deviation of the
+    means of recordings; null of one) and ``a_runs, b_runs``, the numbers of recordings. What lies
+    outside of steps is a mean over recordings. By memory ``a_bytes, b_bytes`` are means of the
+    peaks of the recordings that have the device, ``a_sd_bytes, b_sd_bytes`` their scatter, and
+    ``a_runs, b_runs`` their number. `meta` is likewise, with the names of the ``recordings`` of
+    either side.
 
     Raises
     ------
@@ -117,7 +125,7 @@ def compare_recordings(
         As for `compare`.
     """
     keys = parse_compare_keys(by)
-    _check(a, b, keys)
+    _check(a, b)
     check_least(least)
     every = [*a, *b]
     reasons = _reasons(every, keys)
@@ -128,7 +136,10 @@ def compare_recordings(
     has_verdict = anyway or not reasons
     sides = (measured[: len(a)], measured[len(a) :])
     parts, step = _step(sides, has_verdict=has_verdict)
-    table = parts if keys == ("step",) else _table(traces[0], sides, has_verdict=has_verdict)
+    if keys == ("memory",):
+        table = _memory_table(a, b)
+    else:
+        table = parts if keys == ("step",) else _table(traces[0], sides, has_verdict=has_verdict)
     if keys == ("stage",):
         table = _with_idle(table, parts)
     meta = {
@@ -146,6 +157,7 @@ def compare_recordings(
             *_left_out(every, measured),
             *_warm_up(every, measured, skip),
             *scatter_notes(step, least),
+            *outside_notes(table),
         ],
         "method": METHOD,
         "verdicts": {each.name: verdict_meta(each.trace) for each in every},
@@ -159,14 +171,14 @@ def compare_recordings(
         meta=meta,
         title=f"by {', '.join(keys)}",
         tables={"contributions": parts, "steps": _all_steps(a, b, measured)},
-        people=table.drop("a_runs", "b_runs", "a_sd_ns", "b_sd_ns"),
+        people=_for_people(table, sides),
         empty="nothing ran in either",
         command="compare",
         figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
     )
 
 
-def _check(a: Sequence[Recorded], b: Sequence[Recorded], keys: tuple[str, ...]) -> None:
+def _check(a: Sequence[Recorded], b: Sequence[Recorded]) -> None:
     if not (a and b) or len(a) + len(b) <= _SEVERAL:
         raise UsageError(
             f"{len(a)} and {len(b)} recordings do not show how recordings scatter",
@@ -179,8 +191,6 @@ def _check(a: Sequence[Recorded], b: Sequence[Recorded], keys: tuple[str, ...]) 
             f"{twice!r} is there twice, and does not scatter around itself",
             "give each recording once",
         )
-    if keys == ("memory",):
-        raise UsageError("peaks of memory are compared of two runs", "give one on either side")
 
 
 def _reasons(every: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
@@ -231,7 +241,7 @@ def _table(
 ) -> pl.DataFrame:
     runs = [*sides[0], *sides[1]]
     columns = list(runs[0].columns)
-    rows = all_rows(trace, [_inside(run) for run in runs], columns)
+    rows = all_rows(trace, [run.values for run in runs], columns)
     of_a, of_b = (_side(side, rows, columns) for side in sides)
     found = differing(of_a.means, of_b.means, has_verdict=has_verdict)
     sized = {
@@ -240,15 +250,55 @@ def _table(
         if own.sizes is not None
     }
     numbers = pl.DataFrame(
-        {"a_count": of_a.counts.mean(axis=1), "b_count": of_b.counts.mean(axis=1), **sized}
-    ).fill_nan(None)
+        {
+            "a_count": of_a.counts.mean(axis=1), "b_count": of_b.counts.mean(axis=1), **sized,
+            "a_outside_ns": of_a.outside.mean(axis=1), "b_outside_ns": of_b.outside.mean(axis=1),
+            "a_outside_count": of_a.outside_counts.mean(axis=1),
+            "b_outside_count": of_b.outside_counts.mean(axis=1),
+        }
+    ).fill_nan(None)  # fmt: skip
     alone = pl.DataFrame({"in_a": of_a.is_there.any(axis=1), "in_b": of_b.is_there.any(axis=1)})
     table = pl.concat([rows.sort("row").drop("row"), numbers, found, alone], how="horizontal")
     only_in = pl.when(~pl.col("in_b")).then(pl.lit("A")).when(~pl.col("in_a")).then(pl.lit("B"))
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.with_columns(only_in=only_in).sort(order, nulls_last=True)).select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
-        "only_in", "a_sd_ns", "b_sd_ns", "a_runs", "b_runs",
+        "only_in", *OUTSIDE, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs",
+    )  # fmt: skip
+
+
+def _for_people(
+    table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
+) -> pl.DataFrame:
+    """Return the table as people read it: what lies outside of steps, if any, on a device."""
+    unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
+    devices = {
+        f"{side}_outside_ns": max(1, *(run.devices for run in runs))
+        for side, runs in zip("ab", sides, strict=True)
+    }
+    means = [
+        (pl.col(name) / number).alias(name)
+        for name, number in devices.items()
+        if name in table.columns and table[name].sum()
+    ]
+    return table.select(pl.exclude(unread & {*table.columns}), *means)
+
+
+def _memory_table(a: Sequence[Recorded], b: Sequence[Recorded]) -> pl.DataFrame:
+    """Return the peaks of each device side by side: means of recordings, and how they scatter."""
+    sides = []
+    for side, recordings in zip("ab", (a, b), strict=True):
+        peaks = pl.concat([memory_peaks(each.trace, each.name) for each in recordings])
+        of_device = peaks.group_by("device").agg(
+            pl.col("bytes").mean().alias(f"{side}_bytes"),
+            pl.col("bytes").std().alias(f"{side}_sd_bytes"),
+            pl.len().cast(pl.Int64).alias(f"{side}_runs"),
+        )
+        sides.append(of_device)
+    table = memory_side_by_side(*sides)
+    return table.select(
+        "device", "a_bytes", "b_bytes", "delta_bytes", "ratio", "only_in", "a_sd_bytes",
+        "b_sd_bytes", pl.col("a_runs", "b_runs").fill_null(0),
     )  # fmt: skip
 
 
@@ -259,6 +309,8 @@ def _inside(run: Measured) -> pl.DataFrame:
 
 def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _Side:
     lengths, counts, sizes, there = [], [], [], []
+    outside: list[Floats] = []
+    outside_counts: list[Floats] = []
     for run in runs:
         joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
         own = joined.sort("row").with_columns(pl.col("a_devices").fill_null(max(1, run.devices)))
@@ -267,6 +319,8 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
         lengths.append(length / (steps * own["a_devices"].to_numpy()))
         counts.append(own["a_count"].fill_null(0.0).to_numpy())
         there.append(own["in_a"].is_not_null().to_numpy())
+        outside.append(own["a_outside_ns"].fill_null(0).to_numpy())
+        outside_counts.append(own["a_outside_count"].fill_null(0).to_numpy())
         if "a_bytes" in own.columns:
             is_absent = pl.col("in_a").is_null()
             size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")
@@ -274,6 +328,8 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
     return _Side(
         np.stack(lengths, axis=1),
         np.stack(counts, axis=1),
+        np.stack(outside, axis=1),
+        np.stack(outside_counts, axis=1),
         np.stack(sizes, axis=1) if sizes else None,
         np.stack(there, axis=1),
     )
