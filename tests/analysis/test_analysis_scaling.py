@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.studies._scaling import scaling
 from tracekit.analysis.studies._study import STUDY
 from tracekit.analysis.studies._times import read_times
@@ -171,6 +174,26 @@ def test_stages_have_speedups_of_their_own() -> None:
     assert found["speedup"].to_list() == [1.0, 1.75]
     assert found["speedup_fp_bp"].to_list() == [1.0, 2.5]
     assert found["speedup_wu"].to_list() == [1.0, 0.8]
+
+
+def test_speedups_of_stages_have_intervals_by_several_runs() -> None:
+    """Variances of means as shares of their squares are (8 / 102^2) / 2 and (8 / 52^2) / 2."""
+    times = {1: (100.0, 104.0), 2: (50.0, 54.0)}
+    rows = [
+        row | {"fp_bp_ns": time, "wu_ns": 10.0}
+        for gpus, both in times.items() for time in both for row in epochs({gpus: time + 10})
+    ]  # fmt: skip
+    first, second = scaling(table(*rows)).rows.iter_rows(named=True)
+    a, b = 4 / 102**2, 4 / 52**2
+    freedom = (a + b) ** 2 / (a**2 + b**2)
+    reach = math.exp(float(quantile(np.array([freedom]), 0.975)[0]) * math.sqrt(a + b))
+    assert second["speedup_fp_bp"] == pytest.approx(102 / 52)
+    assert second["speedup_fp_bp_from"] == pytest.approx(102 / 52 / reach)
+    assert second["speedup_fp_bp_to"] == pytest.approx(102 / 52 * reach)
+    assert (second["speedup_wu_from"], second["speedup_wu_to"]) == (1, 1)  # they do not scatter
+    assert first["speedup_fp_bp_from"] is None
+    alone = scaling(table(*(rows[0], rows[2]))).rows
+    assert alone["speedup_fp_bp_from"].to_list() == [None, None]
 
 
 def test_stages_of_steps_count_as_often_as_steps() -> None:

@@ -186,6 +186,7 @@ def _stage_speedups(answer: Answer) -> go.Figure:
     each = [
         rows.select(
             "mode", "batch", "method", "gpus", "run", "runs", speedup=f"speedup_{name}",
+            speedup_from=f"speedup_{name}_from", speedup_to=f"speedup_{name}_to",
             network=pl.format("{}, {}", pl.coalesce("network", pl.lit("network unknown")),
                               pl.lit(stage)),
         )

@@ -40,10 +40,12 @@ _COLUMNS = (
     "speedup_to", "interval_of", "speedup_low", "speedup_high", "efficiency",
     "karp_flatt", "reduction_percent",
     *(f"speedup_{stage}" for stage in _STAGES), "steps", "reduction_from", "reduction_to",
+    *(f"speedup_{stage}_{end}" for stage in _STAGES for end in ("from", "to")),
 )  # fmt: skip
 _OF_SEVERAL = (
     "run", "time_low_ns", "time_high_ns", "speedup_low", "speedup_high", "speedup_from",
     "speedup_to", "interval_of", "steps", "reduction_from", "reduction_to",
+    *(f"speedup_{stage}_{end}" for stage in _STAGES for end in ("from", "to")),
 )  # fmt: skip
 """Columns that say something only of pooled runs, or of one."""
 _N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
@@ -129,6 +131,8 @@ def scaling(
     ``reduction_from``        ends of its 95 % interval, likewise, ``reduction_to`` the upper one
     ``speedup_fp_bp``         speedup of the stages FP and BP together
     ``speedup_wu``            speedup of WU
+    ``speedup_fp_bp_from``    ends of the 95 % interval of that, ``speedup_fp_bp_to`` the upper one,
+                              and likewise of WU; null where neither side has several runs
     ========================  =====================================================================
 
     By network, method, batch and gpus. Null is what cannot be known.
@@ -295,7 +299,18 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
         cost_high=pl.col("cost").max(),
         weak=(pl.col("scaling") == "weak").any(),
         **precision("cost", pl.when(pl.col("epoch_ns").is_null()).then(RELATIVE)),
+        **_stage_precision(),
     )
+
+
+def _stage_precision() -> dict[str, pl.Expr]:
+    """Return how well the times of stages are known, which several runs alone tell."""
+    found = {}
+    for stage in _STAGES:
+        told = precision(f"cost_{stage}")
+        found |= {f"{stage}_{name}": told[name] for name in ("spread", "freedom", "scatter")}
+        found[f"{stage}_runs"] = pl.col(f"cost_{stage}").count().clip(1).cast(pl.Int64)
+    return found
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
@@ -303,6 +318,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     ends = ("cost_low", "cost_high")
     known = ("spread", "freedom", "scatter", "runs")
     costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]
+    costs += [f"{stage}_{name}" for stage in _STAGES for name in known]
     smallest = _N.min().over(_GROUP) == _N
     of_first = [
         pl.when(pl.len() == 1).then(pl.col(name).first()).alias(f"first_{name}") for name in costs
@@ -333,6 +349,12 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     )
     found = ratio_interval(table, "speedup", "", "first_")
     of_other = pl.when(_N > _FIRST)
+    for stage in _STAGES:
+        own = ratio_interval(table, f"speedup_{stage}", f"{stage}_", f"first_{stage}_")
+        table = table.with_columns(
+            of_other.then(own["low"]).alias(f"speedup_{stage}_from"),
+            of_other.then(own["high"]).alias(f"speedup_{stage}_to"),
+        )
     return table.with_columns(
         speedup_from=of_other.then(found["low"]),
         speedup_to=of_other.then(found["high"]),
