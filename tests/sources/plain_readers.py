@@ -330,9 +330,9 @@ def plain_nvprof_csv(path: Path) -> Numbers:
             units = dict(zip(reversed(header), reversed(cells), strict=False))
             if not {units.get("Start"), units.get("Duration")} <= UNITS.keys():
                 raise UnreadableError("no units")
-        elif (
-            header and len(cells) == len(header) and not text.replace('"', "", 1).count('"') % 2 - 1
-        ):
+        elif header and '"' in re.sub('(^|,)"[^"]*"(?=,|$)', r"\1", text.rstrip("\r")):
+            raise UnreadableError("what a quote within a cell means, nobody says")
+        elif header and len(cells) == len(header):
             _add_line(numbers, dict(zip(header, cells, strict=True)), units)
     return numbers.from_first()
 
