@@ -127,6 +127,12 @@ class TestGaps:
         assert structure.steps.height == 4
         assert any("accumulated" in text for text in structure.evidence)
 
+    @pytest.mark.parametrize("passes", [19, 20, 40, 100])
+    def test_gradients_may_be_accumulated_for_long(self, passes: int) -> None:
+        program = Program().run((FORWARD + BACKWARD) * passes + UPDATE, 4)
+        check(found(program), program)
+        assert found(program).steps.height == 4
+
     def test_gradients_cleared_between_passes_of_a_step_are_no_update(self) -> None:
         micro = FORWARD + BACKWARD
         program = Program().run(micro + CLEARED + micro * 2 + UPDATE, 5)

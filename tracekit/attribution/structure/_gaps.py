@@ -99,10 +99,7 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
         return example[0], []
-    first = turns.gap(example[0])
-    lead = int(turns.lane.layer[first].argmax())  # what comes before the first layer varies
-    plain = turns.lane.symbol[first][lead:]
-    known = [n for n in named if n in often or _ends_in(turns, n, plain, CHOSEN.barely)]
+    known = [n for n in named if n in often or _ends_in(turns, n, example[0], CHOSEN.barely)]
     if not known:
         return example[0], []
     return known[0], [number for number in often if number not in named]
@@ -115,20 +112,24 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     the forward pass alone.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
-    plain = turns.lane.symbol[turns.gap(short)]
     least = max(CHOSEN.barely, round(CHOSEN.update * float(np.median(turns.ends - turns.bursts))))
-    longer = [number for number in often if _ends_in(turns, number, plain, least)]
+    longer = [number for number in often if _ends_in(turns, number, short, least)]
     return (longer[0], [short]) if longer else (often[0], [])
 
 
-def _ends_in(turns: Turns, number: int, plain: Array, least: int) -> bool:
-    """Tell whether a gap is an update of more than some kernels and then the forward pass."""
-    place, lane = turns.gap(number), turns.lane
-    tail = common_suffix(plain, lane.symbol[place])
+def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
+    """Tell whether a gap is an update of more than some kernels and then a forward pass.
+
+    That is the forward pass of another gap, from its first kernel on: copies of input and fills
+    before that vary. What begins otherwise has an update of its own.
+    """
+    lane, place, other = turns.lane, turns.gap(number), turns.gap(plain)
+    tail = common_suffix(lane.symbol[other], lane.symbol[place])
     front = slice(place.start, place.stop - tail)
-    updates = int((lane.kernel[front] & ~lane.fill[front]).sum())
-    ends = tail >= CHOSEN.same_update * plain.size
-    return ends and updates > least and not lane.layer[front].any()
+    computes = lane.kernel & ~lane.fill
+    updates = int(computes[front].sum())
+    forward = other.stop - other.start - int(computes[other].argmax())
+    return tail >= forward and updates > least and not lane.layer[front].any()
 
 
 def _cut_kind(
