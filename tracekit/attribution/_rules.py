@@ -120,6 +120,9 @@ class Rules:
     def __getitem__(self, name: str) -> tuple[Entry, ...]:
         return self.lists[name]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_made": {}}  # which another process makes as fast as it reads it
+
     def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
         """Return the outcome of the first matching entry of a list, null where none matches.
 
