@@ -26,6 +26,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no peak of memory is told")
 def test_ranges_that_are_never_ended_take_little_memory(tmp_path: Path) -> None:
     with NsysBuilder(tmp_path / "t.sqlite", schema="3.0.0") as nsys:

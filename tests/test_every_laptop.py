@@ -27,6 +27,7 @@ _OPTIONAL = ("tracekit.store._dask",)
 """Modules of extras."""
 
 
+@pytest.mark.slow
 def test_nothing_that_windows_or_macos_lack_is_needed_at_load() -> None:
     code = _HIDDEN.replace("{optional!r}", repr(_OPTIONAL))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

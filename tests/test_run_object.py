@@ -118,6 +118,7 @@ def test_figures_of_answers(run: tracekit.Run) -> None:
         run.latency.answer(what="staging").figure()
 
 
+@pytest.mark.slow
 def test_a_simulated_run_is_called_so(tmp_path: Path) -> None:
     sample = SAMPLE.parent / "simulated" / "clean.sqlite"
     simulated = tracekit.ingest(sample, store=tmp_path / "store")[0]

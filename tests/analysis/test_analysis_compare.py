@@ -273,6 +273,7 @@ def test_runs_without_iterations_are_compared_whole() -> None:
         compare(*runs, skip=1)
 
 
+@pytest.mark.slow
 def test_limits() -> None:
     """5 steps of 1000 and one of 530 against 5 of 1100 and one of 530."""
     slow = _run(A, step=1100)

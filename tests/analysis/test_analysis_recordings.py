@@ -85,6 +85,7 @@ def test_one_recording_has_the_scatter_of_the_other_side() -> None:
     assert (back["low_ns"], back["high_ns"]) == pytest.approx((-step["high_ns"], -step["low_ns"]))
 
 
+@pytest.mark.slow
 def test_many_recordings_are_drawn() -> None:
     """Of 9 a side the interval is about Student's, 2.12 x 20 sqrt(2 / 9), and no mirror of it."""
     a = [980, 1020, 1000, 1010, 990, 1030, 970, 1000, 1000]

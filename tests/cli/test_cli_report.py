@@ -8,6 +8,7 @@ from cli_helpers import tracekit
 import tracekit.cli._report as commands
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_a_report_is_written_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []

@@ -105,6 +105,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
+@pytest.mark.slow
 def test_several_recordings_a_side(nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEKIT_STORE", str(nights))
     named = document("compare", "n0", "n1", "n2", "--against", "n5", "n6", "n7", "--by", "kernel")
@@ -132,6 +133,7 @@ def test_several_recordings_a_side(nights: Path, monkeypatch: pytest.MonkeyPatch
     assert closing[0][-1] == "slower"
 
 
+@pytest.mark.slow
 def test_the_history_of_a_nightly_job(
     nights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

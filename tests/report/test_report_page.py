@@ -117,6 +117,7 @@ def test_names_of_a_trace_are_text(page: str, parsed: Page) -> None:
     assert KERNEL in packed(page)["full"]
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(page: str, hostile_run: tracekit.Run) -> None:
     assert report_of([hostile_run]) == page
     assert len(page.encode()) < MOST_BYTES

@@ -145,6 +145,7 @@ def test_gradients_by_way_of_the_host_are_weight_update(tmp_path: Path) -> None:
     assert _wrong_ops(_trace(path), _truth(path)).rows() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unlinked", ["staged", "two_hop"])
 def test_the_two_copies_of_a_movement_are_one_transfer(unlinked: str, tmp_path: Path) -> None:
     path = _far(tmp_path, unlinked)

@@ -51,6 +51,7 @@ def test_the_fault_comes_first(name: str) -> None:
         assert first["win_low_ns"] <= before - after <= first["win_high_ns"]
 
 
+@pytest.mark.slow
 def test_a_slow_gpu_is_the_straggler(tmp_path: Path) -> None:
     job = Job(
         network="googlenet", batch=16, gpus=4, pattern="all_reduce", processes="per_gpu",

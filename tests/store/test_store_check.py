@@ -64,6 +64,7 @@ def test_nothing_is_wrong_with_a_store_as_it_was_written(root: Path) -> None:
     assert Store(root).collect() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_file_is_damaged_is_found_and_mended(root: Path, damage: str) -> None:
     names = [path.relative_to(root) for path in files(root)]
