@@ -305,7 +305,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _stage_precision() -> dict[str, pl.Expr]:
     """Return how well the times of stages are known, which several runs alone tell."""
-    found = {}
+    found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
         told = precision(f"cost_{stage}")
         found |= {f"{stage}_{name}": told[name] for name in ("spread", "freedom", "scatter")}
@@ -350,10 +350,10 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     found = ratio_interval(table, "speedup", "", "first_")
     of_other = pl.when(_N > _FIRST)
     for stage in _STAGES:
-        own = ratio_interval(table, f"speedup_{stage}", f"{stage}_", f"first_{stage}_")
+        of_stage = ratio_interval(table, f"speedup_{stage}", f"{stage}_", f"first_{stage}_")
         table = table.with_columns(
-            of_other.then(own["low"]).alias(f"speedup_{stage}_from"),
-            of_other.then(own["high"]).alias(f"speedup_{stage}_to"),
+            of_other.then(of_stage["low"]).alias(f"speedup_{stage}_from"),
+            of_other.then(of_stage["high"]).alias(f"speedup_{stage}_to"),
         )
     return table.with_columns(
         speedup_from=of_other.then(found["low"]),
