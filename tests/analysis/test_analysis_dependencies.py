@@ -25,7 +25,7 @@ from tracekit.analysis.dependencies._sweeps import (
 )
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import machine_of
-from tracekit.model import TABLES, Trace
+from tracekit.model import TABLES, Answer, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -346,8 +346,8 @@ def test_overlap_leaves_the_work_of_each_stream() -> None:
     assert _replayed(_linked(b), overlap=True)["perfect overlap"] == 300 * US
 
 
-def _bucketed(kind: str) -> dict[str, float]:
-    """Return two all-reduces of 10 MB, each awaited by an update, joined to one of 20 MB."""
+def _bucketed(kind: str, size: int = 20_000_000) -> Answer:
+    """Return two all-reduces of 10 MB, each awaited by an update, joined to one of a size."""
     b = TraceBuilder()
     b.iteration(0, 0, 300 * US, source="ranges", whole=True)
     row: dict[str, Any] = {"iteration": 0}
@@ -363,15 +363,29 @@ def _bucketed(kind: str) -> dict[str, float]:
     traffic = Traffic(
         trace, machine_of(trace.read("devices"), "dgx1v"), sizes={"all_reduce": 10_000_000}
     )
-    rows = whatif(trace, traffic, parse_changes(bucket=20_000_000)).rows
-    return dict(rows.select("change", "step_ns").rows())
+    return whatif(trace, traffic, parse_changes(bucket=size))
+
+
+def _steps_of(found: Answer) -> dict[str, float]:
+    return dict(found.rows.select("change", "step_ns").rows())
+
+
+def test_smaller_buckets_are_refused_with_the_reason() -> None:
+    found = _bucketed("all_reduce", 5_000_000)
+    steps = _steps_of(found)
+    assert steps["bucket 5MB"] == steps["unchanged, replayed"]
+    assert any(
+        "2 of 2 all-reduces of known size are larger and stay as they are" in text
+        for text in found.warnings
+    )
+    assert not any("are larger" in text for text in _bucketed("all_reduce").warnings)
 
 
 def test_larger_buckets_are_awaited_as_a_whole() -> None:
     # 80 us of transfer in one, from 20 us on: the second sgd ends at 113 us as before.
-    found = _bucketed("all_reduce")
+    found = _steps_of(_bucketed("all_reduce"))
     assert found["bucket 20MB"] == pytest.approx(found["measured"], abs=2 * US)
-    assert _bucketed("all_gather")["bucket 20MB"] == found["measured"]
+    assert _steps_of(_bucketed("all_gather"))["bucket 20MB"] == found["measured"]
 
 
 def _loading(waits: int) -> Trace:

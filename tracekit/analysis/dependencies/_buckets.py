@@ -85,10 +85,20 @@ def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame
     ).drop("bucket", "later")
 
 
+def exchanged_bytes(job: Job) -> pl.Series:
+    """Return how many bytes each all-reduce of a step exchanges, where that is known."""
+    steps = job.graph.moments.ops.drop_nulls("iteration")
+    return _sized(job).join(steps, on="op", how="semi")["size"]
+
+
+def _sized(job: Job) -> pl.DataFrame:
+    calls = job.traffic.calls.filter(pl.col("collective") == "all_reduce").drop_nulls("op")
+    return calls.filter(pl.col("bytes") > 0).select("op", size="bytes")
+
+
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
     """Return all-reduces of known size: ``finish, length, last``, the end of what they become."""
-    calls = job.traffic.calls.filter(pl.col("collective") == "all_reduce").drop_nulls("op")
-    sized = calls.filter(pl.col("bytes") > 0).select("op", size="bytes")
+    sized = _sized(job)
     took = (
         job.edges.filter(pl.col("kind").is_in(_DONE))
         .group_by("target")

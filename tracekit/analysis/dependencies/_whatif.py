@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.dependencies._buckets import Bucket, bucketed
+from tracekit.analysis.dependencies._buckets import Bucket, bucketed, exchanged_bytes
 from tracekit.analysis.dependencies._changes import Change, Overlap
 from tracekit.analysis.dependencies._graph import Graph
 from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
@@ -208,16 +208,31 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: there is nothing in this run that it changes"
              for each in alone if not each.edges]  # fmt: skip
-    asked = [found for each, found in zip(changes, alone, strict=True) if isinstance(each, Bucket)]
-    if any(not found.edges for found in asked):
-        texts.append(
-            "no all-reduces that follow each other are smaller, or their sizes were not recorded"
-            " (--bytes all_reduce=25MB gives them)"
-        )
+    asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
+             if isinstance(each, Bucket)]  # fmt: skip
+    texts += [_unsplit(job, size, edges) for size, edges in asked]
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
             f"{untold} transfers cross links that are not known: name the machine (--topology), or"
             " ask for --bandwidth collective=2x"
         )
-    return texts
+    return [text for text in texts if text]
+
+
+def _unsplit(job: Job, size: int, edges: int) -> str:
+    """Say what of the all-reduces no bucket of a size changes, and why."""
+    sizes = exchanged_bytes(job)
+    larger = sizes.filter(sizes > size)
+    if larger.len():
+        return (
+            f"bucket {size / 1e6:g}MB: {larger.len()} of {sizes.len()} all-reduces of known size "
+            "are larger and stay as they are; of which tensors a bucket is, and when each of "
+            "these is ready, is not recorded: record with the buckets that you mean"
+        )
+    if not edges:
+        return (
+            "no all-reduces that follow each other are smaller, or their sizes were not recorded"
+            " (--bytes all_reduce=25MB gives them)"
+        )
+    return ""
