@@ -139,6 +139,24 @@ def test_calls_of_mpi_are_collectives_and_others() -> None:
     assert (found["behind_collective"], found["behind_stage"]) == (10_000, 5_000)
 
 
+def test_sleep_is_evidence_and_no_cause() -> None:
+    b = _simple()
+    b.iteration(0, 0, 11_000)
+    b.iteration(1, 91_000, 200 * US)
+    asleep = {"report": 0, "process": 0, "library": "os", "name": "poll", "group": "wait"}
+    trace = _with(
+        b.trace(),
+        host=[
+            {**asleep, "thread": 0, "start": 21_000, "end": 51_000},
+            {**asleep, "thread": 1, "start": 60_000, "end": 80_000},  # which launches nothing here
+        ],
+    )
+    assert _causes(trace) == _causes(b.trace())
+    (evidence,) = idle(trace, longest=1).rows["evidence"]
+    assert "0.03 ms: the host was outside of its steps (asleep in poll)" in evidence
+    assert "0.05 ms: the host was outside of its steps;" in evidence
+
+
 def test_a_wait_that_drained_the_queue_explains_as_much_as_it_took() -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)

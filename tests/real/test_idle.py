@@ -38,6 +38,17 @@ def test_mnist_waits_for_its_loader(real_run: Callable[[str], tk.Run]) -> None:
     assert shares["input"] + shares["between_steps"] > 0.98
 
 
+def test_the_loader_is_waited_for_in_poll(real_run: Callable[[str], tk.Run]) -> None:
+    run = real_run("mnist_1xa100_phases")
+    waits = run.table("host").filter(library="os", name="poll").collect()
+    assert waits.height == 71  # of 100 us and more on its threads, as in the export
+    assert (waits["end"] - waits["start"]).sum() // 10**6 == 14_451
+    first = run.idle(longest=1).row(0, named=True)
+    assert "outside of its steps (asleep in poll)" in first["evidence"]
+    (finding,) = run.diagnose(only=["input_bound"]).rows(named=True)
+    assert any("asleep in poll" in text for text in finding["evidence"])
+
+
 def test_what_the_profiler_took_is_not_the_programs(real_run: Callable[[str], tk.Run]) -> None:
     longest = real_run("ddp_unet_4xa100_rank0").idle(longest=1).row(0, named=True)
     assert longest["cause"] == "profiler"

@@ -383,21 +383,22 @@ OPINIONS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of MPI, and per stretch of time that the profiler itself took.",
+    "One row per call of MPI, per stretch of time that the profiler itself took, and per call of "
+    "100 us or more in which the operating system lets a thread wait.",
     (
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that made it"),
         _time("start", "start of the call"),
         _time("end", "end of the call"),
-        Column("library", pl.String, "`mpi` or `profiler`", nullable=False),
+        Column("library", pl.String, "`mpi`, `profiler` or `os`", nullable=False),
         Column("name", pl.String, "function, such as `MPI_Allreduce`, or kind of overhead",
                nullable=False),
         Column(
             "group",
             pl.String,
             "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
-            "`other`; of the profiler `overhead`",
+            "`other`; of the profiler `overhead`; of the operating system `wait`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "

@@ -6,7 +6,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._host_states import allocations, waits
+from tracekit.analysis.idle_time._host_states import ASLEEP, allocations, waits
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""
@@ -34,6 +34,7 @@ def input_bound(facts: Facts) -> Finding | None:
         evidence=(
             f"{duration(told.mean)} {facts.per} in ranges of input, or until a loader launched",
             f"{duration(both.mean - told.mean)} {facts.per} outside of steps and of such ranges",
+            *_asleep(facts),
         ),
         advice=(
             "Read and decode ahead: more loader workers, a longer prefetch, pinned memory and "
@@ -43,6 +44,20 @@ def input_bound(facts: Facts) -> Finding | None:
             else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
             "it is; move what can wait off the training thread."
         ),
+    )
+
+
+def _asleep(facts: Facts) -> tuple[str, ...]:
+    """Say for how long the host slept in calls of the operating system, where these are known."""
+    own = facts.idle_of("input", "between_steps")
+    asleep = own.filter(pl.col("detail").str.starts_with(ASLEEP))
+    if asleep.is_empty():
+        return ()
+    calls = asleep["detail"].str.strip_prefix(ASLEEP).unique().sort()
+    lost = facts.lost(asleep)
+    names = ", ".join(calls.head(_MOST_NAMES))
+    return (
+        f"{duration(lost.mean)} {facts.per} of both asleep in {names}, as who waits for others",
     )
 
 
@@ -71,10 +86,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 def pageable_copies(facts: Facts) -> Finding | None:
     """Say that copies to the GPU hold the host while they run, as from pageable memory."""
-    held = pl.col("launch_end") - pl.col("start")
-    is_slow = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
-    own = (is_slow & (2 * held >= LENGTH)).fill_null(value=False)
-    copies = facts.exposed(own)
+    copies = facts.exposed(_is_large_copy() & _holds_its_call())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
@@ -98,6 +110,60 @@ def pageable_copies(facts: Facts) -> Finding | None:
         "(`non_blocking=True`), on a stream of their own for the next step. At least the time "
         "above that of 12 GB/s is won if the memory is pageable, all of it if they are hidden.",
     )
+
+
+def unhidden_copies(facts: Facts) -> Finding | None:
+    """Say that copies to the GPU, whose calls return early, run while nothing else does."""
+    copies = facts.exposed(_is_large_copy() & ~_holds_its_call())
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
+        return None
+    sure = facts.lost(_that_could_begin_earlier(facts, copies), "sure")
+    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    return Finding(
+        finding=f"Copies to the GPU run for {duration(lost.mean)} {facts.per} while it computes "
+        f"nothing, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        win=(sure.mean + lost.mean) / 2,
+        low=sure.least,
+        high=lost.most,
+        sure="measured" if 2 * sure.mean >= lost.mean else "likely",
+        evidence=(
+            f"{copies.height:,} copies of {size / 1e6:,.4g} MB in all, whose calls returned early",
+            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well",
+        ),
+        advice="Copy the next batch while this one is computed: on a stream of its own, from "
+        "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
+        "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
+    )
+
+
+def _is_large_copy() -> pl.Expr:
+    is_one = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
+    return (is_one & (pl.col("stage") != "ME")).fill_null(value=False)
+
+
+def _holds_its_call() -> pl.Expr:
+    """Tell which copies' calls go on for half of the copy, as those from pageable memory do."""
+    held = pl.col("launch_end") - pl.col("start")
+    return (2 * held >= LENGTH).fill_null(value=False)
+
+
+def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
+    """Add ``sure``: for how long a copy, and then what comes after it, waited to be run.
+
+    A copy that was launched could have run since then; what comes after it could have run in its
+    place since it was launched itself.
+    """
+    others = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"])).sort("start")
+    after = copies.sort("end").join_asof(
+        others.select("device", "start", ready="launch_end"), left_on="end", right_on="start",
+        by="device", strategy="forward", check_sortedness=False,
+    )  # fmt: skip
+    waited = pl.col("start") - pl.col("launch_end")
+    replaced = pl.col("end") - pl.max_horizontal("start", "ready")
+    sure = pl.min_horizontal("exposed", waited, replaced).clip(0, None)
+    known = pl.col("launch_end").is_not_null() & pl.col("ready").is_not_null()
+    return after.with_columns(sure=pl.when(known).then(sure).otherwise(0))
 
 
 def launch_bound(facts: Facts) -> Finding | None:

@@ -23,6 +23,8 @@ _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
 """A call that copies takes a few us; in one of more than this the host copies, or waits."""
+ASLEEP = "asleep in "
+"""How it is said that the operating system lets a thread wait."""
 _LONG_AGO = -(1 << 62)
 
 
@@ -110,6 +112,12 @@ def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
 def profiling(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: time that the profiler took."""
     own = trace["host"].filter(pl.col("library") == "profiler")
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def sleeps(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
+    own = trace["host"].filter(pl.col("library") == "os")
     return own.select("thread", "start", "end", "name").collect()
 
 

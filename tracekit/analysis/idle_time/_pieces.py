@@ -9,6 +9,7 @@ import polars as pl
 from tracekit.analysis.idle_time._gaps import gaps_of
 from tracekit.analysis.idle_time._held import holders, named_behind
 from tracekit.analysis.idle_time._host_states import (
+    ASLEEP,
     allocations,
     driver_ranges,
     loads,
@@ -17,6 +18,7 @@ from tracekit.analysis.idle_time._host_states import (
     of_pairs,
     pairs_of,
     profiling,
+    sleeps,
     step_states,
     waited_before,
     waits,
@@ -110,6 +112,7 @@ def _by_host(
         ("waiting", waiting),
         ("collective", of_pairs(messages(trace, is_collective=True), pairs)),
         ("message", of_pairs(messages(trace, is_collective=False), pairs)),
+        ("sleep", of_pairs(sleeps(trace), pairs)),
     ):
         pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = split_at(pieces, states(staged, "pair", "stage"), "pair", "stage")
@@ -134,7 +137,11 @@ def _detail() -> pl.Expr:
         pl.lit("until a loader's thread launched")
     )
     names = ("profiler", "allocation", "waiting", "loading", "collective", "message")
-    return pl.coalesce(*names, loader)
+    # That it sleeps tells no cause: it may wait for a loader's process, or for its own thread.
+    asleep = pl.when(_cause().is_in(["input", "between_steps", "late_launch"])).then(
+        pl.format(f"{ASLEEP}{{}}", "sleep")
+    )
+    return pl.coalesce(*names, loader, asleep)
 
 
 def _cause() -> pl.Expr:

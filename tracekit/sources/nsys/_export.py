@@ -25,6 +25,7 @@ from tracekit.sources.nsys._memory import GpuMemory
 from tracekit.sources.nsys._metadata import Metadata
 from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
+from tracekit.sources.nsys._os_runtime import OsWaits
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
 from tracekit.sources.nsys._syncs import Syncs
@@ -84,7 +85,7 @@ def read(
         "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, "thread_gid", "end_thread_gid"),
     }
     ops, calls, ranges = _at_once(wanted, progress)
-    mpi, overhead = MpiCalls(export), Overhead(export)
+    mpi, overhead, os_waits = MpiCalls(export), Overhead(export), OsWaits(export)
     if not len(ops) and not len(ranges) and not mpi:
         raise _nothing_recorded(file, metadata, work.untimed)
     memory, syncs = GpuMemory(export, workspace), Syncs(export, workspace)
@@ -117,7 +118,9 @@ def read(
         },
         passing={
             "host": lambda: itertools.chain(
-                mpi.batches(places, last, rows), overhead.batches(places, rows)
+                mpi.batches(places, last, rows),
+                overhead.batches(places, rows),
+                os_waits.batches(places, rows),
             ),
             "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),
