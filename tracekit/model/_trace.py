@@ -13,6 +13,7 @@ import polars as pl
 
 from tracekit.model._checks import Check, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
+from tracekit.support.compiled import FEW_ROWS
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
@@ -117,7 +118,7 @@ class TraceWriter:
             rows.append(conformed.height)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        conformed.write_parquet(path, compression="zstd", compression_level=1)
+        _write(conformed, path)
         check = Check.of(path)
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
@@ -138,12 +139,21 @@ class TraceWriter:
             self.close()
 
 
+def _write(frame: pl.DataFrame, path: Path) -> None:
+    from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
+
+    if frame.height >= FEW_ROWS and parquet.can_write(frame):
+        parquet.write(frame, path)
+    else:
+        frame.write_parquet(path, compression="zstd", compression_level=1)
+
+
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
     """Write another canonical table in the place of one of one part that `TraceWriter` wrote."""
     parts = _parts(folder)[name]
     if len(parts) != 1:
         raise ValueError(f"table {name} has {len(parts)} parts")
-    TABLES[name].conform(frame).write_parquet(parts[0], compression="zstd", compression_level=1)
+    _write(TABLES[name].conform(frame), parts[0])
     part = str(parts[0].relative_to(folder))
     write_checks(folder, {**read_checks(folder), part: Check.of(parts[0])})
 

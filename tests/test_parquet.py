@@ -1,0 +1,109 @@
+"""Files that this package writes itself, read by polars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from effort import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from tracekit.model import TABLES
+from tracekit.support import parquet
+
+pytestmark = pytest.mark.slow
+
+COLOURS = pl.Enum(["red", "green", "", "blue \U0001f7e6", "never"])
+TEXTS = st.sampled_from(["", "a", "ä\0b", "kernel<float>(int)", "x" * 300]) | st.text(max_size=5)
+VALUES: dict[pl.DataType, st.SearchStrategy[object]] = {
+    pl.Int32(): st.sampled_from([-(2**31), 2**31 - 1, 0, 1]) | st.integers(-(2**31), 2**31 - 1),
+    pl.Int64(): st.sampled_from([-(2**63), 2**63 - 1, 0, 1]) | st.integers(-(2**63), 2**63 - 1),
+    pl.Boolean(): st.booleans(),
+    pl.String(): TEXTS,
+    pl.Categorical(): TEXTS,
+    COLOURS: st.sampled_from(["red", "green", "", "blue \U0001f7e6"]),
+}
+# A block has 128 differences in parts of 32, and flags come by eight.
+HEIGHTS = st.sampled_from([1, 2, 7, 8, 9, 32, 33, 34, 128, 129, 130, 257, 1000])
+
+
+@st.composite
+def columns(draw: st.DrawFn, height: int) -> pl.Series:
+    dtype = draw(st.sampled_from(list(VALUES)))
+    some = draw(st.lists(VALUES[dtype], min_size=1, max_size=40))
+    some += draw(st.sampled_from([[], [None], [None] * 40]))
+    picked = draw(st.sampled_from(["random", "sorted", "all null"]))
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    places = random.integers(0, len(some), height)
+    values = [None if picked == "all null" else some[place] for place in places]
+    column = pl.Series(values, dtype=dtype)
+    return column.sort() if picked == "sorted" else column
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> pl.DataFrame:
+    height = draw(HEIGHTS)
+    number = draw(st.integers(1, 20))
+    return pl.DataFrame([draw(columns(height)).alias(f"c {n}") for n in range(number)])
+
+
+@settings(
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(frame=frames())
+def test_what_is_written_is_read_back(frame: pl.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "file.parquet"
+    assert parquet.can_write(frame)
+    parquet.write(frame, path)
+    assert_frame_equal(pl.read_parquet(path), frame)
+    assert_frame_equal(pl.read_parquet(path, columns=[0]), frame[:, :1])
+    assert pl.read_parquet_schema(path) == frame.schema
+
+
+@pytest.mark.parametrize("dtype", [pl.Int32, pl.Int64])
+@pytest.mark.parametrize("spread", [0, 1, 40, 1 << 20, 1 << 31])
+def test_all_widths_of_differences(dtype: pl.DataType, spread: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(spread)
+    values = random.integers(-spread - 1, spread, 5_000).clip(-(2**31), 2**31 - 1)
+    if dtype == pl.Int64:
+        values = values * (1 << 31) + values
+    frame = pl.DataFrame({"a": values, "sorted": np.sort(values)}).cast(dtype)
+    parquet.write(frame, tmp_path / "file")
+    assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
+
+
+def test_filters_find_by_the_least_and_greatest_what_is_there(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"a": [-5, None, 3], "b": pl.Series([7, 8, 9], dtype=pl.Int32)})
+    parquet.write(frame, tmp_path / "file")
+    scan = pl.scan_parquet(tmp_path / "file")
+    for condition in (pl.col("a") < -5, pl.col("a") <= -5, pl.col("a") >= 3, pl.col("b") > 9,
+                      pl.col("a").is_null(), pl.col("b") == 8):  # fmt: skip
+        assert_frame_equal(scan.filter(condition).collect(), frame.filter(condition))
+
+
+def test_parts_of_either_writer_are_one_table(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {"n": [1, 2], "k": pl.Series(["red", None], dtype=COLOURS), "t": ["x", None]}
+    ).with_columns(c=pl.col("t").cast(pl.Categorical))
+    parquet.write(frame, tmp_path / "0.parquet")
+    frame.write_parquet(tmp_path / "1.parquet")
+    both = pl.read_parquet([tmp_path / "0.parquet", tmp_path / "1.parquet"])
+    assert_frame_equal(both, pl.concat([frame, frame]))
+
+
+@pytest.mark.parametrize("name", ["ops", "calls", "ranges", "paths", "syncs", "memory"])
+def test_the_long_tables_can_be_written(name: str) -> None:
+    empty = TABLES[name].empty()
+    assert not parquet.can_write(empty)
+    assert parquet.can_write(empty.clear(1))
+
+
+def test_other_types_are_left_to_polars() -> None:
+    assert not parquet.can_write(pl.DataFrame({"a": [1], "b": [0.5]}))
+    assert not parquet.can_write(pl.DataFrame({"a": [[1]]}))

@@ -1,0 +1,128 @@
+"""Columns as pages of a Parquet file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.support.compiled import FEW_ROWS, compiled
+from tracekit.support.parquet import _loops
+from tracekit.support.parquet._thrift import Value, binary, int32, int64, struct, varint
+
+PLAIN, RLE, DELTA, DICTIONARY = 0, 3, 5, 8
+"""Parquet's encodings."""
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_BITS_OF_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as its pages, one after the other.
+
+    Parameters
+    ----------
+    dictionary, data
+        The page of distinct values, if there is one, and the page of the rows.
+    encoding
+        How the rows are encoded.
+    statistics
+        What a reader may want to know before it reads it.
+    """
+
+    dictionary: bytes
+    data: bytes
+    encoding: int
+    statistics: Value
+
+
+def encoded(column: pl.Series) -> Column:
+    """Encode a column of whole numbers, truths or texts."""
+    given = column.drop_nulls()
+    dictionary = b""
+    if given.is_empty():
+        encoding, values = PLAIN, b""
+    elif given.dtype == pl.Boolean:
+        encoding, values = PLAIN, np.packbits(given.to_numpy(), bitorder="little").tobytes()
+    elif given.dtype.is_integer():
+        encoding, values = DELTA, _numbers(given)
+    else:
+        encoding = DICTIONARY
+        distinct, places = _distinct(given)
+        values = _places(places, len(distinct))
+        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, b"".join(map(_text, distinct)))
+    page = _page(_DATA_PAGE, len(column), encoding, _levels(column) + values)
+    return Column(dictionary, page, encoding, _statistics(column, given))
+
+
+def _page(kind: int, rows: int, encoding: int, content: bytes) -> bytes:
+    size = int32(len(content))
+    fields: dict[int, Value | None] = {1: int32(kind), 2: size, 3: size}
+    if kind == _DATA_PAGE:
+        levels = int32(RLE)
+        fields[5] = struct({1: int32(rows), 2: int32(encoding), 3: levels, 4: levels})
+    else:
+        fields[7] = struct({1: int32(rows), 2: int32(encoding)})
+    return struct(fields).content + content
+
+
+def _levels(column: pl.Series) -> bytes:
+    """Return which rows have a value."""
+    rows, nulls = len(column), column.null_count()
+    if nulls in (0, rows):
+        runs = varint(rows << 1) + bytes([nulls == 0])
+    else:
+        bits = np.packbits(column.is_not_null().to_numpy(), bitorder="little")
+        runs = varint(bits.size << 1 | 1) + bits.tobytes()
+    return len(runs).to_bytes(4, "little") + runs
+
+
+def _numbers(given: pl.Series) -> bytes:
+    values = np.ascontiguousarray(given.to_numpy(), np.int64)
+    blocks = -(-values.size // _loops.BLOCK)
+    # At most all bits of each value, the least of each block and widths, and the head.
+    out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
+    room = np.empty(_loops.BLOCK, np.uint64)
+    loop = compiled(_loops.deltas, FEW_ROWS)
+    return out[: loop(values, given.dtype == pl.Int32, room, out)].tobytes()
+
+
+def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the distinct texts, and of each row which it is."""
+    if given.dtype == pl.String:
+        given = given.cast(pl.Enum(given.unique(maintain_order=True)))
+    codes = np.ascontiguousarray(given.to_physical().to_numpy())
+    place = np.full(int(codes.max()) + 1, -1, np.int32)
+    example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)
+    count = compiled(_loops.number, FEW_ROWS)(codes, place, example, places)
+    return given.gather(example[:count]).cast(pl.String).to_list(), places
+
+
+def _text(text: str) -> bytes:
+    content = text.encode()
+    return len(content).to_bytes(4, "little") + content
+
+
+def _places(places: NDArray[np.int32], count: int) -> bytes:
+    width = (count - 1).bit_length()
+    if width == 0:
+        return b"\0" + varint(places.size << 1)
+    groups = -(-places.size // _BITS_OF_BYTE)
+    out = np.zeros(groups * width + 8, np.uint8)
+    compiled(_loops.pack, FEW_ROWS)(places, width, out)
+    return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
+
+
+def _statistics(column: pl.Series, given: pl.Series) -> Value:
+    nulls = int64(column.null_count())
+    if given.is_empty() or not given.dtype.is_integer():
+        return struct({3: nulls})
+    size = 4 if given.dtype == pl.Int32 else 8
+    numbers = given.to_numpy()
+    least, most = (
+        binary(int(one).to_bytes(size, "little", signed=True))
+        for one in (numbers.min(), numbers.max())
+    )
+    return struct({3: nulls, 5: most, 6: least})

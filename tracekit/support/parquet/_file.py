@@ -1,0 +1,109 @@
+"""Parquet files of one group of rows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.support.parquet._columns import DICTIONARY, PLAIN, RLE, Column, encoded
+from tracekit.support.parquet._thrift import Value, binary, int32, int64, listed, struct
+
+_MAGIC = b"PAR1"
+_BOOLEAN, _INT32, _INT64, _BYTES = 0, 1, 2, 6
+_PHYSICAL = {pl.Boolean: _BOOLEAN, pl.Int32: _INT32, pl.Int64: _INT64}
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+_OPTIONAL = 1
+_UTF_8 = 0
+_UNCOMPRESSED = 0
+
+
+def can_write(frame: pl.DataFrame) -> bool:
+    """Tell whether `write` knows all types of a frame, which has rows."""
+    known = (*_PHYSICAL, *_TEXTS)
+    return frame.height > 0 and all(dtype in known for dtype in frame.dtypes)
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write a frame that `can_write` knows."""
+    with path.open("wb") as file:
+        file.write(_MAGIC)
+        chunks = []
+        for column in frame:
+            pages = encoded(column)
+            at = file.tell()
+            file.write(pages.dictionary)
+            file.write(pages.data)
+            chunks.append(_chunk(column, pages, at))
+        footer = _footer(frame, chunks).content
+        file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
+
+
+def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
+    """Return what is said of a column, and how many bytes its pages have."""
+    bytes_of_pages = len(pages.dictionary) + len(pages.data)
+    size = int64(bytes_of_pages)
+    encodings = {RLE: None, pages.encoding: None, **({PLAIN: None} if pages.dictionary else {})}
+    has_dictionary = pages.encoding == DICTIONARY
+    meta = struct(
+        {
+            1: int32(_physical(column.dtype)),
+            2: listed([int32(each) for each in encodings]),
+            3: listed([binary(column.name.encode())]),
+            4: int32(_UNCOMPRESSED),
+            5: int64(len(column)),
+            6: size,
+            7: size,
+            9: int64(at + len(pages.dictionary)),
+            11: int64(at) if has_dictionary else None,
+            12: pages.statistics,
+        }
+    )
+    return struct({2: int64(at), 3: meta}), bytes_of_pages
+
+
+def _footer(frame: pl.DataFrame, chunks: list[tuple[Value, int]]) -> Value:
+    size = int64(sum(size for _, size in chunks))
+    rows = int64(frame.height)
+    group = struct({1: listed([chunk for chunk, _ in chunks]), 2: size, 3: rows, 6: size})
+    arrow = struct({1: binary(b"ARROW:schema"), 2: binary(_arrow_schema(frame))})
+    by_type = struct({1: struct({})})  # so that least and greatest mean what they do for the type
+    return struct(
+        {
+            1: int32(1),
+            2: listed(list(_schema(frame))),
+            3: rows,
+            4: listed([group]),
+            5: listed([arrow]),
+            6: binary(b"tracekit"),
+            7: listed([by_type] * frame.width),
+        }
+    )
+
+
+def _schema(frame: pl.DataFrame) -> Iterator[Value]:
+    yield struct({4: binary(b"root"), 5: int32(frame.width)})
+    for name, dtype in frame.schema.items():
+        physical = _physical(dtype)
+        yield struct(
+            {
+                1: int32(physical),
+                3: int32(_OPTIONAL),
+                4: binary(name.encode()),
+                6: int32(_UTF_8) if physical == _BYTES else None,
+            }
+        )
+
+
+def _physical(dtype: pl.DataType) -> int:
+    return _PHYSICAL.get(dtype.base_type(), _BYTES)
+
+
+def _arrow_schema(frame: pl.DataFrame) -> bytes:
+    """Return the types of columns, as polars says them in its own files."""
+    empty = io.BytesIO()
+    frame.clear().write_parquet(empty)
+    empty.seek(0)
+    return pl.read_parquet_metadata(empty)["ARROW:schema"].encode()
