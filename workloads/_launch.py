@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing as mp
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -19,12 +18,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import torch
-
 from workloads._errors import OptionError, RankError, WorkloadError
 from workloads._loop import train
 from workloads._options import Options
-from workloads._stores import file_store, join_store
+from workloads._rank import Failure, work
+from workloads._stores import join_store
 from workloads._summary import Summary
 from workloads._world import Place, find_place
 from workloads.methods import find_method
@@ -34,7 +32,7 @@ _GRACE_S = 1.0
 """How long to wait, after a process has failed, for one that failed first and says so later."""
 _PATIENCE_S = 5.0
 """How long a process has to end when it is told to."""
-_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+_PARENT_DEATH_SIGNAL = 1
 
 
 def run(options: Options) -> Summary | None:
@@ -86,9 +84,19 @@ def _join(method: type[Method], options: Options, place: Place) -> Summary | Non
 def _start(starter: Sequence[str], options: Options) -> None:
     """Let another program start the processes, each with the same options."""
     own = (sys.executable, "-m", "workloads.train", *as_arguments(options))
-    code = subprocess.run([*starter, *own], check=False).returncode  # noqa: S603
+    code = subprocess.run(  # noqa: S603
+        [*starter, *own],
+        check=False,
+        preexec_fn=_end_with_its_parent,
+    ).returncode
     if code:
         raise RankError(f"{starter[0]} ended with exit code {code}")
+
+
+def _end_with_its_parent() -> None:
+    """Have the system end this process when the one that has started it does, even if killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def as_arguments(options: Options) -> list[str]:
@@ -107,19 +115,6 @@ def as_arguments(options: Options) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Failure:
-    """Why a process failed.
-
-    `trace` is the traceback of an error that nobody foresaw; `is_silent` where the process has
-    ended without telling.
-    """
-
-    error: WorkloadError
-    trace: str | None = None
-    is_silent: bool = False
-
-
-@dataclass(frozen=True)
 class _Worker:
     """A process of the job, and where it tells what came out."""
 
@@ -127,14 +122,14 @@ class _Worker:
     process: BaseProcess
     outcome: Connection
 
-    def result(self) -> Summary | _Failure:
+    def result(self) -> Summary | Failure:
         """Return what came out; only once it is told, or the process has ended."""
         try:
-            told: Summary | _Failure = self.outcome.recv()
+            told: Summary | Failure = self.outcome.recv()
         except EOFError:
             self.process.join(_PATIENCE_S)
             error = RankError(f"the process of rank {self.rank} {self._end()}")
-            return _Failure(error, is_silent=True)
+            return Failure(error, is_silent=True)
         return told
 
     def _end(self) -> str:
@@ -152,7 +147,7 @@ def _spawn(options: Options, count: int, store: Path) -> Summary:
         for rank in range(count):
             reader, writer = context.Pipe(duplex=False)
             arguments = (options, rank, count, str(store), writer)
-            process = context.Process(target=_work, args=arguments, daemon=True)
+            process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             writer.close()
             workers.append(_Worker(rank, process, reader))
@@ -169,7 +164,7 @@ def _outcome(workers: Sequence[_Worker]) -> Summary:
         for ready in wait(list(waiting)):
             worker = waiting.pop(ready)  # type: ignore[call-overload]
             result = worker.result()
-            if isinstance(result, _Failure):
+            if isinstance(result, Failure):
                 raise _first_cause(result, list(waiting.values()))
             results[worker.rank] = result
     for worker in workers:
@@ -177,7 +172,7 @@ def _outcome(workers: Sequence[_Worker]) -> Summary:
     return results[0]
 
 
-def _first_cause(seen: _Failure, others: Sequence[_Worker]) -> WorkloadError:
+def _first_cause(seen: Failure, others: Sequence[_Worker]) -> WorkloadError:
     """Return why the job failed, and print the traceback if nobody foresaw it.
 
     A process that has ended without a word counts before all others: they notice that it is gone,
@@ -190,14 +185,14 @@ def _first_cause(seen: _Failure, others: Sequence[_Worker]) -> WorkloadError:
     return cause.error
 
 
-def _heard(workers: Sequence[_Worker]) -> Iterator[_Failure]:
+def _heard(workers: Sequence[_Worker]) -> Iterator[Failure]:
     """Give the failures that are told within a short time."""
     until = time.monotonic() + _GRACE_S
     waiting = {worker.outcome: worker for worker in workers}
     while waiting and (left := until - time.monotonic()) > 0:
         for ready in wait(list(waiting), left):
             result = waiting.pop(ready).result()  # type: ignore[call-overload]
-            if isinstance(result, _Failure):
+            if isinstance(result, Failure):
                 yield result
 
 
@@ -228,26 +223,3 @@ def _stopped_by_sigterm() -> Iterator[None]:
 def _stop(number: int, frame: object) -> None:
     del frame
     raise SystemExit(128 + number)
-
-
-def _work(options: Options, rank: int, count: int, store: str, outcome: Connection) -> None:
-    """Be one process of the job, and tell what came out."""
-    _stay_on_this_host(count)
-    world = World(rank, count, rank, partial(file_store, store, count))
-    try:
-        outcome.send(train(options, world))
-    except WorkloadError as error:
-        outcome.send(_Failure(error))
-    except KeyboardInterrupt:
-        pass  # The first process got it as well, and says so.
-    except Exception as error:  # noqa: BLE001  whatever it is, it is told in the first process
-        what = f"the process of rank {rank} failed ({type(error).__name__}: {error})"
-        outcome.send(_Failure(RankError(what), traceback.format_exc()))
-
-
-def _stay_on_this_host(count: int) -> None:
-    """Let Gloo use no network, and the processes share the cores."""
-    if sys.platform in _LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["python train.py --lr 3", "./train", "python -m workloads.train", "accelerate x"]
+    "command", ["python train.py --lr 3", "./train", "python -m workloads.train", "accelerate env"]
 )
 def test_a_program_alone(command: str) -> None:
     launch = split(shlex.split(command))
@@ -89,6 +90,9 @@ def test_slurm(options: str) -> None:
         "python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py",
         "torchrun --run-path train.py",
         "mpirun -n 1 python a.py : -n 1 python b.py",
+        "accelerate launch --tpu a.py",
+        "deepspeed --launcher openmpi a.py",
+        "deepspeed --autotuning run a.py",
     ],
 )
 def test_what_has_no_place_for_an_nsys_per_rank(command: str) -> None:
@@ -114,6 +118,35 @@ def test_torchrun(programs: Path, command: str, launcher: str, program: str) -> 
     assert shlex.join(launch.launcher) == launcher
     assert shlex.join(launch.program) == program.replace("PYTHON", str(programs / "python"))
     assert (launch.rank_variable, launch.mpi) == ("RANK", None)
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "program", "rank"),
+    [
+        ("accelerate launch --num_processes 2 --multi_gpu a.py --lr 3",
+         "accelerate launch --num_processes 2 --multi_gpu --no_python", "PYTHON -u a.py --lr 3",
+         "RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"),
+        ("accelerate launch --use-fsdp --mixed_precision=bf16 -m pkg.train x",
+         "accelerate launch --use-fsdp --mixed_precision=bf16 --no_python",
+         "PYTHON -u -m pkg.train x", "RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"),
+        ("deepspeed --num_gpus 4 a.py --deepspeed_config x.json",
+         "deepspeed --num_gpus 4 --no_python --no_local_rank",
+         "PYTHON -u a.py --deepspeed_config x.json", "RANK"),
+        ("deepspeed --no_python --no_local_rank ./a b", "deepspeed --no_python --no_local_rank",
+         "./a b", "RANK"),
+        ("horovodrun -np 4 --gloo -H a:2,b:2 python a.py -np", "horovodrun -np 4 --gloo -H a:2,b:2",
+         "python a.py -np", "HOROVOD_RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"),
+    ],
+)  # fmt: skip
+def test_launchers_of_frameworks(
+    programs: Path, command: str, launcher: str, program: str, rank: str
+) -> None:
+    for name in ("accelerate", "deepspeed"):
+        shutil.copy(programs / "torchrun", programs / name)
+    launch = split(shlex.split(command))
+    assert shlex.join(launch.launcher) == launcher
+    assert shlex.join(launch.program) == program.replace("PYTHON", str(programs / "python"))
+    assert (launch.rank_variable, launch.mpi) == (rank, None)
 
 
 def test_a_torchrun_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,51 @@ def test_a_report_of_each_rank(tmp_path: Path, nsys: Nsys) -> None:
     assert together.command[-5:] == (f"--output={tmp_path}/out/report", *command)
 
 
+_LAUNCHING = """#!{python}
+import os, subprocess, sys
+words = sys.argv[1:]
+program = words[next(at for at, word in enumerate(words) if word in ("sh", {nsys!r})):]
+for rank in range(2):
+    ranked = {{**os.environ, {variable!r}: str(rank), "LOCAL_RANK": str(rank)}}
+    subprocess.run(program, env=ranked, check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variable", "told"),
+    [
+        ("accelerate launch --num_processes 2", "RANK", "--lr 3"),
+        ("accelerate launch --cpu", "PMI_RANK", "--lr 3"),
+        ("deepspeed --num_gpus 2", "RANK", "--local_rank={} --lr 3"),
+        ("horovodrun -np 2 " + sys.executable, "HOROVOD_RANK", "--lr 3"),
+    ],
+)
+def test_launchers_of_frameworks_have_a_report_of_each_rank(
+    tmp_path: Path,
+    nsys: Nsys,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: str,
+    variable: str,
+    told: str,
+) -> None:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    name, *options = shlex.split(launcher)
+    program = tmp_path / name
+    program.write_text(
+        _LAUNCHING.format(python=sys.executable, variable=variable, nsys=nsys.program)
+    )
+    program.chmod(0o755)
+    script = tmp_path / "a b.py"
+    said = tmp_path / "said"
+    script.write_text(f"import sys; print(*sys.argv[1:], file=open({str(said)!r}, 'a'))")
+    words = [str(program), *options, str(script), "--lr", "3"]
+    made = plan(words, Wanted(), nsys, tmp_path / "out")
+    reports = perform(made)
+    assert [report.name for report in reports] == ["rank0.nsys-rep", "rank1.nsys-rep"]
+    assert said.read_text() == "".join(told.format(rank) + "\n" for rank in range(2))
+
+
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Path:
     """An mpirun of Open MPI, with its library beside it."""

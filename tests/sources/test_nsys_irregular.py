@@ -381,12 +381,10 @@ def test_what_an_export_lacks_is_said(
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        ("kernel call", f"{NO_RANGES}: NVTX was traced: `tracekit record --annotate` has PyTorch"
-         " programs write ranges"),
-        ("range", "no GPU work was recorded: CUDA was traced: the program used none while it was"
-         " recorded"),
+        ("kernel call", f"{NO_RANGES}: NVTX was traced: `tracekit record --annotate` has PyTorch"),
+        ("range", "no GPU work was recorded: CUDA was traced: the program used none"),
     ],
-)  # fmt: skip
+)
 def test_nobody_is_told_to_do_what_was_done(one: NsysBuilder, held: str, expected: str) -> None:
     for traced in ("Cuda", "NvtxEvents"):
         one.capture("CAPTURE_EVENT_TYPE", traced)
@@ -395,7 +393,9 @@ def test_nobody_is_told_to_do_what_was_done(one: NsysBuilder, held: str, expecte
         one.call(5, 6, correlation=1)
     else:
         one.push_pop(0, 9, "forward")
-    assert trace_of(one).warnings == (expected,)
+    (warning,) = trace_of(one).warnings
+    assert warning.startswith(expected)
+    assert "record with" not in warning
 
 
 def test_work_without_times_is_not_no_work(nsys):

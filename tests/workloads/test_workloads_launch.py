@@ -10,9 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -37,6 +40,12 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+def mpiexec_beside() -> str | None:
+    """Return the mpiexec of this environment, else that of the PATH."""
+    beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("mpiexec")
 
 
 def _finished(*command: str) -> subprocess.CompletedProcess[str]:
@@ -157,6 +166,50 @@ def test_a_job_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
     assert alive == []
 
 
+def _marked(psutil: ModuleType, mark: str) -> list[int]:
+    """Return the processes that run and have a mark in their environment, whoever started them."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_over = process.status() == psutil.STATUS_ZOMBIE
+            if not is_over and process.environ().get("TRACEKIT_TEST") == mark:
+                found.append(process.pid)
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment_s", [0.3, 2, 5, 9, 15])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "gloo", "gloo --exchange=reduce_broadcast", "gloo --exchange=sharded", "ps", "pipeline",
+        "mpi",
+    ],
+)  # fmt: skip
+def test_nothing_is_left_when_the_first_process_is_killed(method: str, moment_s: float) -> None:
+    psutil = pytest.importorskip("psutil")
+    if method == "mpi" and not mpiexec_beside():
+        pytest.skip("no mpiexec")
+    mark = uuid.uuid4().hex
+    job = subprocess.Popen(
+        [*PROGRAM, "--gpus=2", "--batch=4", "--steps=1000000", "--method", *method.split()],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        env={**os.environ, "TRACEKIT_TEST": mark},
+    )  # fmt: skip
+    try:
+        time.sleep(moment_s)
+        assert job.poll() is None
+        job.kill()
+        job.wait()
+        end = time.monotonic() + 10
+        while (left := _marked(psutil, mark)) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert left == []
+    finally:
+        for pid in _marked(psutil, mark):
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.training
 def test_the_command_trains_and_tells(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
@@ -184,8 +237,7 @@ def test_a_job_that_a_launcher_has_started(launcher: str, tmp_path: Path) -> Non
     program = PROGRAM[1:]
     if launcher == "mpiexec":
         pytest.importorskip("mpi4py")
-        beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-        mpiexec = beside or shutil.which("mpiexec")
+        mpiexec = mpiexec_beside()
         if mpiexec is None:
             pytest.skip("no mpiexec")
         before, program = (mpiexec, "-n", "2"), PROGRAM

@@ -15,10 +15,17 @@ from pathlib import Path, PurePath
 from tracekit.errors import UsageError
 
 _SECONDS = 60
-_PYTHON_MODULES = {"torch.distributed.run": "torchrun"}
+_PYTHON_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
+}
+_OF_PYTHON = ("torchrun", "accelerate", "deepspeed")
+"""Launchers that run scripts by a Python of their choice, if they are not told otherwise."""
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
         "mpiexec.mpich", "orterun", "prterun")  # fmt: skip
-LAUNCHERS = ("torchrun", "srun", *_MPI)
+LAUNCHERS = (*_OF_PYTHON, "horovodrun", "srun", *_MPI)
 """Programs that are known to run others once per rank."""
 _OPEN_MPI = ("open mpi", "open-mpi", "openrte", "prrte", "prte")
 _ALONE = {
@@ -31,14 +38,33 @@ _ALONE = {
             "-display-map", "--display-allocation", "--report-bindings", "-report-bindings",
             "-genvall", "-genvnone", "-print-all-exitcodes", "-disable-hostname-propagation",
             "--use-hwthread-cpus"},
+    "accelerate": {"--cpu", "--debug", "--downcast_bf16", "--dynamo_use_dynamic",
+                   "--dynamo_use_fullgraph", "--dynamo_use_regional_compilation",
+                   "--enable_cpu_affinity", "--fp8_use_autocast_during_eval", "--module", "-m",
+                   "--multi_gpu", "--no_python", "--quiet", "-q", "--same_network", "--use_cpu",
+                   "--use_deepspeed", "--use_fsdp", "--use_megatron_lm",
+                   "--use_parallelism_config"},
+    "deepspeed": {"--no_python", "--module", "--no_local_rank", "--no_ssh", "--no_ssh_check",
+                  "--save_pid", "--force_multi", "--bind_cores_to_rank", "--elastic_training"},
+    "horovodrun": {"--gloo", "--mpi", "--jsrun", "--verbose", "--disable-cache", "--autotune",
+                   "--no-autotune", "--timeline-mark-cycles", "--no-timeline-mark-cycles",
+                   "--hierarchical-allreduce", "--no-hierarchical-allreduce",
+                   "--hierarchical-allgather", "--no-hierarchical-allgather", "--tcp",
+                   "--prefix-output-with-timestamp", "--log-with-timestamp",
+                   "--log-without-timestamp", "--stall-check", "--no-stall-check",
+                   "--mpi-threads-disable", "--no-mpi-threads-disable"},
     "srun": {"-l", "--label", "-u", "--unbuffered", "--exclusive", "--overlap", "-O",
              "--overcommit", "-K", "--kill-on-bad-exit", "-k", "--no-kill", "--pty", "-E",
              "--preserve-env", "--contiguous", "--exact", "-Q", "--quiet", "-v", "--verbose",
              "-s", "--oversubscribe", "-H", "--hold", "-X", "--disable-status"},
 }  # fmt: skip
 """Options without a value; all others are taken to have one, joined by an equals sign or not."""
+_WHOLE = {"--run-path", "--tpu", "--autotuning", "--launcher"}
+"""Options with which there is no one place for nsys: what is run is another launcher's affair."""
 _ATTACHED = re.compile(r"-[A-Za-z][^-].*")
 """An option of one letter with its value, as srun takes them: -n4."""
+_HOROVOD = "HOROVOD_RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"
+_ACCELERATE = "RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"
 _ENV_WITH_VALUE = {"-u", "--unset", "-C", "--chdir"}
 _OF_DEBIAN = ("lib/*-linux-gnu", "lib/*-linux-gnu/openmpi/lib")
 _TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-genv", "-env"}
@@ -55,7 +81,11 @@ class Launch:
     program
         The program with its arguments.
     rank_variable
-        Which variable of the environment holds the rank.
+        Which variables of the environment may hold the rank, with commas: the first that is set
+        does. Of several none may be, which is that of a single process.
+    local_rank_at
+        Before which word of the program the launcher tells it its number on its host, as
+        ``--local_rank=1``.
     mpi
         ``openmpi`` or ``mpich``, where the launcher is of an MPI.
     before
@@ -67,6 +97,7 @@ class Launch:
     rank_variable: str | None = None
     mpi: str | None = None
     before: tuple[str, ...] = ()
+    local_rank_at: int | None = None
 
 
 def split(command: Sequence[str]) -> Launch:
@@ -90,19 +121,22 @@ def split(command: Sequence[str]) -> Launch:
 def _split(command: Sequence[str]) -> Launch:
     """Take a command apart that begins with its launcher or its program."""
     kind, begin = _launcher(command)
-    # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
-    # for nsys to stand: it is recorded as a whole.
-    if kind is None or {"--run-path", "--run_path"} & set(command):
-        return Launch((), tuple(command))
-    if kind in _MPI and ":" in command:
+    if kind is None:
         return Launch((), tuple(command))
     end = _end_of_options(command, begin, kind)
+    # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
+    # for nsys to stand: it is recorded as a whole.
+    given = {_spelt(each) for each in command[begin:end]}
+    if given & _WHOLE or (kind in _MPI and ":" in command):
+        return Launch((), tuple(command))
     if end >= len(command):
         raise UsageError(
             f"{command[0]} has no program to run", f"tracekit record -- {command[0]} ... program"
         )
-    if kind == "torchrun":
-        return _torchrun(command, begin, end)
+    if kind in _OF_PYTHON:
+        return _of_python(kind, command, begin, end)
+    if kind == "horovodrun":
+        return Launch(tuple(command[:end]), tuple(command[end:]), _HOROVOD)
     if kind == "srun":
         return Launch(tuple(command[:end]), tuple(command[end:]), "SLURM_PROCID")
     mpi = implementation(command[0])
@@ -128,6 +162,8 @@ def _variables_before(command: Sequence[str]) -> int:
 def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
     """Return which launcher a command begins with, and where its options begin."""
     name = PurePath(command[0]).name
+    if name == "accelerate":  # which does other things as well
+        return (name, 2) if command[1:2] == ["launch"] else (None, 0)
     if name in LAUNCHERS:
         return name, 1
     is_module = name.startswith("python") and len(command) > 2 and command[1] == "-m"  # noqa: PLR2004
@@ -137,12 +173,13 @@ def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
 def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
     """Return where the first word is that is neither an option nor the value of one."""
     at, alone = begin, _ALONE["mpi" if kind in _MPI else kind]
+    known = {_spelt(each) for each in alone} if kind in _OF_PYTHON else ()
     while at < len(command) and command[at].startswith("-"):
         option = command[at]
         if option == "--":
             return at + 1
         attached = kind == "srun" and _ATTACHED.fullmatch(option)
-        if option in alone or "=" in option or attached:
+        if option in alone or _spelt(option) in known or "=" in option or attached:
             at += 1
         elif option in _TWO_VALUES:
             at += 3
@@ -151,17 +188,31 @@ def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
     return at
 
 
-def _torchrun(command: Sequence[str], begin: int, end: int) -> Launch:
-    """Have torchrun run a program rather than a Python script, so that nsys can be that program."""
+def _spelt(option: str) -> str:
+    """Return an option as it is spelt with hyphens, without its value."""
+    return option.partition("=")[0].replace("_", "-")
+
+
+def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launch:
+    """Have a launcher run a program rather than a Python script, so that nsys can be it."""
     options = list(command[begin:end])
-    runs_program = {"--no-python", "--no_python"} & set(options)
+    runs_program = any(_spelt(each) == "--no-python" for each in options)
     is_module = {"-m", "--module"} & set(options)
     kept = [each for each in options if each not in {"-m", "--module"}]
-    if runs_program:
-        return Launch((*command[:begin], *kept), tuple(command[end:]), "RANK")
-    python = [_python_of(command), "-u", *(["-m"] if is_module else [])]
-    launcher = (*command[:begin], *kept, "--no-python")
-    return Launch(launcher, (*python, *command[end:]), "RANK")
+    program = tuple(command[end:])
+    tells = kind == "deepspeed" and "--no_local_rank" not in options
+    at = 1
+    if not runs_program:
+        python = [_python_of(command), "-u", *(["-m"] if is_module else [])]
+        at += len(python)
+        program = (*python, *program)
+        kept.append("--no-python" if kind == "torchrun" else "--no_python")
+    if tells:  # to its program, which is nsys: so we do
+        kept.append("--no_local_rank")
+    # accelerate runs a single process without a rank, and those of MPI with MPI's.
+    variable = _ACCELERATE if kind == "accelerate" else "RANK"
+    launcher = (*command[:begin], *kept)
+    return Launch(launcher, program, variable, local_rank_at=at if tells else None)
 
 
 def _python_of(command: Sequence[str]) -> str:

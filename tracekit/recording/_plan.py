@@ -28,6 +28,7 @@ _WATCHED = (
 What samples goes on when the command has ended, and is ended as all that it leaves behind.
 """
 TOPOLOGY, MEMORY = "topology.txt", "memory.csv"
+_OUR_RANK = "TRACEKIT_RANK"
 _NCCL_LOG = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,COLL",
@@ -68,15 +69,16 @@ class Plan:
     @property
     def command(self) -> tuple[str, ...]:
         """What is run."""
-        variable = self.launch.rank_variable
+        variable, wrapper = _rank_variable(self.launch.rank_variable)
         name = "report" if variable is None else f"rank%q{{{variable}}}"
         # nsys replaces what follows a percent sign, but in the name that is meant for it.
         folder = str(self.folder.absolute()).replace("%", "%%")
         output = f"--output={folder}/{name}"
-        program = (*_loaded(self.library), *self.launch.program)
         launch = self.launch
+        program = (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
         watch = ("sh", "-c", _WATCHED, str(self.folder.absolute())) if self.watched else ()
-        return (*watch, *launch.before, *launch.launcher, *self.profile, output, *program)
+        launcher = (*watch, *launch.before, *launch.launcher)
+        return (*launcher, *wrapper, *self.profile, output, *program)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -129,7 +131,8 @@ def plan(
     wanted = _with_mpi(wanted, launch)
     library = wanted.mpi_library if wanted.mpi else None
     if one_report:
-        whole = (*launch.before, *launch.launcher, *_loaded(library), *launch.program)
+        told = _telling(launch.program, launch.local_rank_at)
+        whole = (*launch.before, *launch.launcher, *_loaded(library), *told)
         launch, library = Launch((), whole), None
     elif not launch.launcher:
         library = None
@@ -160,6 +163,27 @@ def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
     if library is None:
         return replace(wanted, mpi=asked)
     return replace(wanted, mpi=asked or launch.mpi, mpi_library=str(library))
+
+
+def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return which variable holds the rank, and what nsys stands behind so that it does.
+
+    Of several the first that is set counts, else the rank is 0.
+    """
+    if names is None or "," not in names:
+        return names, ()
+    value = "0"
+    for name in reversed(names.split(",")):
+        value = f"${{{name}:-{value}}}"
+    return _OUR_RANK, ("sh", "-c", f'{_OUR_RANK}="{value}" exec "$0" "$@"')
+
+
+def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
+    """Return a program that is told its number on its host, by an argument before word `at`."""
+    if at is None:
+        return program
+    before, behind = shlex.join(program[:at]), shlex.join(program[at:])
+    return ("sh", "-c", f'exec {before} "--local_rank=$LOCAL_RANK" {behind}'.rstrip())
 
 
 def _loaded(library: str | None) -> tuple[str, ...]:

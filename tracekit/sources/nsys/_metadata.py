@@ -21,7 +21,9 @@ _EXPORT_KEYS = (
     "EXPORT_PARAM_TIMES_TO_EXPORT",
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES="
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+_RANKS = (
+    "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+)  # fmt: skip
 """Variables in which launchers tell a process its rank, the surest first."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Variables in which they tell it how many ranks there are."""
