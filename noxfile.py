@@ -5,6 +5,7 @@ They use the environment that nox itself is in, which has the extra `dev`: nothi
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import nox
@@ -56,6 +57,29 @@ def wheel(session: nox.Session) -> None:
     """Build a wheel with its loops compiled, so that the first ingest need not; see ``dist``."""
     session.run(sys.executable, "packaging/compile_loops.py")
     _run(session, "pip", "wheel", "--no-deps", "--wheel-dir", "dist", ".")
+
+
+@nox.session
+def bill(session: nox.Session) -> None:
+    """Write what a release is made of, as ``build/tracekit.cdx.json``."""
+    path = pathlib.Path("build/tracekit.cdx.json")
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        session.run(sys.executable, ".ci/bill_of_materials.py", stdout=file)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Ask about known weaknesses of what tracekit needs, over the network."""
+    session.run(".ci/audit", external=True)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Change one thing in the code at a time, and count what no test notices."""
+    script, folder = "benchmarks/mutants.py", "build/mutants"
+    session.run(sys.executable, script, "cover", folder)
+    session.run(sys.executable, script, "try", folder, *session.posargs)
 
 
 def _run(session: nox.Session, module: str, *arguments: str) -> None:

@@ -1,6 +1,6 @@
 """Stores of each version of the format, as they were written then, are opened by this version.
 
-A file here is named after the versions of the store, of its catalogue, and of a run's columns. Whoever
+A file is named after the versions of the store, of its catalogue, and of a run's columns. Whoever
 raises one of them adds a store that the new version writes of the same trace:
 
     tracekit ingest sample_traces/p2p_2gpu_start_end.sqlite --name p2p --label gpus=2 --store store

@@ -1,0 +1,353 @@
+"""Try what goes wrong, and write down what came of it.
+
+    python benchmarks/reliability.py inputs --cases 1000    # damaged files of each format
+    python benchmarks/reliability.py kills --cases 200      # ingests that are killed at any moment
+    python benchmarks/reliability.py memory --cases 500000  # peak memory against --memory
+    python benchmarks/reliability.py long --cases 1000      # many runs in a store, many analyses
+    python benchmarks/reliability.py tests                  # relations, faults, others at work
+    python benchmarks/reliability.py coverage FILE          # of `coverage json`
+    python benchmarks/reliability.py mutants FILE           # of benchmarks/mutants.py
+    python benchmarks/reliability.py page                   # docs/reliability.md, of all of these
+
+Each part is kept in ``docs/reliability.json`` until it is run again; the page repeats them. A wrong
+number, a traceback, a hang or something left behind ends a part with an error: nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "reliability.json"
+PAGE = ROOT / "docs" / "reliability.md"
+sys.path[:0] = [str(ROOT / each) for each in (".", "tests", "tests/sources", "sample_traces")]
+
+import reliability_page  # noqa: E402 - which lies beside this script
+
+Part = dict[str, Any]
+TRACE = ROOT / "sample_traces" / "p2p_2gpu_start_end.sqlite"
+
+
+def inputs(cases: int) -> Part:
+    """Damage small files of each format, and hold what is read against a plain reader."""
+    import hostile_files
+
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        for kind in hostile_files.KINDS.values():
+            folder = Path(name) / kind.name.replace(" ", "-")
+            folder.mkdir()
+            good = kind.make(folder)
+            outcomes: Counter[str] = Counter()
+            for seed in range(cases):
+                outcomes += hostile_files.tried(kind, good, folder / "copy", range(seed, seed + 1))
+                if seed % 100 == 0:
+                    print(kind.name, seed, dict(outcomes), flush=True)
+            found.append({"format": kind.name, "cases": cases, **outcomes})
+    return {"formats": found, "peak_bytes": _peak()}
+
+
+def kills(cases: int) -> Part:
+    """Kill an ingest at any moment; what was whole stays so, and the next one finishes the job."""
+    pick = random.Random(22)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "store"
+        _preload()
+        _apart(lambda: _ingest(root, [TRACE], "kept"))
+        longest = {len(each): _apart(lambda each=each: _ingest(root, each)) for each in RUNS}
+        found: Counter[str] = Counter()
+        for number in range(cases):
+            reports = RUNS[number % len(RUNS)]
+            _apart(lambda: _forget(root))
+            ended = _killed(
+                lambda reports=reports: _ingest(root, reports),
+                pick.uniform(0.0, longest[len(reports)]),
+            )
+            found[("of many reports" if len(reports) > 1 else "of one report", ended)] += 1
+            _apart(lambda: _assert_whole(root))
+            if number % 5 == 0:
+                _apart(lambda reports=reports: _assert_finished(root, reports))
+    return {"moments": [{"ingest": what, "ended": how, "times": n} for (what, how), n in
+                        sorted(found.items())]}  # fmt: skip
+
+
+RANKS = [ROOT / "sample_traces" / "recorded" / f"mpi_latency_rank{rank}.sqlite" for rank in (0, 1)]
+RUNS = ([ROOT / "sample_traces" / "p2p_4gpu_star.sqlite"], RANKS)
+
+
+def _preload() -> None:
+    """Import what takes long and starts no threads, so that children need not."""
+    for name in ("numpy", "polars", "sqlalchemy"):
+        importlib.import_module(name)
+
+
+def _ingest(root: Path, reports: list[Path], name: str | None = None) -> None:
+    import tracekit
+
+    processes = 2 if len(reports) > 1 else None
+    tracekit.ingest(reports, store=root, name=name, processes=processes)
+
+
+def _forget(root: Path) -> None:
+    from tracekit.store import Store
+
+    store = Store(root)
+    for record in store.runs():
+        if record.name != "kept":
+            store.remove(record.id)
+
+
+def _assert_whole(root: Path) -> None:
+    """See that all runs that are listed can be read, and that the first is there."""
+    from tracekit.store import Store
+
+    runs = Store(root).runs()
+    assert [run.name for run in runs][:1] == ["kept"], runs
+    for run in runs:
+        trace = Store(root).open(run)
+        for table in trace.tables:
+            trace.read(table)
+
+
+def _assert_finished(root: Path, reports: list[Path]) -> None:
+    from tracekit.store import Store
+
+    _ingest(root, reports)
+    store = Store(root)
+    assert [run.name for run in store.runs()][:1] == ["kept"]
+    assert store.check() == []
+    assert not list((root / "staging").iterdir())
+
+
+def _child(do: Callable[[], object]) -> int:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            do()
+            code = 0
+        except Exception:  # noqa: BLE001 - which the parent cannot see
+            traceback.print_exc()
+        os._exit(code)
+    return child
+
+
+def _apart(do: Callable[[], object]) -> float:
+    """Do something in a process of its own, and return how long it took."""
+    begin = time.monotonic()
+    _, status = os.waitpid(_child(do), 0)
+    assert status == 0, "a child failed"
+    return time.monotonic() - begin
+
+
+def _killed(do: Callable[[], object], after: float) -> str:
+    child = _child(do)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return "killed" if os.WIFSIGNALED(status) else "done before"
+
+
+def memory(kernels: int) -> Part:
+    """Measure the most memory that an ingest of a large export takes, against what it may."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        export = Path(name) / "large.sqlite"
+        script = ROOT / "benchmarks" / "generate_export.py"
+        subprocess.run([sys.executable, script, export, "--kernels", str(kernels)], check=True)
+        for limit in ("1200MiB", "2GiB"):
+            store = Path(name) / limit
+            words = ["ingest", export, "--store", store, "--memory", limit]
+            command = [sys.executable, "-m", "tracekit", *map(str, words)]
+            child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+            _, status, used = os.wait4(child.pid, 0)
+            assert status == 0
+            rows.append({"limit": limit, "peak_bytes": used.ru_maxrss * 1024})
+            shutil.rmtree(store)
+    return {"kernels": kernels, "ingests": rows}
+
+
+def long(runs: int) -> Part:
+    """Measure a store of many runs, and many analyses in one process."""
+    import tracekit
+    from tracekit.store import Made, Store
+
+    os.fsync = lambda _: None  # what is safe on disk takes long, and is not what is measured
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "store"
+        first = tracekit.ingest(TRACE, name="first", store=root)[0]
+        store = Store(root)
+        times = {"1": _timed(root)}
+        [folder] = (root / "runs").iterdir()
+
+        def copied(place: Path, digest: str) -> Made:
+            shutil.copytree(folder / "0", place / "0", copy_function=os.link)
+            return Made(digest, (TRACE.name,), ((),))
+
+        for number in range(1, runs):
+            digest = f"{number:064x}"
+            store.add(
+                digest=digest, options=first.record.options, files=[TRACE.name], name=None,
+                default_name="copy", labels={"number": str(number)}, summarise=lambda _: {},
+                make=lambda place, digest=digest: copied(place, digest),
+            )  # fmt: skip
+        times[str(runs)] = _timed(root)
+        return {"runs": runs, "seconds": times, "analyses": _leak(root, 200)}
+
+
+def _timed(root: Path) -> dict[str, float]:
+    import tracekit
+    from tracekit.store import Store
+
+    def compare() -> object:
+        names = ("@latest", "first")
+        return tracekit.compare(*(tracekit.open(name, store=root) for name in names), anyway=True)
+
+    asked: dict[str, Callable[[], object]] = {
+        "list": lambda: Store(root).runs(),
+        "choose by label": lambda: Store(root).runs({"number": "7"}),
+        "open and break down": lambda: tracekit.open("first", store=root).breakdown(),
+        "compare two": compare,
+    }
+    return {what: min(_seconds(do) for _ in range(3)) for what, do in asked.items()}
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    begin = time.process_time()
+    do()
+    return round(time.process_time() - begin, 4)
+
+
+def _leak(root: Path, number: int) -> Part:
+    """Return the memory that is held after some analyses, and after many more."""
+    import tracekit
+
+    held = []
+    for done in range(number + 1):
+        run = tracekit.open("first", store=root)
+        run.breakdown(by="stage,device")
+        run.idle()
+        run.sql("SELECT name, count(*) AS n FROM ops GROUP BY name")
+        if done in (number // 4, number):
+            held.append(_held())
+    return {"number": number, "held_bytes": held}
+
+
+def _held() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+GROUPS = {
+    "relations that change no number": (
+        "tests/sources/test_hostile_files.py::TestRelations", "tests/sources/test_shuffled_rows.py",
+    ),
+    "faults of disks, locks and clocks, files that change": ("tests/store/test_store_faults.py",),
+    "others that ingest, remove or are killed at the same time": (
+        "tests/store/test_store_crash.py", "tests/store/test_store_staging.py",
+        "tests/sources/test_hostile_files.py::TestOthersAtTheSameFile",
+    ),
+    "files of a store, damaged in five ways, found and mended": (
+        "tests/store/test_store_check.py",
+    ),
+    "stores of earlier versions": ("tests/store/test_store_formats.py",),
+}  # fmt: skip
+
+
+def tests(_: object) -> Part:
+    """Run the tests of what is told in words, and count them."""
+    import pytest
+
+    class Counting:
+        def __init__(self) -> None:
+            self.passed = 0
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            self.passed += report.when == "call" and report.passed
+
+    rows = []
+    for name, files in GROUPS.items():
+        counting = Counting()
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider"]
+        failed = pytest.main([*options, *files], plugins=[counting])
+        assert not failed, name
+        rows.append({"of": name, "passed": counting.passed})
+    return {"groups": rows}
+
+
+def coverage(path: Path) -> Part:
+    """Take the shares of branches and lines that tests ran."""
+    told = json.loads(path.read_text())
+    rooms: dict[str, Counter[str]] = {}
+    for name, file in told["files"].items():
+        parts = Path(name.partition("tracekit/tracekit/")[2] or name).parts
+        inside = parts[parts.index("tracekit") + 1 :] if "tracekit" in parts else parts
+        room = inside[0] if len(inside) > 1 else "(its door)"
+        counts = {key: value for key, value in file["summary"].items() if isinstance(value, int)}
+        rooms.setdefault(room, Counter()).update(counts)
+    return {"rooms": {room: _shares(counts) for room, counts in sorted(rooms.items())},
+            "all": _shares(sum(rooms.values(), Counter()))}  # fmt: skip
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    def share(done: str, of: str) -> float:
+        return round(counts[done] / counts[of], 4) if counts[of] else 1.0
+
+    return {"branches": share("covered_branches", "num_branches"),
+            "lines": share("covered_lines", "num_statements")}  # fmt: skip
+
+
+def mutants(path: Path) -> Part:
+    """Take what became of mutants."""
+    told = json.loads(path.read_text())
+    rooms: dict[str, Counter[str]] = {}
+    for each in told["tried"]:
+        rooms.setdefault(each["module"].split("/")[1], Counter())[each["outcome"]] += 1
+    left = [f"{each['module']}:{each['line']} {each['before']} -> {each['after']}"
+            for each in told["tried"] if each["outcome"] not in ("killed", "hung")]  # fmt: skip
+    return {"all": told["all"], "seed": told["seed"], "rooms": rooms, "left": left}
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    """Run the command line of this script."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=[*PARTS, "page"])
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--cases", type=int, default=200)
+    given = parser.parse_args()
+    if given.part != "page":
+        done = PARTS[given.part](given.file or given.cases)
+        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        known[given.part] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **done}
+        RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    PAGE.write_text(reliability_page.page(json.loads(RESULTS.read_text())))
+
+
+PARTS: dict[str, Callable[[Any], Part]] = {
+    "inputs": inputs, "kills": kills, "memory": memory, "long": long, "tests": tests,
+    "coverage": coverage, "mutants": mutants,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""``docs/reliability.md``, of what ``benchmarks/reliability.py`` found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Results = Mapping[str, Any]
+
+HEAD = """\
+# What was tried against it
+
+Written by `benchmarks/reliability.py` of what it ran; what each number is of is said above it. A wrong number, a traceback,
+a hang, a changed input or something left behind ends that script with an error, so that this page has no column for them.
+What must hold is in [SECURITY.md](https://github.com/tracekit/tracekit/blob/main/SECURITY.md) and [the store](store.md).
+"""
+MIB = 1 << 20
+
+
+def page(results: Results) -> str:
+    """Return the page; parts that were not run have no section."""
+    sections = {
+        "inputs": _inputs, "tests": _tests, "kills": _kills, "memory": _memory, "long": _long,
+        "coverage": _coverage, "mutants": _mutants,
+    }  # fmt: skip
+    parts = [write(results[name]) for name, write in sections.items() if name in results]
+    return "\n".join([HEAD, *("\n".join(part) for part in parts)])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join(['---', *['---:'] * (len(head) - 1)])} |"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+    yield ""
+
+
+def _section(title: str, date: str, words: str) -> Iterator[str]:
+    yield f"## {title}\n\n{words} ({date})\n"
+
+
+def _inputs(part: Results) -> Iterator[str]:
+    words = (
+        "Copies of a small file of each format, each damaged in another way: flipped bits, cut and swapped pages, rows, columns"
+        " and tables that are changed, dropped, repeated or exchanged, wrong types, huge and negative numbers, ranges that cross,"
+        " end before they begin or never, invalid UTF-8, views, triggers, computed columns. What is read is held against readers"
+        " in plain Python (`tests/sources/plain_readers.py`): ops, calls and ranges with their times, ids, sizes and names. Some"
+        " damaged files, such as JSON with two values of one name, the plain reader leaves open."
+    )
+    yield from _section("Damaged files", part["date"], words)
+    rows = [
+        (each["format"], f"{each['cases']:,}", f"{each.get('right', 0):,}", f"{each.get('error', 0):,}",
+         f"{each.get(LEFT_OPEN, 0):,}")
+        for each in part["formats"]
+    ]  # fmt: skip
+    yield from _table(("format", "cases", "right", "one clear error", "left open"), rows)
+    yield f"The process that read them all held {part['peak_bytes'] / MIB:,.0f} MiB at most.\n"
+
+
+LEFT_OPEN = "read, where the plain reader cannot"
+
+
+def _tests(part: Results) -> Iterator[str]:
+    yield from _section("What is told in words", part["date"], "Tests that passed.")
+    yield from _table(("of", "passed"), [(each["of"], each["passed"]) for each in part["groups"]])
+
+
+def _kills(part: Results) -> Iterator[str]:
+    words = (
+        "Ingests that were killed (SIGKILL) at a random moment of theirs. After each, all runs that were listed were read whole,"
+        " table by table; after every fifth, the same ingest finished the job, every file was held against its checksum, and"
+        " nothing was left over."
+    )
+    yield from _section("Killed ingests", part["date"], words)
+    rows = [(each["ingest"], each["ended"], each["times"]) for each in part["moments"]]
+    yield from _table(("ingest", "when the signal came it was", "times"), rows)
+
+
+def _memory(part: Results) -> Iterator[str]:
+    words = f"Peak of the process that ingests an export of {part['kernels']:,} kernels."
+    yield from _section("Memory", part["date"], words)
+    rows = [(each["limit"], f"{each['peak_bytes'] / MIB:,.0f} MiB") for each in part["ingests"]]
+    yield from _table(("`--memory`", "peak"), rows)
+
+
+def _long(part: Results) -> Iterator[str]:
+    words = "Seconds of the processor for what is asked of a store, the best of three, by how many runs it has."
+    yield from _section("Long use", part["date"], words)
+    counts = list(part["seconds"])
+    asked = list(part["seconds"][counts[0]])
+    rows = [(what, *(f"{part['seconds'][count][what]:.3f}" for count in counts)) for what in asked]
+    yield from _table(("seconds to", *(f"{int(count):,} runs" for count in counts)), rows)
+    analyses = part["analyses"]
+    early, late = (f"{each / MIB:,.0f} MiB" for each in analyses["held_bytes"])
+    number = analyses["number"]
+    yield (
+        f"One process that opened a run and asked for its breakdown, its idle time and a query {number} times held {early} after"
+        f" {number // 4} times, and {late} after all.\n"
+    )
+
+
+def _coverage(part: Results) -> Iterator[str]:
+    words = (
+        "Branches and lines that are run by the tests of `pytest --effort=quick` and of the rooms; what runs in a process of its"
+        " own is not counted."
+    )
+    yield from _section("Coverage", part["date"], words)
+    rooms = {**part["rooms"], "**all**": part["all"]}
+    rows = [(room, f"{s['branches']:.1%}", f"{s['lines']:.1%}") for room, s in rooms.items()]
+    yield from _table(("folder of `tracekit/`", "branches", "lines"), rows)
+
+
+def _mutants(part: Results) -> Iterator[str]:
+    tried = sum(sum(each.values()) for each in part["rooms"].values())
+    words = (
+        f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): {tried:,} of {part['all']:,}"
+        f" possible changes, drawn with the seed {part['seed']}, against the tests that run the changed line, of which at most"
+        " the 40 fastest are tried."
+    )
+    yield from _section("Mutants", part["date"], words)
+    rows = []
+    for room, found in sorted(part["rooms"].items()):
+        noticed, of = found.get("killed", 0) + found.get("hung", 0), sum(found.values())
+        rows.append((room, of, noticed, f"{noticed / of:.0%}"))
+    noticed = sum(row[2] for row in rows)
+    rows.append(("**all**", tried, noticed, f"{noticed / max(1, tried):.0%}"))
+    yield from _table(("folder", "tried", "noticed", "score"), rows)
+    if part["left"]:
+        yield "Not noticed:\n"
+        yield "\n".join(f"- `{each}`" for each in part["left"]) + "\n"
