@@ -109,7 +109,7 @@ class Stream:
         elif name in raw.columns:
             made = raw[name]
         else:
-            made = pl.repeat(None, len(numbers), dtype=dtype, eager=True)
+            made = pl.Series([None], dtype=dtype).new_from_index(0, len(numbers))
         if isinstance(made, pl.Expr):
             made = raw.select(made).to_series()
         return (made if made.dtype == dtype else made.cast(dtype)).alias(name)
