@@ -155,6 +155,46 @@ def test_copies_whose_call_returns_early_are_not_pageable() -> None:
     assert "pageable_copies" not in _found(b.trace())
 
 
+def _copying(launched: int, *, stream: int = 7, ready: int = 40) -> TraceBuilder:
+    """Return steps of which a copy takes 200 us; when it and what comes after it are launched."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=3, whole=True)
+        copy = {"kind": "h2d", "stage": "IO", "bytes": 2_400_000, "copy_kind": "HtoD"}
+        _op(b, begin, begin + 10, begin + 600 * US, stage="FP")
+        _op(b, begin + launched, begin + 600 * US, begin + 800 * US, stream=stream, **copy)
+        _op(b, begin + ready, begin + 800 * US, begin + STEP, stage="FP")
+    return b
+
+
+def test_copies_that_nothing_hides() -> None:
+    row = _found(_copying(20).trace())["unhidden_copies"]
+    assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US))
+    assert row["sure"] == "measured"
+    assert row["finding"].startswith("Copies to the GPU run for 200 us per step while it computes")
+    assert row["finding"].endswith("at 12 GB/s.")
+
+
+def test_a_copy_that_could_not_begin_earlier_may_win_nothing() -> None:
+    late = _found(_copying(590 * US).trace())["unhidden_copies"]
+    assert _wins(late) == pytest.approx((10 * US, 105 * US, 200 * US), rel=1e-3)
+    assert late["sure"] == "likely"
+
+
+def test_a_copy_before_a_kernel_that_is_launched_late() -> None:
+    late = _found(_copying(20, ready=750 * US).trace())["unhidden_copies"]
+    assert _wins(late) == pytest.approx((50 * US, 125 * US, 200 * US), rel=1e-3)
+
+
+def test_copies_beside_kernels_are_hidden() -> None:
+    b = _copying(20)
+    for step in range(4):
+        begin = step * STEP
+        _op(b, begin + 30, begin + 600 * US, begin + 800 * US, stream=9, stage="FP")
+    assert "unhidden_copies" not in _found(b.trace())
+
+
 def _exchanging(*times: tuple[int, int], backward: int = 600 * US) -> TraceBuilder:
     """Return steps of a backward pass, and all-reduces from when to when, in us."""
     b = TraceBuilder()

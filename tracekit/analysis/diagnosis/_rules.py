@@ -20,6 +20,7 @@ RULES: Mapping[str, Rule] = {
         _exchange_rules.stragglers,
         _host_rules.sync_in_loop,
         _host_rules.pageable_copies,
+        _host_rules.unhidden_copies,
         _host_rules.launch_bound,
         _host_rules.allocation_in_loop,
         _run_rules.cold_steps,
