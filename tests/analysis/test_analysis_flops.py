@@ -73,6 +73,7 @@ def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
          2 * (120 + 180)),
         (nvtx("mm", [1 << 40, 1 << 40], [1 << 40, 1 << 40]), None),  # of no machine
         ("aten::mm, seq = 3", None),
+        (f"aten::mm, seq = {10**30}, sizes = [[2, 3], [3, 4]]", 48),
         ("aten::mm, seq = 3, op_id = 9, sizes = [[2, 3], [3, 4]], input_op_ids = [[1,0]]", 48),
         ("aten::mm, sizes = [[2, 3], [3", None),
         (pyprof("mm", (2, 3), (3, 4)), 48),
@@ -81,6 +82,20 @@ def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
 def test_what_an_operator_computes(name: str, expected: int | None) -> None:
     found = only(name)
     assert (found["flops"], found["unknown"]) == (expected, int(expected is None))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    ["[[2 3], [3, 4]]", "[[2, 3,], [3, 4]]", "[[02, 3], [3, 4]]", "[[2, -3], [-3, 4]]", "[[]]",
+     "[[2, 3] [3, 4]]", "[[99999999999999999999, 3], [3, 4]]", "[2, 3]", "[]", "[[2, 3]]", "{}",
+     '["2, 3"]', "[[[2, 3], [3, 4]]]", "null", "[[1e3, 3], [3, 4]]"],
+)  # fmt: skip
+def test_sizes_that_are_none_are_unknown(sizes: str) -> None:
+    assert only(f"aten::mm, sizes = {sizes}")["flops"] is None
+    payload = json.dumps({"Input Dims": sizes, "Input type": sizes, "Concrete Inputs": sizes},
+                         separators=(",", ":"))  # fmt: skip
+    assert only("aten::mm", payload=payload)["flops"] is None
+    assert only("aten::mm", payload=payload[:-3])["flops"] is None
 
 
 CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]

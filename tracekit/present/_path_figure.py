@@ -51,8 +51,18 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     named = table.with_columns(step=pl.col("iteration").cast(pl.String).fill_null("run"))
     shown = named.filter(pl.col("step").is_in(names))
     parts = [part for part in PATH_COLOURS if part in set(shown["part"])]
+    layout = _path_layout(title, subtitle, parts, hidden=steps.len() - len(names))
+    figure = go.Figure(layout=layout)
+    unit = _add_parts(figure, shown, parts)
+    figure.update_xaxes(
+        title_text="step", type="category", categoryorder="array", categoryarray=names
+    )
+    figure.update_yaxes(title_text=f"critical path ({unit})")
+    return figure
+
+
+def _path_layout(title: str, subtitle: str, parts: list[str], *, hidden: int) -> dict[str, Any]:
     lines = legend_lines(parts, _WIDTH - 2 * _SIDES)
-    hidden = steps.len() - len(names)
     layout = figure_layout(
         title,
         subtitle,
@@ -61,29 +71,29 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
         margin={"l": _SIDES, "r": _SIDES, "t": 92 + 20 * lines, "b": 64},
         notes=[f"{hidden} more steps are not shown"] if hidden > 0 else [],
     )
-    figure = go.Figure(
-        layout={**layout, "barmode": "stack", "bargap": 0.12, "legend": legend_above(layout)}
-    )
-    longest = shown.group_by("step").agg(pl.col("path_ns").sum())["path_ns"]
+    return {**layout, "barmode": "stack", "bargap": 0.12, "legend": legend_above(layout)}
+
+
+def _add_parts(figure: go.Figure, table: pl.DataFrame, parts: list[str]) -> str:
+    """Draw the parts of each step; return the unit that they are drawn in."""
+    import plotly.graph_objects as go
+    import polars as pl
+
+    longest = table.group_by("step").agg(pl.col("path_ns").sum())["path_ns"]
     divisor, unit = unit_of(max(longest), TIME_UNITS)
     for part in parts:
-        own = shown.filter(part=part)
+        own, name = table.filter(part=part), figure_text(part)
         figure.add_trace(
             go.Bar(
                 x=own["step"].to_list(),
                 y=(own["path_ns"] / divisor).to_list(),
-                name=figure_text(part),
+                name=name,
                 showlegend=True,
                 marker={"color": PATH_COLOURS[part], "line": {"color": "white", "width": 0.5}},
-                hovertemplate=f"<b>{figure_text(part)}</b><br>step %{{x}}: %{{y:,.3f}} {unit}"
-                "<extra></extra>",
+                hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:,.3f}} {unit}<extra></extra>",
             )
         )
-    figure.update_xaxes(
-        title_text="step", type="category", categoryorder="array", categoryarray=names
-    )
-    figure.update_yaxes(title_text=f"critical path ({unit})")
-    return figure
+    return unit
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

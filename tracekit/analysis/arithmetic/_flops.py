@@ -164,19 +164,29 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
         ideal_ns=_ideal(),
     )  # fmt: skip
     counted = _of_steps(grouped, keys, steps)
-    rate = pl.when(pl.col("known_ns") > 0).then(pl.col("flops") / pl.col("known_ns") * _NS)
-    used = pl.when(pl.col("known_ns") > 0).then(pl.col("ideal_ns") / pl.col("known_ns"))
-    whole = pl.when((pl.col("unknown") == 0) & (pl.col("step_ns") > 0)).then(
-        pl.col("ideal_ns") / pl.col("step_ns")
-    )
     total = grouped["flops"].sum()
     return counted.select(
         *keys, "operators", "unknown", "flops",
         step_flops=pl.when(pl.col("steps") > 0).then(pl.col("flops") / pl.col("steps")),
-        kernel_ns="kernel_ns", achieved_flops_s=rate, peak_share=used,
-        **({"mfu": whole} if set(keys) <= _OF_STEPS else {}),
+        kernel_ns="kernel_ns", **_rates(),
+        **({"mfu": _utilisation()} if set(keys) <= _OF_STEPS else {}),
         share=pl.col("flops") / total if total else pl.lit(None, pl.Float64),
     )  # fmt: skip
+
+
+def _rates() -> dict[str, pl.Expr]:
+    """Return how fast the known operators' kernels were, and which part of the peak that is."""
+    ran = pl.when(pl.col("known_ns") > 0)
+    return {
+        "achieved_flops_s": ran.then(pl.col("flops") / pl.col("known_ns") * _NS),
+        "peak_share": ran.then(pl.col("ideal_ns") / pl.col("known_ns")),
+    }
+
+
+def _utilisation() -> pl.Expr:
+    """Return the share of the steps' time that all FLOPs would take at the peak."""
+    is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
+    return pl.when(is_known).then(pl.col("ideal_ns") / pl.col("step_ns"))
 
 
 def _ideal() -> pl.Expr:

@@ -24,8 +24,10 @@ _PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
 _BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
 _SEQUENCE = r"seq ?= ?(\d+)"
 _SIZES = r", sizes = (\[(?:\[[\d, -]*\](?:, )?)*\])"
-_SHAPES = r"^\[(\s*\[(\s*-?\d{1,18}\s*,?)*\]\s*,?)*\s*\]$"
-_TEXTS = r'^\[(\s*"[^"\\]*"\s*,?)*\s*\]$'
+_NUMBER = r"-?(0|[1-9]\d{0,17})"
+_SHAPES = rf"^\[(\[({_NUMBER}(,{_NUMBER})*)?\](,\[({_NUMBER}(,{_NUMBER})*)?\])*)?\]$"
+_STRING = r'"[^"\\\x00-\x1f]*"'
+_TEXTS = rf"^\[\s*({_STRING}(\s*,\s*{_STRING})*)?\s*\]$"
 _KINETO = '{"Input Dims":'
 _SHAPE = pl.List(pl.List(pl.Int64))
 _STRINGS = pl.List(pl.String)
@@ -45,14 +47,13 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     rows = (
         trace["ranges"].filter(pl.col("style") == "push_pop")
         .select("range", "process", "thread", "start", "end", "name", "payload",
-                operator=operator, sequence=name.str.extract(_SEQUENCE).cast(pl.Int64))
+                operator=operator, sequence=_sequence())
         .filter(pl.col("operator").is_in(list(OPERATORS)))
         .collect()
     )  # fmt: skip
     found = rows.with_columns(
         _shapes_text(), types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
     ).with_columns(
-        sizes=pl.col("sizes").str.replace_all(r"\s", ""),
         shapes=_decoded("sizes", _SHAPES, _SHAPE),
         types=pl.coalesce(_decoded("types", _TEXTS, _STRINGS), _pyprof_types()),
         values=_decoded("values", _TEXTS, _STRINGS),
@@ -74,13 +75,18 @@ def backward_nodes(trace: Trace) -> pl.DataFrame:
 
     The number is that of the forward operator which it is the backward of.
     """
-    sequence = pl.col("name").str.extract(_SEQUENCE).cast(pl.Int64)
+    sequence = _sequence()
     return (
         trace["ranges"].filter((pl.col("style") == "push_pop")
                                & pl.col("name").str.contains(_BACKWARD))
         .select("process", "thread", "start", "end", sequence=sequence)
         .collect().sort("start", "end", descending=[False, True])
     )  # fmt: skip
+
+
+def _sequence() -> pl.Expr:
+    """Return the number that autograd gave, as the range's name says it."""
+    return pl.col("name").str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
 
 
 def _shapes_text() -> pl.Expr:
@@ -92,7 +98,11 @@ def _shapes_text() -> pl.Expr:
         pl.format("[{}]", tensors.list.join(", "))
     )
     of_nvtx = pl.col("name").str.extract(_SIZES)
-    return pl.coalesce(of_nvtx, _of_kineto("Input Dims"), of_pyprof).alias("sizes")
+    return (
+        pl.coalesce(of_nvtx, _of_kineto("Input Dims"), of_pyprof)
+        .str.replace_all(r",\s+", ",")
+        .alias("sizes")
+    )
 
 
 def _of_kineto(key: str) -> pl.Expr:
@@ -125,7 +135,7 @@ def _value(place: str) -> pl.Expr:
 
 
 def _numbers(text: pl.Expr) -> pl.Expr:
-    usual = pl.when(text.str.contains(r"^\[[\d, ]+\]$|^\d+$")).then(text)
+    usual = pl.when(text.str.contains(r"^\[\d{1,9}(, ?\d{1,9})*\]$|^\d{1,9}$")).then(text)
     return usual.str.extract_all(r"\d{1,9}").list.eval(pl.element().cast(pl.Int64))
 
 
