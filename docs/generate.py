@@ -11,6 +11,8 @@ from pathlib import Path
 
 import architecture
 from commands_page import commands_page
+from gallery import gallery_page
+from notebook import notebook_page
 from told import told
 
 from tracekit.analysis import capabilities
@@ -54,6 +56,8 @@ def pages() -> dict[str, str]:
     return {
         "tables.md": _tables_page(),
         "commands.md": commands_page(),
+        "gallery.md": gallery_page(),
+        "notebook.md": notebook_page(),
         "tutorial.md": told(FOLDER / "tutorial.md"),
         "info.md": _info_page(),
         "architecture.svg": architecture.picture(),

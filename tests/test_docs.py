@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
 
 import architecture
+import gallery
+import notebook
+import plotly.graph_objects as go
 import pytest
 from typer.testing import CliRunner
 
 from tracekit.cli import app
+from tracekit.present._drawings import DRAWINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -25,7 +30,16 @@ def pages() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["tables.md", "commands.md", "tutorial.md", "info.md", "architecture.svg"]
+    "name",
+    [
+        "tables.md",
+        "commands.md",
+        "tutorial.md",
+        "info.md",
+        "architecture.svg",
+        "gallery.md",
+        "notebook.md",
+    ],
 )
 def test_pages_are_as_generated(pages: dict[str, str], name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages[name]
@@ -94,6 +108,53 @@ def test_every_page_is_in_the_readme() -> None:
     listed = _links(ROOT / "README.md")
     for page in DOCS.glob("*.md"):
         assert f"docs/{page.name}" in listed, page.name
+
+
+# -- figures and the notebook ----------------------------------------------------------------------
+
+ELSEWHERE = {"history", "batch effect", "route times", "stage speedup"}
+"""Drawings of a history, and of the dgx1 study, which take more runs than the samples are."""
+MOST_BYTES = 1_000_000
+LEAST_ROOM = 40
+FEW_SHOWN = 6
+
+
+def test_every_drawing_is_in_the_gallery_with_a_picture() -> None:
+    pictures = [*gallery.every_picture()]
+    assert {picture.drawing for picture in pictures} == set(DRAWINGS) - ELSEWHERE
+    drawn = {path.stem: path.stat().st_size for path in gallery.PICTURES.iterdir()}
+    assert set(drawn) == {picture.name for picture in pictures}
+    assert sum(drawn.values()) < MOST_BYTES
+
+
+@pytest.mark.nightly
+def test_commands_of_the_gallery_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(ROOT)
+    for picture in gallery.every_picture():
+        path = tmp_path / f"{picture.name}.json"
+        gallery.draw(picture, path)
+        layout = json.loads(path.read_text())["layout"]
+        room = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+        assert room >= LEAST_ROOM, picture.name
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_it_kept() -> None:
+    def seen(value: object) -> dict[str, object]:
+        return {notebook.SVG: None} if isinstance(value, go.Figure) else notebook.shown(value)
+
+    kept = notebook.cells()
+    for cell, now in zip(kept, notebook.with_outputs(kept, seen), strict=True):
+        for output, again in zip(cell.get("outputs", []), now.get("outputs", []), strict=True):
+            assert output["data"].keys() == again["data"].keys()
+            for kind in output["data"].keys() - {notebook.SVG}:
+                assert output["data"][kind] == again["data"][kind]
+        assert (cell["cell_type"] == "code") is ("outputs" in cell)
+    assert sum(bool(cell.get("outputs")) for cell in kept) > FEW_SHOWN
+    assert notebook.NOTEBOOK.stat().st_size < MOST_BYTES / 4
+    for name, picture in notebook.pictures().items():
+        assert (notebook.PICTURES / f"{name}.svg").read_text(encoding="utf-8") == picture
 
 
 def test_words_of_the_glossary_are_in_order_and_in_the_code() -> None:

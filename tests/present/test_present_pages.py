@@ -16,7 +16,7 @@ from tracekit.model import Answer
 from tracekit.present import FACE, figure_layout
 from tracekit.present._figures import legend_above
 from tracekit.present.pages import answer_page as page
-from tracekit.present.pages import figure_block
+from tracekit.present.pages import figure_block, fragment
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -101,3 +101,9 @@ def test_texts_of_a_figure_are_in_the_page_and_their_room_is_not() -> None:
     assert layout["margin"]["b"] - drawn["margin"]["b"] == 36
     assert layout["height"] - drawn["height"] == 70 + 36
     assert drawn["meta"] == {"is_fluid": True, "width": 900, "across": 1, "least": None}
+
+
+def test_what_is_typed_looks_so_and_is_no_markup() -> None:
+    told = fragment("unknown", "use `a <b>` or `c`: <i>")
+    assert "use <code>a &lt;b&gt;</code> or <code>c</code>: &lt;i&gt;" in told
+    assert "one ` alone &lt;b&gt;" in fragment("unknown", "one ` alone <b>")

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from browsing import WIDE, complaints, opened, rows
 from hostile import KERNEL
 
 from tracekit.present import readable_names, save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import tracekit
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
-READY = """() => document.querySelectorAll(
-    '[data-gantt]:not([data-ready]), [data-figure]:not([data-ready])').length === 0"""
-WIDE = "document.documentElement.scrollWidth - window.innerWidth"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def heard() -> list[str]:
-    """What a page complains of, asks, or loads beside itself."""
-    return []
-
-
-def opened(browser: Any, path: Path, heard: list[str], width: int, theme: str = "light") -> Any:
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=theme)
-    page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda asked: heard.append(asked.url))
-    page.goto(path.as_uri())
-    page.wait_for_function(READY)
-    heard.remove(path.as_uri())
-    return page
-
-
-def rows(page: Any, key: str) -> list[str]:
-    found: list[str] = page.eval_on_selector_all(
-        f"table[data-key={key}] tbody tr",
-        "rows => rows.filter(r => r.offsetParent).map(r => r.cells[0].textContent)",
-    )
-    return found
+pytestmark = pytest.mark.slow
 
 
 def test_the_page_works(browser: Any, page_file: Path, heard: list[str]) -> None:
@@ -126,11 +83,8 @@ def test_a_figure_fits_its_page_and_its_legend_hides_parts(
 def test_a_figure_is_read_in_any_theme(
     browser: Any, figure_file: Path, heard: list[str], width: int, theme: str
 ) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     page = opened(browser, figure_file, heard, width, theme)
-    found = Axe().run(page).response["violations"]
-    assert [(each["id"], [n["target"] for n in each["nodes"]][:3]) for each in found] == []
+    assert complaints(page) == []
     assert heard == []
 
 
@@ -140,12 +94,8 @@ def test_a_figure_is_read_in_any_theme(
 def test_no_theme_and_no_width_breaks_it(
     browser: Any, page_file: Path, heard: list[str], width: int, theme: str
 ) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     page = opened(browser, page_file, heard, width, theme)
     assert page.evaluate(WIDE) <= 0
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-    # The page's own policy keeps the checker's script out, unless it is set in a world of its own.
-    found = Axe().run(page).response["violations"]
-    assert [(each["id"], [n["target"] for n in each["nodes"]][:3]) for each in found] == []
+    assert complaints(page) == []
     assert heard == []

@@ -233,3 +233,10 @@ def test_outliers_are_those_that_comparisons_name() -> None:
     steps = pl.DataFrame({"iteration": range(9), "step_ns": [float(each) for each in lengths]})
     assert _outliers(steps)["iteration"].to_list() == [8]
     assert _outliers(steps.head(4)).is_empty()
+
+
+def test_every_cause_of_idle_time_has_words() -> None:
+    from tracekit.present import CAUSE_COLOURS
+    from tracekit.report._verdict import _BECAUSE
+
+    assert set(_BECAUSE) == set(CAUSE_COLOURS)

@@ -52,7 +52,7 @@ def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
         title,
         subtitle,
         width=_WIDTH,
-        height=150 + 20 * lines + 30 * min(devices.len(), _MOST_DEVICES),
+        height=192 + 20 * lines + 32 * min(devices.len(), _MOST_DEVICES),
         margin={"l": _SIDES, "r": _SIDES, "t": 92 + 20 * lines, "b": 60},
         notes=[f"{hidden} more GPUs are not shown"] if hidden > 0 else [],
     )

@@ -66,7 +66,7 @@ def stage_bars_figure(
     layout = figure_layout(
         title,
         subtitle,
-        height=round(26 * (rows.end + 0.5)) + 172,
+        height=max(round(26 * (rows.end + 0.5)), 52) + 172,
         margin={
             "l": max(left, 72),
             "r": 104 + 84 * (runs.height > 0 and bool(times["low_ns"].count())),

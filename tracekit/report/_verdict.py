@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 
 _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
 _LEAST = 0.005
+_BECAUSE = {
+    "profiler": "because the profiler itself took the time",
+    "allocation": "because memory was allocated or freed",
+    "waiting_call": "because the host waited for GPU work",
+    "loading": "because the driver loaded code",
+    "behind_weight_update": "because another GPU was at its weight update",
+    "behind_collective": "because other ranks were not yet there",
+    "behind_stage": "because another GPU or rank was not yet done",
+    "launch": "because an op was being launched, or had not started yet",
+    "input": "because the host read input",
+    "between_steps": "because the host was outside of its steps",
+    "late_launch": "because the host had not launched the next op yet",
+    "unexplained": "for a reason that is not known",
+}
+"""What causes of idle time are in words."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     if causes.is_empty():
         return f"{said}."
     cause, length = causes.select("cause", "step_ns").row(0)
-    return f"{said}, most of it for the cause {cause} ({duration(length)} of a step)."
+    return f"{said}, the longest part ({duration(length)} of a step) {_BECAUSE[cause]} ({cause})."
 
 
 def _idle(facts: Mapping[str, Any]) -> float:
@@ -135,7 +150,7 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
     rate = facts["images_per_s"]
     if rate is None:
         return Tile(
-            "images_per_s", "Samples per second", "unknown", "tell the batch: --label batch=N"
+            "images_per_s", "Samples per second", "unknown", "tell the batch: `--label batch=N`"
         )
     batch = f"batch {facts['batch']:,}, {count(facts['gpus'], 'worker')}"
     return Tile("images_per_s", "Samples per second", f"{rate:,.0f}", batch, rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tracekit.present._text import printable
 
@@ -18,7 +18,7 @@ def environment() -> Environment:
     """Return what fills templates: it escapes text, and shows what cannot be printed."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("tracekit.present.pages", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -26,10 +26,23 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_safe,
     )
+    made.filters["with_code"] = with_code
+    return made
 
 
 def _safe(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def with_code(text: str) -> Markup:
+    """Return a text in which what stands between backticks is a command or an option."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0:  # one has no partner
+        return escape(printable(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
 
 
 def fragment(name: str, *values: Any) -> Markup:
