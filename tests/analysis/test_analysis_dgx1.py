@@ -104,6 +104,13 @@ def test_networks_on_most_gpus(answers: dict[str, Answer]) -> None:
     assert list(answer.meta["claims"].values()) == [True, True]
 
 
+def test_runs_that_only_their_names_tell_apart_have_bars_of_their_own() -> None:
+    unlabelled = [_run(None, None, 8, 9.0, run=name, batch=None) for name in ("one", "other")]
+    (told, apart) = (_answers(runs)["networks"].tables["stages"] for runs in (None, unlabelled))
+    assert "run" not in told.columns
+    assert apart["run"].unique().sort().to_list() == ["one", "other"]
+
+
 def test_epochs_by_batch(answers: dict[str, Answer]) -> None:
     """Half the steps, each half as long."""
     rows = answers["batches"].rows

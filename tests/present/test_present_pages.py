@@ -85,6 +85,16 @@ def test_an_answer_alone_is_a_page_too() -> None:
     assert "It is one." in text
 
 
+def test_a_table_without_rows_says_so() -> None:
+    nothing = pl.DataFrame(schema={"device": pl.Int64})
+    text = page(Answer(rows=nothing, title="t", empty="no copies"))
+    assert "no copies" in text
+    assert "<table" not in text
+    told = page(Answer(rows=nothing, title="t", meta={"headline": "No run tells."}))
+    assert "No run tells." in told
+    assert "no rows" not in told
+
+
 def test_texts_of_a_figure_are_in_the_page_and_their_room_is_not() -> None:
     layout = figure_layout("T & t", "sub <b>", notes=["first", "second"], width=900, height=500)
     layout["legend"] = legend_above(layout)

@@ -13,7 +13,8 @@ from tracekit.present._text import shorten_apart
 
 TRACES = (
     "ddp_unet_4xa100_rank0", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes",
-    "transformer_rtx3070ti", "lm_pyprof_nvprof",
+    "transformer_rtx3070ti", "lm_pyprof_nvprof", "jacobi_p2p_nvlink_8xv100",
+    "jacobi_p2p_staged_8xv100",
 )  # fmt: skip
 LONGEST = 80
 

@@ -69,7 +69,7 @@ def stage_bars_figure(
         height=max(round(26 * (rows.end + 0.5)), 52) + 172,
         margin={
             "l": max(left, 72),
-            "r": 104 + 84 * (runs.height > 0 and bool(times["low_ns"].count())),
+            "r": 104 + 124 * (runs.height > 0 and bool(times["low_ns"].count())),
             "t": 112,
             "b": 60,
         },

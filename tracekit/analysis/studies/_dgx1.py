@@ -203,8 +203,15 @@ def _network_size(measured: Measured) -> Answer:
     }
     return _told(
         "steps by network", headline, rows, "stages", claims=claims, more={"per": "step/GPU"},
-        tables={"stages": study_stages(study).drop("run")},  # bars are told apart without
+        tables={"stages": _bars(study_stages(study))},
     )  # fmt: skip
+
+
+def _bars(stages: pl.DataFrame) -> pl.DataFrame:
+    """Return what bars are made of, without the names of runs where all are told apart without."""
+    bars = stages.drop("run")
+    is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()
+    return bars if is_told else stages
 
 
 def _batch_size(measured: Measured) -> Answer:

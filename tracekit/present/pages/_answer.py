@@ -40,10 +40,16 @@ def _body(name: str, part: Answer) -> Markup:
     return joined(
         fragment("paragraphs", [str(headline)], "lead") if headline else None,
         *(figure_block(part.figure(each), f"{name}-{each}") for each in drawings),
-        _table(name, part) if part.for_people.width else None,
+        _table(name, part),
     )
 
 
-def _table(name: str, part: Answer) -> Markup:
+def _table(name: str, part: Answer) -> Markup | None:
+    """Return the rows as a table; where there are none that is said, if nothing says it yet."""
+    if part.for_people.is_empty():
+        told = part.meta.get("headline")
+        return (
+            None if told or not part.for_people.width else fragment("paragraphs", [part.empty], "")
+        )
     meta = {key: value for key, value in part.meta.items() if key not in _SAID}
-    return frame_table(part.for_people, name, part.title, meta=meta, is_open=True)
+    return frame_table(part.for_people, name, part.title or "Rows", meta=meta, is_open=True)
