@@ -62,6 +62,7 @@ PUBLIC = {
     """,
     "tracekit.annotation": "Annotation annotate prepare variables",
     "tracekit.support": "",
+    "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
     "tracekit.cli": "Judged app command main",

@@ -85,14 +85,16 @@ def _cut_at_windows(
     ops = trace["ops"].select(*needed, *(_OF_WINDOWS - set(needed))).collect()
     _require_ops(ops.height)
     windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    ops = ops.select(*needed)
     owners = ["process", "device"]
     # Windows of one owner follow each other, and so do the pieces in them.
     windows = windows.with_row_index("window").with_columns(
         line=pl.struct(owners).rank("dense").cast(pl.Int64)
     )
-    pieces = cut(ops.select(*needed), windows.drop("window", "line"))
-    line = windows["line"].gather(pieces["window"])
-    _feed_all([pieces.with_columns(line.alias("line")).sort("start")], "line", tallies)
+    pieces = cut(ops, windows.drop("window", "line"))
+    del ops  # of which pieces are a copy
+    pieces = pieces.with_columns(windows["line"].gather(pieces["window"])).sort("start")
+    _feed_all([pieces], "line", tallies)
     return windows
 
 

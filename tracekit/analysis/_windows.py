@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._latest import latest
 from tracekit.analysis._step_ends import with_step_ends
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
+_NONE = -(1 << 62)
+"""Stands for no iteration where one has a number."""
 Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 """Cuts ops' time by iterations, as `iteration_windows` does."""
 
@@ -46,7 +49,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
     between iterations, and before the first and after the last one.
     """
-    launched = _placed(ops.drop_nulls("launch_start"), iterations)
+    needed = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
+    launched = _placed(ops.select(needed).drop_nulls("launch_start"), iterations)
     begins = pl.coalesce(
         pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
     )
@@ -80,13 +84,17 @@ def _placed(launched: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     own = marks.join(told, on=["process", "iteration"], how="semi").select(
         "process", own="iteration", own_part="part"
     )
-    then = launched.rename({"iteration": "own"}).sort("launch_start").join_asof(
-        marks, left_on="launch_start", right_on="time", by="process", check_sortedness=False
-    )  # fmt: skip
-    has_own = pl.col("own_part").is_not_null()
-    return then.join(own, on=["process", "own"], how="left", maintain_order="left").with_columns(
-        pl.coalesce("own_part", "part").fill_null(-1).alias("part"),
-        iteration=pl.when(has_own).then("own").otherwise("iteration"),
+    last = latest(launched, "launch_start", marks, ["process"])
+    then = marks.select(pl.col("iteration", "part").gather(last))
+    stated = launched.select("process", own="iteration")
+    told = own.rename({"own": "time"})
+    place = latest(stated.with_columns(pl.col("own").fill_null(_NONE)), "own", told, ["process"])
+    of_own = told.select(pl.col("time", "own_part").gather(place))
+    # The latest step that is told is none after it.
+    is_own = (of_own["time"] == stated["own"]).fill_null(value=False)
+    return launched.drop("iteration").with_columns(
+        iteration=pl.when(is_own).then(stated["own"]).otherwise(then["iteration"]),
+        part=pl.when(is_own).then(of_own["own_part"]).otherwise(then["part"]).fill_null(-1),
     )
 
 
@@ -206,6 +214,31 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     numbered = windows.with_row_index("window").sort("start", "end")
     owners = ["device"] if windows["process"].null_count() else _OWNER
     spans = numbered.select(*owners, "window", window_start="start", window_end="end")
+    begun = spans.rename({"window_start": "time"})
+    first, final = (latest(ops, edge, begun, owners) for edge in ("start", "end"))
+    alone = (first == final).fill_null(value=False)
+    within = _clipped(ops.filter(alone), spans.select(pl.all().gather(first.filter(alone))))
+    return pl.concat([within, _spread(ops.filter(~alone), spans, owners)])
+
+
+def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Clip ops that begin and end in one window, or after its end and in no other one."""
+    begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
+    return (
+        ops.with_columns(spans.select("window", "window_end"))
+        .with_columns(
+            duration_ns=end - begin,
+            # An op without length may lie at the very end of the last window.
+            counts=(begin < until) | ((begin == end) & (end == until)),
+            end=pl.min_horizontal("end", "window_end"),
+        )
+        .filter((pl.col("end") > pl.col("start")) | pl.col("counts"))
+        .drop("window_end")
+    )
+
+
+def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
+    """Cut ops that lie in several windows, or begin before all."""
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
     first = order.select(*owners, time="window_start", first="turn")
     located = (

@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.model._checks import Check, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
-from tracekit.support.compiled import FEW_ROWS
+from tracekit.support import compiled
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
@@ -142,7 +142,7 @@ class TraceWriter:
 def _write(frame: pl.DataFrame, path: Path) -> None:
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
-    if frame.height >= FEW_ROWS and parquet.can_write(frame):
+    if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         parquet.write(frame, path)
     else:
         frame.write_parquet(path, compression="zstd", compression_level=1)

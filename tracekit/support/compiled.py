@@ -26,6 +26,8 @@ FEW_ROWS = 20_000
 """Below this, a loop takes less time as it stands than compiling it does."""
 FEWEST_ROWS = 2_000
 """Below this, it takes less than what was compiled before takes to load."""
+ALWAYS = 1 << 62
+"""So many rows that a loop is compiled, whatever it goes over."""
 
 PARTS: list[Callable[..., Any]] = []
 """What loops may call, of which the compiler is not told yet."""

@@ -14,13 +14,13 @@ from tracekit.sources.sqlite import _pages
 from tracekit.sources.sqlite._btree import MisplacedError
 from tracekit.sources.sqlite._layout import Record, Role
 from tracekit.sources.sqlite._reading import PagesRead
-from tracekit.support.compiled import FEW_ROWS, compiled
+from tracekit.support.compiled import ALWAYS, compiled
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 _locate, _integers, _reals, _texts, _gather = (
-    compiled(loop, FEW_ROWS)
+    compiled(loop, ALWAYS)
     for loop in (_pages.locate, _pages.integers, _pages.reals, _pages.texts, _pages.gather)
 )
 _DTYPES = {"int": pl.Int64, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary}

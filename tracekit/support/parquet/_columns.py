@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import FEW_ROWS, compiled
+from tracekit.support.compiled import ALWAYS, compiled
 from tracekit.support.parquet import _loops
 from tracekit.support.parquet._thrift import Value, binary, int32, int64, struct, varint
 
@@ -85,7 +85,7 @@ def _numbers(given: pl.Series) -> bytes:
     # At most all bits of each value, the least of each block and widths, and the head.
     out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
     room = np.empty(_loops.BLOCK, np.uint64)
-    loop = compiled(_loops.deltas, FEW_ROWS)
+    loop = compiled(_loops.deltas, ALWAYS)
     return out[: loop(values, given.dtype == pl.Int32, room, out)].tobytes()
 
 
@@ -93,10 +93,10 @@ def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct texts, and of each row which it is."""
     if given.dtype == pl.String:
         given = given.cast(pl.Enum(given.unique(maintain_order=True)))
-    codes = np.ascontiguousarray(given.to_physical().to_numpy())
+    codes = np.ascontiguousarray(given.to_physical().to_numpy(), np.uint32)
     place = np.full(int(codes.max()) + 1, -1, np.int32)
     example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)
-    count = compiled(_loops.number, FEW_ROWS)(codes, place, example, places)
+    count = compiled(_loops.number, ALWAYS)(codes, place, example, places)
     return given.gather(example[:count]).cast(pl.String).to_list(), places
 
 
@@ -111,7 +111,7 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
         return b"\0" + varint(places.size << 1)
     groups = -(-places.size // _BITS_OF_BYTE)
     out = np.zeros(groups * width + 8, np.uint8)
-    compiled(_loops.pack, FEW_ROWS)(places, width, out)
+    compiled(_loops.pack, ALWAYS)(places, width, out)
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
 
 
