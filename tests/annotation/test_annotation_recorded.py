@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tracekit.recording import Wanted, find_nsys, perform, plan
 PROGRAMS = Path(__file__).parent / "programs"
 CLOSE = 0.05
 ATTEMPTS = 4
-"""On a busy machine a program may wait between its clock's reading and a range's edge."""
+"""Even at that priority a program may wait between its clock's reading and a range's edge."""
 
 NEEDS = {"with_lightning": "lightning", "with_trainer": "transformers"}
 
@@ -40,14 +40,31 @@ def compare(report: Path, clock: Mapping[str, int], store: Path) -> dict[str, fl
     return {stage: (traced[stage] - spent) / spent for stage, spent in clock.items()}
 
 
+@pytest.fixture
+def _first() -> Iterator[None]:
+    """Let what the test starts run before all else, where that is allowed: it is not interrupted.
+
+    A call of NVTX wakes a thread of nsys; on a busy machine that would run first, or another
+    program, between the clock's reading and the edge of the range.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except (AttributeError, OSError):
+        yield
+        return
+    yield
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 @pytest.mark.nightly
+@pytest.mark.usefixtures("_first")
 @pytest.mark.parametrize("name", ["plain", "lbfgs", "gan", "with_lightning", "with_trainer"])
 def test_stages_are_those_of_the_programs_clock(name: str, tmp_path: Path) -> None:
     if shutil.which("nsys") is None:
         pytest.skip("no nsys on the path")
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"no {NEEDS[name]} installed")
-    best: dict[str, float] = {}
+    found = []
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -56,9 +73,13 @@ def test_stages_are_those_of_the_programs_clock(name: str, tmp_path: Path) -> No
         run = tracekit.ingest(report, store=folder / "again")[0]
         numbers = run.trace["iterations"].collect()["iteration"].to_list()
         assert numbers == list(range(clock["steps"]))
-        best = {s: min(off[s], best.get(s, off[s]), key=abs) for s in off}
-        if all(abs(each) < CLOSE for each in best.values()):
-            return
-    if os.getloadavg()[0] > (os.cpu_count() or 1):
-        pytest.skip(f"too busy a machine to compare clocks on: {best}")
-    pytest.fail(f"stages are off by {best}")
+        if all(abs(each) < CLOSE for each in off.values()):
+            return  # in one recording: what is off for a reason is off in each
+        found.append({stage: round(each, 3) for stage, each in off.items()})
+    if os.getloadavg()[0] > (os.cpu_count() or 1) and not _is_first():
+        pytest.skip(f"too busy a machine to compare clocks on: {found}")
+    pytest.fail(f"stages are off by {found}")
+
+
+def _is_first() -> bool:
+    return os.sched_getscheduler(0) == os.SCHED_RR
