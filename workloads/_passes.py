@@ -25,12 +25,26 @@ def build_network(options: Options, network: Network) -> nn.Module:
     return network.build()
 
 
-def make_ready(module: nn.Module, options: Options, notes: Annotations) -> None:
-    """Annotate the layers of a network, or compile it: compiled code has no layers."""
+def make_ready(
+    module: nn.Module, options: Options, notes: Annotations, *, part: nn.Module | None = None
+) -> None:
+    """Annotate the layers of a network, or compile it: compiled code has no layers.
+
+    Parameters
+    ----------
+    module
+        The network, by which layers have their names.
+    options
+        What is asked for.
+    notes
+        Where ranges of layers go.
+    part
+        What of it is called in this process; by default the network itself.
+    """
     if options.compile is None:
         notes.layers(module)
     else:
-        module.compile(backend=options.compile)
+        (part or module).compile(backend=options.compile)
 
 
 class Passes:

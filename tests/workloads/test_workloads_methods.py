@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from workloads._annotate import Annotations  # noqa: E402
 from workloads._errors import MissingError, OptionError  # noqa: E402
 from workloads._launch import run  # noqa: E402
 from workloads._loop import Loop, pauses, train  # noqa: E402
@@ -22,11 +24,12 @@ from workloads._options import (  # noqa: E402
     Precision,
     Root,
 )
-from workloads._passes import Passes, total_loss  # noqa: E402
+from workloads._passes import Passes, make_ready, total_loss  # noqa: E402
 from workloads._stores import file_store  # noqa: E402
 from workloads._summary import Summary  # noqa: E402
 from workloads.methods import METHODS, find_method  # noqa: E402
 from workloads.methods._method import World  # noqa: E402
+from workloads.methods._shards import shard  # noqa: E402
 from workloads.methods.p2p import spread_roots  # noqa: E402
 from workloads.networks import NETWORKS  # noqa: E402
 
@@ -90,17 +93,26 @@ def test_copies_between_devices_are_as_good_as_one_device(
     assert summary.evidence == "copied"
 
 
+BACK = {Exchange.ALL_REDUCE: 0, Exchange.REDUCE_BROADCAST: 1, Exchange.SHARDED: 2}
+"""How often weights go back in a step: sharded ones are gathered for either pass."""
+
+
 @pytest.mark.training
-@pytest.mark.parametrize("exchange", Exchange)
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        Exchange.ALL_REDUCE,
+        Exchange.REDUCE_BROADCAST,
+        pytest.param(Exchange.SHARDED, marks=pytest.mark.nightly),
+    ],
+)
 def test_collectives_of_two_processes_are_as_good_as_one_device(
     exchange: Exchange, alone: Summary
 ) -> None:
     summary = run(replace(CPU, method="gloo", gpus=2, exchange=exchange))
     assert summary is not None
     _agree(summary, alone)
-    # With sharded parameters each block gathers its own for either pass.
-    back = {Exchange.ALL_REDUCE: 0, Exchange.REDUCE_BROADCAST: 1, Exchange.SHARDED: 2}[exchange]
-    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, back * BYTES)
+    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, BACK[exchange] * BYTES)
     assert summary.evidence == "message"
 
 
@@ -112,13 +124,23 @@ def test_collectives_of_one_process_warn_of_nothing(
     # In this process a warning is an error.
     options = replace(CPU, method="gloo", exchange=exchange, bucket_mb=0.1)
     world = World(make_store=lambda: file_store(str(tmp_path / "store"), 1))
-    _agree(train(options, world), alone)
+    summary = train(options, world)
+    _agree(summary, alone)
+    assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, BACK[exchange] * BYTES)
 
 
 def test_a_compiled_network_computes_the_same(alone: Summary) -> None:
     summary = train(replace(CPU, compile=Compiler.EAGER), World())
     _agree(summary, alone)
     assert summary.labels["compile"] == "eager"
+
+
+def test_of_a_pipeline_the_stage_is_compiled() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    stage = torch.nn.Sequential(network[1])
+    make_ready(network, replace(CPU, compile=Compiler.EAGER), Annotations(), part=stage)
+    assert stage._compiled_call_impl is not None
+    assert network._compiled_call_impl is None
 
 
 def test_numbers_are_multiplied_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +183,24 @@ def test_no_steps_are_none() -> None:
 )
 def test_roots_are_spread_by_size(sizes: list[int], devices: int, roots: list[int]) -> None:
     assert spread_roots(sizes, devices) == roots
+
+
+def test_messages_of_shards_hold_the_rows_that_fill_them_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three processes: 5 rows become 6. Both layers gather twice, what is in no block once."""
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    sharded: list[torch.nn.Module] = []
+    monkeypatch.setattr(
+        "torch.distributed.fsdp.fully_shard", lambda module, **_: sharded.append(module)
+    )
+    layers = OrderedDict(a=torch.nn.Linear(4, 5), b=torch.nn.ReLU(), c=torch.nn.Linear(5, 2))
+    network = torch.nn.Sequential(layers)
+    network.register_parameter("alone", torch.nn.Parameter(torch.zeros(3)))
+    volume = shard(network, torch.device("cpu"), 3)
+    in_layers = 4 * (6 * 4 + 6 + 3 * 5 + 3)
+    assert volume == (in_layers + 12, 2 * in_layers + 12)
+    assert sharded == [layers["a"], layers["c"], network]
 
 
 def test_auxiliary_logits_add_to_the_loss_by_their_weights() -> None:

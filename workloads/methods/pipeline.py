@@ -53,8 +53,8 @@ class Pipeline(Method):
         own = cut([block.operations for block in known], size)[self._rank]
         self._input = known[own.start - 1].output
         stage = [block for _, block in blocks(network)[own.start : own.stop]]
-        make_ready(network, options, self._notes)
         self._stage = nn.Sequential(*stage).to(device)
+        make_ready(network, options, self._notes, part=self._stage)
         self._optimizer = self._passes.optimizer(self._stage.parameters())
         self._micro_batches = options.micro_batches
         self._order = order(options.schedule, self._rank, size, options.micro_batches)
