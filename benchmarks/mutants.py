@@ -2,6 +2,7 @@
 
     python benchmarks/mutants.py cover FOLDER                # which test runs which line, once
     python benchmarks/mutants.py try FOLDER --sample 500     # a sample, fixed by its --seed
+    python benchmarks/mutants.py again FOLDER                # what survived, against all tests
 
 A mutant is a copy of a module of `model/`, `attribution/` or `analysis/` with one operator, number,
 condition or method exchanged. It is run in a copy of the repository against those tests of the
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import importlib
 import json
 import os
@@ -242,20 +244,24 @@ class Covering:
         self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
         self._names = {Path(each).as_posix(): each for each in self._data.measured_files()}
 
-    def tests(self, mutant: Mutant) -> list[str]:
-        """Return those that run the line, the fastest first; what a fixture runs, by its file."""
+    def tests(self, mutant: Mutant, most: int = MOST_TESTS) -> list[str]:
+        """Return those that run the line, the fastest first.
+
+        Of a line that is run when its module is imported, they are those of the module.
+        """
         name = next((full for key, full in self._names.items() if key.endswith(mutant.module)), "")
         found = set(self._data.contexts_by_lineno(name).get(mutant.line, ()) if name else ()) - {""}
         if not found:  # a line of a statement of several, or what runs when it is imported
             near = self._data.contexts_by_lineno(name) if name else {}
             found = {test for tests in near.values() for test in tests} - {""}
-        chosen, budget = [], MOST_SECONDS
+        chosen: list[str] = []
+        budget = MOST_SECONDS if most == MOST_TESTS else float("inf")
         for test in sorted(found & self._seconds.keys(), key=self._seconds.__getitem__):
             budget -= self._seconds[test]
             if budget < 0 and chosen:
                 break
             chosen.append(test)
-        return chosen[:MOST_TESTS]
+        return chosen[:most]
 
 
 def outcome(copy: Path, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
@@ -344,6 +350,27 @@ def try_sample(folder: Path, count: int, seed: int, minutes: float, named: list[
     print(f"{noticed} of {len(results)} mutants were noticed, of {len(everything)} that there are")
 
 
+def try_again(folder: Path, minutes: float) -> None:
+    """Try the mutants that survived against all tests that run their lines."""
+    folder = folder.resolve()
+    whole = json.loads((folder / "results.json").read_text())
+    copy = _copied(folder)
+    covering = Covering(folder)
+    _preload()
+    deadline = time.monotonic() + 60 * minutes
+    names = {field.name for field in dataclasses.fields(Mutant)}
+    left = [each for each in whole["tried"] if each["outcome"] == SURVIVED]
+    for each in left:
+        mutant = Mutant(**{name: each[name] for name in names})
+        tried, every = covering.tests(mutant), covering.tests(mutant, sys.maxsize)
+        more = [test for test in every if test not in set(tried)]
+        if not more or time.monotonic() > deadline:
+            continue
+        each["outcome"], each["by"] = outcome(copy, mutant, more)
+        print(each["outcome"], f"{mutant.module}:{mutant.line}", len(more), flush=True)
+        (folder / "results.json").write_text(json.dumps(whole, indent=1))
+
+
 def _confirm(copy: Path, tests: list[str]) -> None:
     """See that the tests that noticed mutants pass without them."""
     noticing = sorted({test for test in tests if test})
@@ -379,10 +406,15 @@ def main() -> None:
     trying.add_argument("--seed", type=int, default=22)
     trying.add_argument("--minutes", type=float, default=30)
     trying.add_argument("--named", nargs="*", default=[], metavar="MODULE:LINE")
+    again = commands.add_parser("again")
+    again.add_argument("folder", type=Path)
+    again.add_argument("--minutes", type=float, default=30)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.command == "cover":
         cover(given.folder.resolve())
+    elif given.command == "again":
+        try_again(given.folder, given.minutes)
     else:
         try_sample(given.folder, given.sample, given.seed, given.minutes, given.named)
 

@@ -249,3 +249,9 @@ def test_without_recorded_overhead() -> None:
     found = profiler_overhead(_shares())
     assert found.is_empty()
     assert found.columns == ["name", "times", "total_ns", "busy_ns", "share"]
+
+
+def test_the_window_is_from_the_first_to_the_last_of_all_that_was_recorded() -> None:
+    calls = _trace(("a", 100, 110, 0), ("b", 300, 310, 0))
+    (row, _) = profiler_overhead(_with_overhead(calls, ("flush", 200, 210, 0))).rows()
+    assert row == ("flush", 1, 10, 10, 10 / 210)

@@ -22,7 +22,13 @@ from tracekit.analysis import breakdown, query
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.comparison import Comparison, check_limit, compare
 from tracekit.analysis.comparison._comparability import comparability
-from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS, parse_compare_keys
+from tracekit.analysis.comparison._compare import numbers_of
+from tracekit.analysis.comparison._per_iteration import (
+    COMPARE_KEYS,
+    PARTS,
+    Measured,
+    parse_compare_keys,
+)
 from tracekit.analysis.idle_time._pieces import CAUSES
 from tracekit.analysis.studies import memory_use
 from tracekit.attribution import attribute
@@ -909,3 +915,17 @@ def test_what_changed_on_gpus_is_in_the_mean_what_changed() -> None:
 def test_a_gpu_of_one_run_alone_is_compared_with_nothing() -> None:
     found = compare(_run([300, 310], devices=2), _run([280, 250]))
     assert found.on_devices["device"].unique().to_list() == [0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [([None, None], None), ([0, None], 0.0), ([10, 30], 20.0)]
+)
+def test_bytes_are_per_step_and_unknown_where_none_is_known(
+    sizes: list[int | None], expected: float | None
+) -> None:
+    values = pl.DataFrame(
+        {"link": "a", "iteration": [0, 1], "length_ns": 5, "count": 1, "per": 1, "bytes": sizes},
+        schema_overrides={"bytes": pl.Int64},
+    )
+    run = Measured(("link",), values, pl.DataFrame(), (0, 1), 0, 1, 2, 0)
+    assert numbers_of(run, "a")["a_bytes"].to_list() == [expected]

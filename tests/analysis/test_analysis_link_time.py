@@ -202,3 +202,14 @@ def test_no_peak_no_bytes() -> None:
 
 def test_a_run_without_samples() -> None:
     assert link_counters(Trace.of({}), table(transfer(0, 1, 0, 9)), machine(), HERE).is_empty()
+
+
+def test_unknown_sizes_count_where_they_overlap_the_samples() -> None:
+    """The samples last from 100 to 200; what ends or begins at an edge does not overlap."""
+    trace = metrics(
+        {"metric": "nvlink_tx", "time": 100, "value": 10.0},
+        {"metric": "nvlink_tx", "time": 200, "value": 10.0},
+    )
+    spans = [(0, 100), (200, 300), (0, 101), (199, 300), (120, 130), (0, 300)]
+    rows = table(*(transfer(0, 1, start, end, bytes=None) for start, end in spans))
+    assert link_counters(trace, rows, machine(), HERE)["unsized"].to_list() == [4]

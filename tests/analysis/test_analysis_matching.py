@@ -6,11 +6,12 @@ import random
 from typing import Any
 
 import polars as pl
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._matching import match
+from tracekit.analysis._matching import _followers, match
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.model import REPORTS
 
@@ -252,3 +253,22 @@ def test_generated_ranks_are_found(
     numbered = [number for number in found if number is not None]
     assert len(set(numbered)) == sum(len(some) > 1 for some in members.values())
     assert set(numbered) == set(range(len(set(numbered))))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_rows_while_the_leading_lane_goes_on_should_have_met_one(is_late: bool) -> None:
+    """Two rows meet those of the other lane; three more, early or late, meet none of their own."""
+    columns = ("lane", "participant", "number", "start", "end")
+
+    def lane(number: int, *spans: tuple[int, int]) -> pl.DataFrame:
+        rows = [(number, number, place, *span) for place, span in enumerate(spans)]
+        return pl.DataFrame(rows, schema=columns, orient="row")
+
+    if is_late:
+        leading = lane(0, (0, 100), (200, 1000))
+        met, more = [(0, 100), (200, 210)], [(300, 301), (400, 401), (500, 501)]
+    else:
+        leading = lane(0, (0, 1000), (1100, 1200))
+        met, more = [(7, 600), (1100, 1200)], [(1, 2), (3, 4), (5, 6)]
+    assert _followers(leading, lane(1, *sorted([*met, *more]))).is_empty()
+    assert _followers(leading, lane(1, *met)).rows() == [(1, 0)]

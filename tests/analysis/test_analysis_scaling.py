@@ -478,3 +478,22 @@ def test_runs_without_a_network_are_said_to_be_taken_as_one() -> None:
     rows = [{"gpus": gpus, "step_ns": 100.0 / gpus, "network": None} for gpus in (1, 2)]
     (warning,) = scaling(table(*rows)).meta["warnings"]
     assert warning == "2 runs have no label `network` and are taken to be of one network"
+
+
+@pytest.mark.parametrize(
+    ("time", "measured", "images", "is_known"),
+    [
+        ("epoch", False, None, False), ("epoch", True, None, True), ("epoch", False, K256, True),
+        ("step", False, None, True), ("step", True, None, True), (None, False, None, True),
+    ],
+)  # fmt: skip
+def test_an_epoch_is_known_where_it_was_measured_or_the_images_are(
+    time: Any, measured: bool, images: int | None, is_known: bool
+) -> None:
+    lengths = {"epoch_ns": 100.0} if measured else {}
+    rows = table(*({"gpus": n, "batch": 16, "step_ns": 50.0 / n, **lengths} for n in (1, 2)))
+    if is_known:
+        assert scaling(rows, images=images, time=time).meta["time"] == (time or "step")
+    else:
+        with pytest.raises(UsageError, match="how many steps an epoch takes is not known"):
+            scaling(rows, images=images, time=time)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from statistics import median
 
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
+from tracekit.analysis._windows import iteration_windows
 from tracekit.analysis.comparison import compare
 from tracekit.analysis.comparison._per_iteration import PARTS
 from tracekit.analysis.idle_time import idle_ranges
@@ -489,3 +491,19 @@ def test_idle_ranges_add_up_to_idle_time(
     if found.meta["a_iterations"]:
         idle = found.contributions.filter(part="idle")["a_total_ns"].item()
         assert idle_ranges(trace)["idle_ns"].sum() == idle
+
+
+def test_a_step_begins_with_its_first_op_that_is_no_input_copy_else_with_its_first() -> None:
+    ops = [(10, 20, 5, "FP"), (110, 120, 102, "IO"), (130, 140, 103, "IO"), (150, 160, 104, "FP"),
+           (170, 180, 105, "BP"), (230, 240, 202, "IO"), (250, 260, 203, "IO")]  # fmt: skip
+    columns = ("start", "end", "launch_start", "stage")
+    rows = pl.DataFrame(ops, schema=columns, orient="row").with_columns(
+        process=0, device=0, iteration=pl.col("launch_start") // 100, launch_thread=0
+    )
+    rows = rows.cast({"launch_thread": pl.Int64, "process": pl.Int64, "device": pl.Int64})
+    steps = pl.DataFrame(
+        {"process": 0, "thread": 0, "iteration": n, "start": 100 * n, "end": 100 * n + 100,
+         "clock": "a", "source": "ranges"} for n in range(3)
+    )  # fmt: skip
+    found = iteration_windows(rows, steps)
+    assert found.sort("start").select("iteration", "start").rows() == [(0, 10), (1, 150), (2, 230)]

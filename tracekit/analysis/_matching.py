@@ -15,6 +15,7 @@ _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
 _SHARED = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
 """For how long a row overlaps its mate in the leading lane; negative for how far apart they are."""
+_HAS_MATE = pl.col("lead_start").is_not_null()
 
 
 def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
@@ -178,9 +179,10 @@ def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
             pl.col("end").max(),
             paired=pl.col("lead_start").count(),
             within=((pl.col("start") >= first) & (pl.col("end") <= last)).sum(),
-            hits=(_SHARED > 0).sum(),
-            shared=_SHARED.clip(lower_bound=0).sum(),
-            shorter=shorter.sum(),
+            # Of a row without a mate the least and the largest time would be its own.
+            hits=(_SHARED.filter(_HAS_MATE) > 0).sum(),
+            shared=_SHARED.filter(_HAS_MATE).clip(lower_bound=0).sum(),
+            shorter=shorter.filter(_HAS_MATE).sum(),
         )
     )
     lanes = lanes.with_columns(surrounded=_surrounded(leading, lanes))
