@@ -6,7 +6,9 @@ import ast
 import importlib.util
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVING = {"http", "socketserver", "socket", "wsgiref", "xmlrpc", "webbrowser", "flask", "aiohttp"}
@@ -42,18 +44,19 @@ def test_nothing_is_served_or_fetched() -> None:
         assert not any(word in text for word in (".bind(", ".listen(", ".accept("))
 
 
-def _script() -> ModuleType:
+@pytest.fixture(scope="module")
+def bill() -> dict[str, Any]:
     path = ROOT / ".ci" / "bill_of_materials.py"
     spec = importlib.util.spec_from_file_location("bill_of_materials", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    made: dict[str, Any] = module.bill()
+    return made
 
 
-def test_the_bill_names_what_a_user_gets_and_nothing_else() -> None:
-    bill = _script().bill()
+def test_the_bill_names_what_a_user_gets_and_nothing_else(bill: dict[str, Any]) -> None:
     parts = {part["name"].lower(): part for part in bill["components"]}
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "tracekit")
     assert parts["polars"]["version"] == version("polars")
@@ -62,8 +65,7 @@ def test_the_bill_names_what_a_user_gets_and_nothing_else() -> None:
     assert not {"pytest", "ruff", "torch", "dask", "tracekit"} & parts.keys()
 
 
-def test_what_a_part_of_the_bill_needs_is_part_of_it() -> None:
-    bill = _script().bill()
+def test_what_a_part_of_the_bill_needs_is_part_of_it(bill: dict[str, Any]) -> None:
     known = {part["bom-ref"] for part in bill["components"]}
     needed = {each for one in bill["dependencies"] for each in one["dependsOn"]}
     assert needed == known

@@ -27,7 +27,7 @@ from plain_readers import PlainSqlite, assert_same, numbers_of, plain_nsys
 from tracekit.errors import DamagedTraceError
 from tracekit.sources import read
 
-QUICK, MANY = 8, 1500
+QUICK, MANY = 5, 1500
 MOST_BYTES = 400 << 20
 """What a thousand small files may add to what the process holds."""
 
@@ -64,7 +64,7 @@ def test_old_and_new_exports_are_read_as_a_plain_reader_does(schema: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "names", [3_000, pytest.param(1_000_000, marks=pytest.mark.nightly)]
+    "names", [1_000, pytest.param(1_000_000, marks=pytest.mark.nightly)]
 )  # fmt: skip
 def test_a_million_names_are_names(names: int, tmp_path: Path) -> None:
     path = make_nsys(tmp_path)
@@ -121,7 +121,7 @@ class TestOthersAtTheSameFile:
 class TestRelations:
     """What changes a file and not what it says changes no number."""
 
-    @pytest.mark.parametrize("shift", [-(10**6), 1, 10**15])
+    @pytest.mark.parametrize("shift", [-(10**6), 10**15])
     def test_shifted_times_are_the_same_times_later(self, shift: int, tmp_path: Path) -> None:
         path = make_nsys(tmp_path)
         before = numbers_of(read(path)).from_first()
@@ -130,7 +130,7 @@ class TestRelations:
         assert numbers_of(trace).from_first() == before
         assert trace.read("ops")["start"].min() == 30 + shift
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(2))
     def test_renumbered_processes_and_ids_are_the_same_work(
         self, seed: int, tmp_path: Path
     ) -> None:
