@@ -28,6 +28,7 @@ PIPED = 200
 PLACES = {"store": "STORE", "table": "TABLE"}
 """What stands for paths of this machine, whose lengths would break lines elsewhere."""
 VOLATILE = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ?")
+RUN_ID = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{12}\b")
 
 RUNS = {
     "ddp": (
@@ -120,7 +121,8 @@ def _read(words: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _placeless(text: str) -> str:
     """Return a text without what is of this machine and this minute."""
-    return VOLATILE.sub("2026-01-02 03:04:05", text).replace(f"{TIMES.parent}{os.sep}", "")
+    text = RUN_ID.sub("0123456789ab", VOLATILE.sub("2026-01-02 03:04:05", text))
+    return text.replace(f"{TIMES.parent}{os.sep}", "")
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -423,6 +423,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     ],
     "headline": lambda _: [],
     "wins": lambda value: [text_of(value)],
+    "shares": lambda value: text_of(value).split("; "),
     "per": lambda _: [],
     "sum_over": lambda _: [],
     "percentiles_per": lambda _: [],
