@@ -55,7 +55,7 @@ def site(session: nox.Session) -> None:
 @nox.session
 def wheel(session: nox.Session) -> None:
     """Build a wheel with its loops compiled, so that the first ingest need not; see ``dist``."""
-    session.run(sys.executable, "release/compile_loops.py")
+    session.run(sys.executable, ".ci/compile_loops.py")
     _run(session, "pip", "wheel", "--no-deps", "--wheel-dir", "dist", ".")
 
 

@@ -16,6 +16,8 @@ from tracekit.support import native
 from tracekit.support.compiled import locate, remembered
 from tracekit.support.compiler import Compiled
 
+pytestmark = pytest.mark.skipif(not native._LINKS_HERE, reason="Numba links its own code here")
+
 COUNT = 3
 
 
@@ -176,3 +178,13 @@ def test_arrays_with_gaps_are_left_to_the_compiler() -> None:
     gaps = np.repeat(numbers, 2)[::2]
     assert Compiled(weigh)(gaps, tables, by, out) == weigh(numbers, tables, by, out)
     assert Compiled(weigh).if_kept(gaps, tables, by, out) == weigh(numbers, tables, by, out)
+
+
+def test_where_linking_was_never_tried_numba_does_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_LINKS_HERE", False)
+    given = case()
+    assert Compiled(weigh)(*given) == weigh(*case())
+    assert not kept_in(folder)
+    assert Compiled(weigh).if_kept(*case()) == weigh(*case())

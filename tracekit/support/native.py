@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -32,6 +33,8 @@ _SUFFIX = ".loop"
 _DIGEST_BYTES = 32
 _FOLDER = Path(__file__).resolve().parents[1] / "loops"
 """What was compiled with the package, for any processor of its kind."""
+_LINKS_HERE = sys.platform == "linux" and platform.machine() == "x86_64"
+"""Whether linking has been tried on such a machine; on others Numba links what it compiles."""
 _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 """What code may call of the libraries that every process has."""
 
@@ -66,8 +69,10 @@ def arguments(given: Sequence[Any]) -> Arguments:
     ------
     UnfitError
         If one is neither a whole number, a truth, an array whose items follow each other, nor a
-        tuple of such.
+        tuple of such; or if code is not linked on such a machine.
     """
+    if not _LINKS_HERE:
+        raise UnfitError
     types: list[str] = []
     codes: list[str] = []
     values: list[int] = []

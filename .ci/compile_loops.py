@@ -1,6 +1,6 @@
 """Compile the loops that the usual ingest and its questions run, to be part of a wheel.
 
-    python release/compile_loops.py
+    python .ci/compile_loops.py
 
 What is compiled goes to ``tracekit/loops`` (see `tracekit.support.native`), for any processor of
 the kind that this machine has. Which types of arguments loops are given, traces tell: a simulated
