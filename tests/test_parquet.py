@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 
 from tracekit.model import TABLES
 from tracekit.support import parquet
+from tracekit.support.parquet import _file
 
 pytestmark = pytest.mark.slow
 
@@ -107,3 +108,10 @@ def test_the_long_tables_can_be_written(name: str) -> None:
 def test_other_types_are_left_to_polars() -> None:
     assert not parquet.can_write(pl.DataFrame({"a": [1], "b": [0.5]}))
     assert not parquet.can_write(pl.DataFrame({"a": [[1]]}))
+
+
+def test_texts_that_fill_a_page_are_left_to_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({"a": ["long", "text"]})
+    assert parquet.can_write(frame)
+    monkeypatch.setattr(_file, "_MOST_BYTES_OF_TEXT", 7)
+    assert not parquet.can_write(frame)

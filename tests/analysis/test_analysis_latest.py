@@ -12,11 +12,13 @@ from tracekit.analysis._latest import latest
 from tracekit.support import compiled as _compiled
 
 OWNERS = ["process", "device"]
-IDS = st.none() | st.integers(0, 2)
+# Traces say which numbers devices have, and may say anything.
+NUMBERS = st.sampled_from([0, 1, 2, -7, 2**31 - 1])
+IDS = st.none() | NUMBERS
 TIMES = st.integers(-3, 12)
 SCHEMA = {"process": pl.Int32, "device": pl.Int32, "time": pl.Int64}
 ROWS = st.lists(st.tuples(IDS, IDS, TIMES), max_size=20)
-MARKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), TIMES), max_size=12)
+MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, TIMES), max_size=12)
 
 
 @pytest.mark.parametrize("few_rows", [0, 1 << 30], ids=["compiled", "as it stands"])

@@ -29,7 +29,7 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
     marks
         ``time``, without nulls; of marks at one time the last one counts.
     owners
-        Columns of both that hold small numbers; where one is null nothing is found.
+        Columns of both that hold numbers, few in the marks; where one is null nothing is found.
 
     Returns
     -------
@@ -37,14 +37,14 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
     """
     if rows.is_empty() or marks.is_empty():
         return pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
-    sizes = [1 + max(_most(rows[name]), _most(marks[name])) for name in owners]
-    lines = _lines(marks, owners, sizes)
+    known = [np.unique(marks[name].drop_nulls().to_numpy()) for name in owners]
+    lines = _lines(marks, owners, known)
     order = np.lexsort((marks["time"].to_numpy(), lines))
     order = order[lines[order] >= 0]
-    first = np.searchsorted(lines[order], np.arange(math.prod(sizes) + 1))
+    first = np.searchsorted(lines[order], np.arange(math.prod(map(len, known)) + 1))
     found = np.empty(rows.height, np.int64)
     compiled(find_latest, rows.height)(
-        _lines(rows, owners, sizes), given(rows[time]), first, marks["time"].to_numpy()[order],
+        _lines(rows, owners, known), given(rows[time]), first, marks["time"].to_numpy()[order],
         first[:-1].copy(), found,
     )  # fmt: skip
     there = found >= 0
@@ -54,22 +54,28 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
     return places if there.all() else places.set(pl.Series(~there), None)
 
 
-def _most(numbers: pl.Series) -> int:
-    most: Any = numbers.max()
-    return -1 if most is None else int(most)
-
-
-def _lines(frame: pl.DataFrame, owners: Sequence[str], sizes: Sequence[int]) -> _Ints:
-    """Return one number per owner, -1 where a column is null."""
+def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
+    """Return one number per owner, -1 where a column is null or no mark has what it says."""
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
-    for name, size in zip(owners, sizes, strict=True):
+    for name, numbers in zip(owners, known, strict=True):
         if frame[name].null_count():
             unknown |= frame[name].is_null().to_numpy()
-        line *= size
-        line += frame[name].fill_null(0).to_numpy()
+        place, is_none = _places(frame[name].fill_null(0).to_numpy(), numbers)
+        unknown |= is_none
+        line *= len(numbers)
+        line += place
     line[unknown] = -1
     return line
+
+
+def _places(values: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return where each value is among the sorted ones that are known, and whether it is not."""
+    count = known.size
+    if count and known[0] == 0 and known[-1] == count - 1:  # as devices and processes mostly are
+        return values, (values < 0) | (values >= count)
+    place = np.minimum(np.searchsorted(known, values), max(count - 1, 0))
+    return place, (known[place] != values) if count else np.ones(values.size, np.bool_)
 
 
 def find_latest(

@@ -18,12 +18,17 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _OPTIONAL = 1
 _UTF_8 = 0
 _UNCOMPRESSED = 0
+_MOST_BYTES_OF_TEXT = 1 << 30
+"""Of a column: the size of a page is a number of 32 bits, and lengths take some of it."""
 
 
 def can_write(frame: pl.DataFrame) -> bool:
-    """Tell whether `write` knows all types of a frame, which has rows."""
+    """Tell whether `write` knows all types of a frame, which has rows, and its pages can be long."""
     known = (*_PHYSICAL, *_TEXTS)
-    return frame.height > 0 and all(dtype in known for dtype in frame.dtypes)
+    if frame.height == 0 or not all(dtype in known for dtype in frame.dtypes):
+        return False
+    texts = (column for column in frame if column.dtype == pl.String)
+    return all(column.str.len_bytes().sum() <= _MOST_BYTES_OF_TEXT for column in texts)
 
 
 def write(frame: pl.DataFrame, path: Path) -> None:
