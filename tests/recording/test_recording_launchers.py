@@ -50,6 +50,7 @@ def test_a_program_alone(command: str) -> None:
         ("mpirun -np 8 -H a:4,b:4 -x LD_LIBRARY_PATH --bind-to none --pernode a",
          "mpirun -np 8 -H a:4,b:4 -x LD_LIBRARY_PATH --bind-to none --pernode", "a"),
         ("mpirun -n 2 -- a", "mpirun -n 2 --", "a"),
+        ("mpirun --launcher ssh -n 2 a", "mpirun --launcher ssh -n 2", "a"),
     ],
 )  # fmt: skip
 def test_open_mpi(programs: Path, command: str, launcher: str, program: str) -> None:

@@ -11,7 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from workloads._data import Data, Share, Synthetic, find_network, sample  # noqa: E402
+from workloads._data import (  # noqa: E402
+    Data,
+    Share,
+    Synthetic,
+    check_images,
+    find_network,
+    sample,
+)
 from workloads._errors import DataError, OptionError  # noqa: E402
 from workloads._stored import Shards, Stored, write_shard  # noqa: E402
 from workloads.methods._method import Part  # noqa: E402
@@ -65,6 +72,19 @@ def test_devices_see_together_what_one_device_sees(kind: str, parts: int, folder
         assert torch.equal(shared.labels, alone.labels)
     shared, alone = (joined(lambda data: data.evaluation(), count) for count in (parts, 1))
     assert torch.equal(shared.inputs, alone.inputs)
+
+
+@pytest.mark.parametrize(("side", "fits"), [(64, True), (16, False)])
+def test_stored_images_say_how_large_they_are(tmp_path: Path, side: int, fits: bool) -> None:
+    images = torch.zeros(2, 3, side, side, dtype=torch.uint8)
+    write_shard(tmp_path / "a.npz", Part(images, torch.tensor([1, 2])))
+    network = Shards(tmp_path, NETWORKS["alexnet"]).network
+    assert network.input == Image(3, side, side)
+    if fits:
+        check_images(network, 2)
+    else:
+        with pytest.raises(OptionError, match="alexnet cannot be trained on 2 images of 16 x 16"):
+            check_images(network, 2)
 
 
 def test_made_up_batches_depend_on_the_seed_and_differ() -> None:

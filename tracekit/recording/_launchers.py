@@ -59,7 +59,11 @@ _ALONE = {
              "-s", "--oversubscribe", "-H", "--hold", "-X", "--disable-status"},
 }  # fmt: skip
 """Options without a value; all others are taken to have one, joined by an equals sign or not."""
-_WHOLE = {"--run-path", "--tpu", "--autotuning", "--launcher"}
+_WHOLE = {
+    "torchrun": {"--run-path"},
+    "accelerate": {"--tpu"},
+    "deepspeed": {"--autotuning", "--launcher"},
+}
 """Options with which there is no one place for nsys: what is run is another launcher's affair."""
 _ATTACHED = re.compile(r"-[A-Za-z][^-].*")
 """An option of one letter with its value, as srun takes them: -n4."""
@@ -127,7 +131,7 @@ def _split(command: Sequence[str]) -> Launch:
     # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
     # for nsys to stand: it is recorded as a whole.
     given = {_spelt(each) for each in command[begin:end]}
-    if given & _WHOLE or (kind in _MPI and ":" in command):
+    if given & _WHOLE.get(kind, set()) or (kind in _MPI and ":" in command):
         return Launch((), tuple(command))
     if end >= len(command):
         raise UsageError(
