@@ -49,19 +49,19 @@ def inputs(cases: int) -> Part:
     """Damage small files of each format, and hold what is read against a plain reader."""
     import hostile_files
 
-    found = []
+    known = json.loads(RESULTS.read_text()).get("inputs", {}) if RESULTS.exists() else {}
+    found = {each["format"]: each for each in known.get("formats", ())}
     with tempfile.TemporaryDirectory() as name:
         for kind in hostile_files.KINDS.values():
+            if found.get(kind.name, {"cases": 0})["cases"] >= cases:
+                continue  # as many were tried before
             folder = Path(name) / kind.name.replace(" ", "-")
             folder.mkdir()
             good = kind.make(folder)
-            outcomes: Counter[str] = Counter()
-            for seed in range(cases):
-                outcomes += hostile_files.tried(kind, good, folder / "copy", range(seed, seed + 1))
-                if seed % 100 == 0:
-                    print(kind.name, seed, dict(outcomes), flush=True)
-            found.append({"format": kind.name, "cases": cases, **outcomes})
-    return {"formats": found, "peak_bytes": _peak()}
+            outcomes = hostile_files.tried(kind, good, folder / "copy", range(cases))
+            found[kind.name] = {"format": kind.name, "cases": cases, **outcomes}
+    formats = [found[name] for name in hostile_files.KINDS]
+    return {"formats": formats, **({} if known else {"peak_bytes": _peak()})}
 
 
 def kills(cases: int) -> Part:

@@ -12,7 +12,7 @@ HEAD = """\
 
 Written by `benchmarks/reliability.py` of what it ran; what each number is of is said above it. A wrong number, a traceback,
 a hang, a changed input or something left behind ends that script with an error, so that this page has no column for them.
-What must hold is in [SECURITY.md](https://github.com/tracekit/tracekit/blob/main/SECURITY.md) and [the store](store.md).
+What must hold of stores is in [the store](store.md).
 """
 MIB = 1 << 20
 
@@ -54,7 +54,8 @@ def _inputs(part: Results) -> Iterator[str]:
         for each in part["formats"]
     ]  # fmt: skip
     yield from _table(("format", "cases", "right", "one clear error", "left open"), rows)
-    yield f"The process that read them all held {part['peak_bytes'] / MIB:,.0f} MiB at most.\n"
+    if part.get("peak_bytes"):  # which is not known of formats that were tried before
+        yield f"The process that read them all held {part['peak_bytes'] / MIB:,.0f} MiB at most.\n"
 
 
 LEFT_OPEN = "read, where the plain reader cannot"
@@ -89,7 +90,7 @@ def _long(part: Results) -> Iterator[str]:
     counts = list(part["seconds"])
     asked = list(part["seconds"][counts[0]])
     rows = [(what, *(f"{part['seconds'][count][what]:.3f}" for count in counts)) for what in asked]
-    yield from _table(("seconds to", *(f"{int(count):,} runs" for count in counts)), rows)
+    yield from _table(("seconds to", *(f"runs: {int(count):,}" for count in counts)), rows)
     analyses = part["analyses"]
     early, late = (f"{each / MIB:,.0f} MiB" for each in analyses["held_bytes"])
     number = analyses["number"]
@@ -101,8 +102,8 @@ def _long(part: Results) -> Iterator[str]:
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines that are run by the tests of `pytest --effort=quick` and of the rooms; what runs in a process of its"
-        " own is not counted."
+        "Branches and lines that the tests of these folders run (`pytest tests/model tests/attribution tests/analysis`, of the last"
+        " with `--effort=quick`); what other tests run of them is not counted. Other folders were not measured."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
@@ -115,7 +116,8 @@ def _mutants(part: Results) -> Iterator[str]:
     words = (
         f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): {tried:,} of {part['all']:,}"
         f" possible changes, drawn with the seed {part['seed']}, against the tests that run the changed line, of which at most"
-        " the 40 fastest are tried."
+        " the 40 fastest are tried first, and some of the others for what these did not notice. Of what"
+        " is left some are thresholds and the order of equals, and some are gaps."
     )
     yield from _section("Mutants", part["date"], words)
     rows = []

@@ -1,0 +1,41 @@
+"""The page of what was tried is written of what was found, and of nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("reliability_page")
+
+
+def test_the_page_is_of_what_was_found(writer: Any) -> None:
+    found = json.loads((ROOT / "docs" / "reliability.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8") == writer.page(found)
+
+
+def test_what_was_not_run_has_no_section(writer: Any) -> None:
+    assert "## " not in writer.page({})
+    groups = [{"of": "relations", "passed": 3}]
+    page = writer.page({"tests": {"date": "2026-11-22", "groups": groups}})
+    assert page.count("## ") == 1
+    assert "| relations | 3 |" in page
+
+
+def test_a_score_is_of_all_that_were_tried(writer: Any) -> None:
+    rooms = {"model": {"killed": 6, "hung": 1, "survived": 3}, "analysis": {"survived": 10}}
+    page = writer.page(
+        {"mutants": {"date": "d", "all": 99, "seed": 1, "rooms": rooms, "left": ["a.py:1 < -> >"]}}
+    )
+    assert "| model | 10 | 7 | 70% |" in page
+    assert "| **all** | 20 | 7 | 35% |" in page
+    assert "- `a.py:1 < -> >`" in page
