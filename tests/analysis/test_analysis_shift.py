@@ -8,9 +8,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analysis.comparison._dependence import ENOUGH
 from tracekit.analysis.comparison._headline import judged
 from tracekit.analysis.comparison._outliers import modes, outliers, step_notes
 from tracekit.analysis.comparison._shift import shift
+from tracekit.analysis.comparison._step_change import _typical_verdict
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
 
@@ -197,3 +199,20 @@ def test_steps_of_three_kinds() -> None:
     assert "typically +5.00 ms" in middle
     others = [note for note in notes[2:] if not note.startswith("132")]
     assert all("typically +0 ns" in note or "typically -0" in note for note in others)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "steps", "verdict"),
+    [
+        (0.5, 2.0, ENOUGH, "slower"),
+        (0.0, 2.0, ENOUGH, "no difference shown"),
+        (-2.0, 0.0, ENOUGH, "no difference shown"),
+        (-2.0, -0.5, ENOUGH, "faster"),
+        (None, None, ENOUGH, "unknown"),
+        (None, None, ENOUGH - 1, "not enough iterations"),
+    ],
+)
+def test_a_typical_step_changed_where_zero_lies_outside_of_the_interval(
+    low: float | None, high: float | None, steps: int, verdict: str
+) -> None:
+    assert _typical_verdict(low, high, steps) == verdict
