@@ -23,7 +23,7 @@ _MOST_BYTES_OF_TEXT = 1 << 30
 
 
 def can_write(frame: pl.DataFrame) -> bool:
-    """Tell whether `write` knows all types of a frame, which has rows, and its pages can be long."""
+    """Tell whether `write` knows all types of a frame, which has rows that fit into a page."""
     known = (*_PHYSICAL, *_TEXTS)
     if frame.height == 0 or not all(dtype in known for dtype in frame.dtypes):
         return False
