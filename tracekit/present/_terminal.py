@@ -108,7 +108,7 @@ def _record(row: pl.DataFrame, width: int | None) -> Iterator[list[Span]]:
     indent = max((cells(field.label) for field in fields), default=0) + 2 + GAP
     for field in fields:
         label = f"  {field.label}".ljust(indent)
-        room = None if width is None else max(width - indent - len(_MARGIN), 8)
+        room = max((width or _PIPED) - indent - len(_MARGIN), 8)
         for part in _field_lines(row[field.name], field, room):
             yield [(label, "dim"), (part, None)]
             label = " " * indent
