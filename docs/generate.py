@@ -1,4 +1,4 @@
-"""Write what only repeats the code: tables, commands and what they print, who imports whom.
+"""Write what only repeats the code: tables, commands and what they write, who imports whom.
 
     python docs/generate.py
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import architecture
 from commands_page import commands_page
 from gallery import gallery_page
+from json_schemas import schema_files
 from notebook import notebook_page
 from told import told
 
@@ -61,6 +62,7 @@ def pages() -> dict[str, str]:
         "tutorial.md": told(FOLDER / "tutorial.md"),
         "info.md": _info_page(),
         "architecture.svg": architecture.picture(),
+        **{f"../schemas/json/{name}": text for name, text in schema_files().items()},
     }
 
 

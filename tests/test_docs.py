@@ -45,6 +45,14 @@ def test_pages_are_as_generated(pages: dict[str, str], name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages[name]
 
 
+def test_schemas_are_as_generated(pages: dict[str, str]) -> None:
+    made = {DOCS / name: text for name, text in pages.items() if name.endswith(".schema.json")}
+    there = (ROOT / "schemas" / "json").iterdir()
+    assert {path.resolve(): text for path, text in made.items()} == {
+        path: path.read_text(encoding="utf-8") for path in there
+    }
+
+
 def _write(package: Path, **files: str) -> None:
     for name, text in files.items():
         path = package / f"{name.replace('__', '/')}.py"

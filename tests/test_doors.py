@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import plotly.graph_objects as go
 import polars as pl
 import pytest
 import typer
+from json_schemas import schema_files
 from trace_builder import TraceBuilder
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import tracekit as tk
-from tracekit.cli import Judged, app, command
+from tracekit.cli import Json, Judged, app, command
+from tracekit.cli._json import WRITTEN
 from tracekit.errors import NotATraceError
 from tracekit.model import Answer, Recording
 from tracekit.present._drawings import DRAWINGS
@@ -29,8 +32,18 @@ MAGIC = b"DUMMY"
 @pytest.fixture
 def dummy() -> Iterator[None]:
     """A command `dummy` with a figure, which fails beyond its limit."""
+    written = Json(
+        "dummy",
+        run="null: It is of no run.",
+        meta={"warnings": "texts: What a user should know."},
+        rows={
+            "number": "count: A number.",
+            "total_ns": "count: Its square.",
+            "note?": "text: Of it.",
+        },
+    )
 
-    @command("tracekit dummy 3", figures={"squares": "Draw the squares"})
+    @command("tracekit dummy 3", writes=[written], figures={"squares": "Draw the squares"})
     def dummy(count: int, limit: int = 9) -> Judged:
         """List squares."""
         rows = pl.DataFrame({"number": range(count), "total_ns": [n * n for n in range(count)]})
@@ -48,6 +61,7 @@ def dummy() -> Iterator[None]:
     DRAWINGS["squares"] = lambda answer: go.Figure(go.Bar(y=answer.rows["total_ns"]))
     yield
     app.registered_commands.pop()
+    WRITTEN.pop("dummy")
     DRAWINGS.clear()
     DRAWINGS.update(before)
 
@@ -72,6 +86,21 @@ def test_a_command_has_help_formats_figures_and_exit_codes(dummy: None, tmp_path
     assert "dummy" in get_command(app).list_commands(typer.Context(get_command(app)))  # type: ignore[attr-defined]
 
 
+def test_what_a_command_writes_is_its_schema(dummy: None) -> None:
+    schema = json.loads(schema_files()["dummy.schema.json"])
+    validator = jsonschema.Draft202012Validator(schema)
+    document = json.loads(_run("dummy", "3", "-f", "json").stdout)
+    assert not [*validator.iter_errors(document)]
+    assert schema["title"] == "tracekit dummy --format json"
+    document["rows"][0] = {"number": -1, "more": 0}
+    faults = sorted(error.message for error in validator.iter_errors(document))
+    assert faults == [
+        "'total_ns' is a required property",
+        "-1 is less than the minimum of 0",
+        "Additional properties are not allowed ('more' was unexpected)",
+    ]
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Options that belong together."""
@@ -92,7 +121,7 @@ _in_bounds.__annotations__ |= {"bounds": Bounds, "step": int}
 
 def test_options_that_belong_together_are_one_parameter() -> None:
     group = typer.Typer()
-    command("tracekit numbers", name="numbers", group=group)(_in_bounds)
+    command("tracekit numbers", writes=[], name="numbers", group=group)(_in_bounds)
     found = CliRunner().invoke(group, ["--low", "2", "--high", "8", "--step", "3", "-f", "json"])
     assert [row["number"] for row in json.loads(found.stdout)["rows"]] == [2, 5]
     told = CliRunner().invoke(group, ["--help"]).stdout

@@ -65,7 +65,7 @@ PUBLIC = {
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Structure Work find_structure",
-    "tracekit.cli": "Judged app command main",
+    "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
         bus_factor find_machine find_rings is_topology link_table load_preset machine_of

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from tracekit.cli._all import app
     from tracekit.cli._app import main
     from tracekit.cli._command import Judged, command
+    from tracekit.cli._json import Json
 
 _HOMES = {
+    "Json": "tracekit.cli._json",
     "Judged": "tracekit.cli._command",
     "app": "tracekit.cli._all",
     "command": "tracekit.cli._command",
     "main": "tracekit.cli._app",
 }
 
-__all__ = ["Judged", "app", "command", "main"]
+__all__ = ["Json", "Judged", "app", "command", "main"]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

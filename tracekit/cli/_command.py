@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from tracekit.cli._guard import GuardedGroup, complain
+from tracekit.cli._json import WRITTEN, Json
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 
@@ -96,6 +97,7 @@ app = typer.Typer(
 
 def command(
     *lines: str,
+    writes: Sequence[Json],
     name: str | None = None,
     figures: Mapping[str, str] | None = None,
     formats: Sequence[Format] = EVERYWHERE,
@@ -114,6 +116,8 @@ def command(
     ----------
     lines
         Examples, which close the help.
+    writes
+        What its answers are as JSON, of which `docs/generate.py` makes the files of `schemas/json`.
     name
         The command, if it is not called as the function.
     figures
@@ -132,6 +136,7 @@ def command(
     def register(function: Answering) -> Answering:
         written = _writing(function, figures or {}, formats, _ROWS if rows else {})
         group.command(name, epilog=examples(*lines), **settings)(written)
+        WRITTEN.update({each.command: each for each in writes})
         return function
 
     return register

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._guard import complain
+from tracekit.cli._json import NO_RUN, Json, record
 from tracekit.cli._options import (
     IterationOption,
     RulesOption,
@@ -59,6 +61,182 @@ AgainstOption = Annotated[
 ]
 
 
+_COMPARE = Json(
+    "compare",
+    run=NO_RUN,
+    meta={
+        "headline": "text: How much the step changed, whether that is shown, and which part "
+        "carries it.",
+        "names": "texts: Names of run A and run B, or what either side is called.",
+        "by": "texts: Keys.",
+        "skip": "integer: Number of iterations that were left out at the beginning.",
+        "a_iterations": "integer: Iterations of A.",
+        "b_iterations": "integer: Iterations of B.",
+        "step": record(
+            {
+                "a_ns": "number or null: Mean time of an iteration of run A, ns.",
+                "b_ns": "number or null: Mean time of an iteration of run B, ns.",
+                "delta_ns": "number or null: b_ns - a_ns.",
+                "ratio?": "number or null: B over A; null where A is 0.",
+                "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
+                "high_ns?": "number or null: Upper end of it.",
+                "p_value?": "number or null: Adjusted for the number of rows.",
+                "verdict": "one of faster, slower, no difference shown, not enough iterations, "
+                "unknown or null: What the iterations show of B against A; null if the runs are "
+                "not comparable.",
+                "a_median_ns?": "number or null: Median over iterations of run A, ns.",
+                "b_median_ns?": "number or null: Median over iterations of run B, ns.",
+                "a_total_ns?": "integer: Sum of the steps of run A over devices, ns.",
+                "a_sd_ns?": "number or null: Standard deviation of the steps of run A, ns; of "
+                "several recordings, that of their means. Null for one.",
+                "b_total_ns?": "integer: Sum of the steps of run B over devices, ns.",
+                "b_sd_ns?": "number or null: Standard deviation of the steps of run B, ns; of "
+                "several recordings, that of their means. Null for one.",
+                "a_autocorrelation?": "number or null: Correlation of a step of run A with the "
+                "next one, bias-corrected; null for fewer than 5, or if none varies.",
+                "a_effective?": "number: How many independent steps those of run A are worth.",
+                "b_autocorrelation?": "number or null: Correlation of a step of run B with the "
+                "next one, bias-corrected; null for fewer than 5, or if none varies.",
+                "b_effective?": "number: How many independent steps those of run B are worth.",
+                "reason?": "text or null: Why nothing is known of the change; null if it is.",
+                "shift_ns?": "number or null: Median of the differences of all pairs of steps, B "
+                "less A.",
+                "shift_low_ns?": "number or null: Lower end of its 95 % interval; null for too "
+                "few steps, or unknown.",
+                "shift_high_ns?": "number or null: Upper end of it.",
+                "shift_verdict?": "one of faster, slower, no difference shown, not enough "
+                "iterations, unknown or null: What it shows of B against A; null if the runs are "
+                "not comparable.",
+                "a_runs?": "integer: Recordings of side A, where there are several a side.",
+                "b_runs?": "integer: Recordings of side B, where there are several a side.",
+            },
+            description="The time of a step.",
+        ),
+        "not_comparable": "texts: Why the runs are not comparable; empty if they are.",
+        "notes": "texts: What else a reader should know.",
+        "method": "text: Statistical methods.",
+        **keys("warnings"),
+        "basis?": "text: Where the runs hold no GPU work: what is measured instead.",
+        "a_devices": "integer: Devices (or processes, on the host) that steps of A ran on.",
+        "b_devices": "integer: The same of B.",
+        "per": "text or null: What times are means over, such as step/GPU.",
+        **keys("verdicts"),
+        "judged": record(
+            {
+                "metric": "one of mean, median: What is compared of steps.",
+                "least_percent": "number or null: Least change that matters.",
+                "verdict": "one of faster, slower, same, no difference shown, not enough "
+                "iterations, unknown or null: As of the step; with a least change also same, "
+                "within it.",
+                "sentence": "text: The same in words.",
+            },
+            description="What the step is judged by, and what was found.",
+        ),
+        "recordings?": record(
+            {
+                "a": "texts: Of side A.",
+                "b": "texts: Of side B.",
+            },
+            description="Where there are several recordings a side: their names.",
+        ),
+    },
+    rows={
+        "stage?": "text: Why an op runs; or idle or between, in which nothing runs.",
+        "kind?": "text: What the ops do.",
+        "name?": "text: Name of a kernel, function or GPU.",
+        "range?": "text or null: Path of the innermost NVTX range; null outside of all.",
+        "device?": "integer or null: Index of the GPU in the run.",
+        **columns("rank?", "node?"),
+        "collective?": "text or null: Collective operation, or function of MPI.",
+        "cause?": "text: Why nothing runs.",
+        "api?": "text: CUDA call.",
+        "link?": "text: The link.",
+        **columns("src?", "dst?"),
+        "type?": "text: Type of the link.",
+        "bricks?": "integer or null: NVLinks that are bonded.",
+        "evidence?": "text: Whether bytes were recorded or follow from a model.",
+        "part?": "text: By step: a stage, idle (the host is in an iteration), or between (it is "
+        "in none).",
+        "a_total_ns?": "integer or null: Of run A, over all steps and devices, ns.",
+        "b_total_ns?": "integer or null: Of run B, over all steps and devices, ns.",
+        "a_ns?": "number or null: Mean time of a step of run A, as meta.per says, ns.",
+        "b_ns?": "number or null: Mean time of a step of run B, as meta.per says, ns.",
+        "a_median_ns?": "number or null: Median over iterations of run A, ns.",
+        "b_median_ns?": "number or null: Median over iterations of run B, ns.",
+        "a_count?": "number or null: Mean number of ops, calls or transfers of a step of A, as "
+        "meta.per says.",
+        "b_count?": "number or null: The same of B.",
+        "a_bytes?": "number or null: Bytes of A: of an iteration by link, the peak by memory.",
+        "b_bytes?": "number or null: Bytes of B.",
+        "delta_bytes?": "number or null: b_bytes - a_bytes.",
+        "delta_ns?": "number or null: b_ns - a_ns.",
+        "ratio?": "number or null: B over A; null where A is 0.",
+        **columns("share?"),
+        "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
+        "high_ns?": "number or null: Upper end of it.",
+        "p_value?": "number or null: Adjusted for the number of rows.",
+        "verdict?": "one of faster, slower, no difference shown, not enough iterations, unknown "
+        "or null: What the iterations show of B against A; null if the runs are not comparable.",
+        "only_in?": "text or null: The run that alone has this group.",
+        "a_outside_ns?": "number or null: Time of run A outside of the steps that count, over "
+        "devices, ns; of several recordings, their mean.",
+        "a_outside_count?": "number or null: Ops, calls or transfers of run A outside of them; of "
+        "several recordings, their mean.",
+        "a_steps?": "integer or null: Number of steps of run A.",
+        "a_devices?": "integer or null: Devices (or processes) that a_total_ns is added over.",
+        "b_outside_ns?": "number or null: Time of run B outside of the steps that count, over "
+        "devices, ns; of several recordings, their mean.",
+        "b_outside_count?": "number or null: Ops, calls or transfers of run B outside of them; of "
+        "several recordings, their mean.",
+        "b_steps?": "integer or null: Number of steps of run B.",
+        "b_devices?": "integer or null: Devices (or processes) that b_total_ns is added over.",
+        "a_sd_ns?": "number or null: Several recordings a side: standard deviation of their "
+        "means, side A, ns; null for one.",
+        "a_runs?": "integer: Several recordings a side: how many there are of side A.",
+        "b_sd_ns?": "number or null: Several recordings a side: standard deviation of their "
+        "means, side B, ns; null for one.",
+        "b_runs?": "integer: Several recordings a side: how many there are of side B.",
+        "a_sd_bytes?": "number or null: Several recordings a side, by memory: standard deviation "
+        "of their peaks, side A; null for one.",
+        "b_sd_bytes?": "number or null: Several recordings a side, by memory: standard deviation "
+        "of their peaks, side B; null for one.",
+    },
+)
+
+_HISTORY = Json(
+    "history",
+    typed="compare --history",
+    run=NO_RUN,
+    of_rows="A row per value of the label, in order.",
+    meta={
+        "headline": "text: How many points there are, and what changed.",
+        "label": "text: The label that orders points.",
+        "metric": "one of mean, median: What counts of the steps of a run.",
+        "points": "integer: Number of points.",
+        "changes": "integer: How often the level changes.",
+        "untimed": "texts: Names of runs that have no steps.",
+        "method": "text: Statistical method.",
+        "skip": "integer: Number of iterations that were left out at the beginning.",
+        "per": "text or null: What times are means over, such as step/GPU.",
+        **keys("verdicts", "warnings"),
+        "simulated?": "texts: Names of runs that no GPU ran.",
+    },
+    rows={
+        "value": "text: Value of the label.",
+        "run": "text or null: Name of the run; null of several.",
+        "runs": "integer: Number of runs.",
+        "step_ns": "number: Mean of their steps, ns.",
+        "low_ns": "number or null: Least of them; null of one.",
+        "high_ns": "number or null: Greatest of them; null of one.",
+        "level": "integer: Number of the level, from 1 on.",
+        "level_ns": "number: Median of its points, ns.",
+        "change_percent": "number or null: Where a level begins: how much longer it is than the "
+        "one before.",
+        "p_value": "number or null: Of that change.",
+    },
+)
+
+
 @command(
     "tracekit compare before after",
     "tracekit compare before.sqlite after.sqlite --by kernel --changes changes.html",
@@ -73,6 +251,7 @@ AgainstOption = Annotated[
         "steps": "Draw steps one by one, and their distribution",
     },
     cls=TakesSeveral,
+    writes=[_COMPARE, _HISTORY],
 )
 def compare(
     runs: Annotated[

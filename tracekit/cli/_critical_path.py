@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import STAGES, Json, either
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -25,12 +27,48 @@ KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 """What the critical path can be by."""
 
 
+_JSON = Json(
+    "critical-path",
+    meta={
+        **keys("steps"),
+        "steps_ns": "count: Length of the steps, added up.",
+        "step_p50_ns": "count: Median length of a step.",
+        **keys("skip"),
+        "unexplained_share": "share or null: What of the steps nothing explains.",
+        "contradicted": "count: Number of dependencies that were left out because they run "
+        "against time.",
+        **keys("shares", "warnings?"),
+    },
+    rows={
+        "cause?": "one of gpu, comm, host, input, latency, unexplained: What the time is.",
+        "stage?": f"one of {STAGES} or null: Stage of the op that works or waits, or that the host "
+        "launches next; null where there is none.",
+        "link?": "text or null: Type of link that holds a transfer up; null of all else.",
+        "device?": "integer or null: GPU of the op that works or waits; null of calls.",
+        **columns("rank?"),
+        "iteration?": "integer or null: Number of the step; null of a run without.",
+        "name?": "text or null: Name of the op that works; null of all else.",
+        "segments?": "count: Number of parts of paths.",
+        "path_ns": "count: Their length, added over steps.",
+        "step_ns": "amount: The same, mean per step.",
+        "share": "share or null: path_ns over the length of all steps.",
+        "ops?": "count: Number of ops of this name in the steps.",
+        "on_path?": "count: How many of these are on a path.",
+        "slack_min_ns?": "integer or null: By how much later such an op could end with no step "
+        "ending later, at least; null where no step waits for any.",
+        "slack_p50_ns?": "number or null: The same in the median.",
+    },
+    row_rules={"oneOf": either("segments", "name stage ops on_path slack_min_ns slack_p50_ns")},
+)
+
+
 @command(
     "tracekit critical-path",
     "tracekit critical-path mnist --by stage,cause --skip 1",
     "tracekit critical-path --kernels 10",
     name="critical-path",
     figures={"figure": "Draw what each step waited for"},
+    writes=[_JSON],
 )
 def critical_path(
     run: RunArgument = LATEST,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
+from tracekit.cli._json import NO_RUN, Json, by_name, record
 from tracekit.cli._options import (
     RunsArgument,
     SkipOption,
@@ -32,12 +33,51 @@ class What(StrEnum):
     ROUTES = "routes"
 
 
+_QUESTION = record(
+    {
+        "question": "text: The question.",
+        "headline": "text: One sentence that answers it, made of the table.",
+        "claims?": by_name(
+            "Of findings that were published, whether they hold here; null where nothing tells.",
+            "flag or null",
+        ),
+        "of_runs": "text: Of how many runs it is, and how many are simulated.",
+        "per?": "text: What times are means over.",
+        "peak_of?": "text: Of what memory in use is the greatest.",
+        "mode?": "text: strong or weak scaling.",
+        "baseline?": "text: The method that others are held against.",
+    },
+    description="What was asked and found.",
+)
+_ALL = {"of_runs": "text: Of how many runs they are, and how many are simulated."}
+_ROWS = "Its table; columns are those of docs/studies.md."
+_TABLE = {"description": _ROWS, "type": "array", "items": {"type": "object"}}
+_JSON = Json(
+    "study dgx1",
+    run=NO_RUN,
+    of_rows="A row per question, or with --what its table.",
+    row_rules={"additionalProperties": True},
+    keys={
+        "meta": {
+            "description": "Of all questions: of_runs; of one question alone (--what), that of the "
+            "part.",
+            "anyOf": [record(_ALL), _QUESTION],
+        },
+        "parts?": by_name(
+            "Of all questions: by key, the table of each.",
+            record({"title": "text: What its table is.", "meta": _QUESTION, "rows": _TABLE}),
+        ),
+    },
+)
+
+
 @command(
     "tracekit study dgx1 -o dgx1.html",
     "tracekit study dgx1 --simulated --network lenet",
     "tracekit study dgx1 --what scaling --figure scaling.png",
     name="study dgx1",
     figures={"figure": "Draw the answer to the question of --what"},
+    writes=[_JSON],
 )
 def dgx1(
     runs: RunsArgument = None,

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, command
+from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -23,11 +25,41 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
+_JSON = Json(
+    "diagnose",
+    meta={
+        "step_ns": "count or null: Mean length of a usual step on a GPU; null where no steps are "
+        "known.",
+        "steps": "count: Number of usual steps.",
+        "devices": "positive: Number of GPUs.",
+        "findings": "count: Number of findings, with those that are not listed.",
+        "asked": "positive: Number of rules that were asked.",
+        "wins?": "text: How wins are to be read.",
+        **keys("warnings?"),
+    },
+    rows={
+        "rule": "text: Name of the rule.",
+        "finding": "text: What takes the time, in one sentence with its numbers.",
+        "win_ns": "amount or null: By how much a mean usual step would be shorter; null where it "
+        "is not known.",
+        "win_low_ns": "amount or null: What it would be at worst.",
+        "win_high_ns": "amount or null: What it would be at best.",
+        "share": "amount or null: What is won of a step; where no steps are known, of the "
+        "recording.",
+        "sure": "one of measured, likely, hint: How sure the finding is.",
+        "evidence": "texts: The numbers that say so.",
+        "advice": "text: What to do, and what would have to be true.",
+        "win_unknown": "text or null: Why win_ns is null; else null.",
+    },
+)
+
+
 @command(
     "tracekit diagnose",
     "tracekit diagnose mnist --all",
     "tracekit diagnose --fail-on 10% --format junit --output findings.xml",
     formats=(*EVERYWHERE, Format.SARIF, Format.JUNIT),
+    writes=[_JSON],
 )
 def diagnose(
     run: RunArgument = LATEST,

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import STAGES, Json, either
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -24,11 +26,70 @@ KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
 """What idle time can be by."""
 
 
+_JSON = Json(
+    "idle",
+    meta={
+        "window_ns": "count: Length of the windows, added over devices.",
+        "idle_ns": "count: Time of the windows in which nothing runs, added over devices.",
+        "devices": "count: Number of devices.",
+        "iterations": "count: Number of iterations that are not skipped.",
+        **keys("skip"),
+        "collective_wait_ns?": "count or null: For how long kernels of collectives waited for "
+        "their slowest participant, which is busy time; null where it is not known; absent "
+        "without collectives.",
+        "collective_wait_unknown?": "text: Why collective_wait_ns is null.",
+        "missing?": "texts: What to record to know more, where something is not explained.",
+        "sum_over?": "text: What times are added over, such as 4 GPUs.",
+        **keys("shares?", "warnings?"),
+    },
+    rows={
+        "cause?": "one of input, between_steps, late_launch, allocation, loading, waiting_call, "
+        "launch, behind_weight_update, behind_collective, behind_stage, profiler, unexplained: "
+        "Why nothing runs; of a gap, of most of it.",
+        "stage?": f"one of {STAGES} or null: Stage of the op that comes late; null where none "
+        "does.",
+        "iteration?": "integer or null: Number of the step; null outside of all.",
+        **columns("device?", "rank?"),
+        "range?": "text or null: Innermost range in which the host was, without the numbers at "
+        "its end.",
+        "gaps?": "count: Number of gaps of which a piece is in the row.",
+        "idle_ns": "count: Time in which nothing runs, added over devices.",
+        "step_ns?": "amount or null: Mean per step and device; null without steps and outside of "
+        "all.",
+        "share": "share or null: idle_ns over that of all rows.",
+        "window_share?": "share or null: idle_ns over the window.",
+        "place?": "positive: Of the longest gaps: 1 is the longest.",
+        "start_ns?": "integer: When the gap begins.",
+        "evidence?": "text: Each cause of the gap with its time, and what says so.",
+        "before?": "text or null: Name of the op before the gap.",
+        "after?": "text or null: Name of the op that ends the gap; null where none does.",
+    },
+    row_rules={
+        "dependentRequired": {
+            "gaps": ["window_share"],
+            "place": [
+                "device",
+                "start_ns",
+                "evidence",
+                "before",
+                "after",
+                "stage",
+                "range",
+                "cause",
+                "iteration",
+            ],
+        },
+        "oneOf": either("gaps", "place"),
+    },
+)
+
+
 @command(
     "tracekit idle",
     "tracekit idle mnist --by device,cause",
     "tracekit idle mnist --longest 10",
     figures={"figure": "Draw the causes of each GPU's idle time"},
+    writes=[_JSON],
 )
 def idle(
     run: RunArgument = LATEST,

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import keys
 from tracekit.cli._command import command
+from tracekit.cli._json import STAGE_SOURCES, STAGES, Json, one, record
 from tracekit.cli._options import (
     LATEST,
     RunArgument,
@@ -16,7 +18,90 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-@command("tracekit info", "tracekit info trace.sqlite --format json")
+_SAID = record(
+    {
+        "command": "text or null: The command that says it; null for a kind of data.",
+        "feature": "text: What the command says, or a kind of data.",
+        "available": "one of yes, partly, none, no: Whether the run holds what it takes; `none` "
+        "is what was recorded and of which nothing ran.",
+        "found": "text or null: What was found, in words.",
+        "record_with": "text or null: How the rest is recorded; null where nothing is missing.",
+    },
+    description="What a command says, or a kind of data.",
+)
+
+_TOLD = record(
+    {
+        "stage": f"one of {STAGES}: Stage of the ops.",
+        "stage_source": f"one of {STAGE_SOURCES}: Source that decided.",
+        "other_source": f"one of {STAGE_SOURCES}: A source that says something of them; the one "
+        "that decided is among these.",
+        "other_stage": f"one of {STAGES}: What that says alone.",
+        "agrees": "flag: Whether the two stages are the same.",
+        "ops": "count: Number of ops.",
+        "total_ns": "count: Sum of their durations.",
+        "share": "share or null: That over the durations of all ops; null where these are 0.",
+    },
+    description=(
+        "With --stages: what a source of stages says of ops, beside the stage that was decided."
+    ),
+)
+
+_INFO = Json(
+    "info",
+    meta={
+        "file": "text or null: Names of the report files.",
+        "format": "text or null: What they were recognised as.",
+        "schema_version": "text or null: Version of their schema, as they say themselves.",
+        "product": "text or null: Product and version that wrote them.",
+        "host": "text or null: Host that they were recorded on.",
+        **keys("verdict", "given?", "cut?", "weak?"),
+        "evidence?": {
+            **one(
+                "texts: What verdicts and stages rest on, process by process, one sentence each."
+            ),
+            "minItems": 1,
+        },
+        **keys("warnings?"),
+    },
+    keys={
+        "rows": {"description": "The result.", "type": "array", "items": {"anyOf": [_SAID, _TOLD]}}
+    },
+)
+
+_INFO_CLOCKS = Json(
+    "info clocks",
+    typed="info --clocks",
+    rows={
+        "report": "integer: Number of the report in the run.",
+        "file": "text or null: Name of its file.",
+        "clock": "text: Its clock; reports with the same one can be compared.",
+        "known_by": "one of session_start, collectives, given or null: How that is known; null "
+        "for a report on its own.",
+        "offset_ns": "integer: What was added to its times.",
+        "drift_ppm": "number: By how much its own clock was stretched, in millionths.",
+        "sessions_say_ns": "integer or null: What the starts of sessions say the offset was.",
+        "against": "integer or null: The report that it was compared with.",
+        "calls": "integer or null: How many calls of both were matched.",
+        "median_call_ns": "integer or null: Median length of these, of the participant that came "
+        "last.",
+        "p5_ns": "integer or null: 5th percentile of by how much their ends still differ.",
+        "p95_ns": "integer or null: 95th percentile of that.",
+        "violations": "integer or null: How many end before they have begun in the other report, "
+        "by over 2 us.",
+        "messages": "integer or null: How many messages between both match beyond doubt.",
+        "early_messages": "integer or null: How many of these are received before they are sent, "
+        "by over 2 us.",
+        "evidence": "text or null: What speaks for the clock, or why none is known.",
+    },
+)
+
+
+@command(
+    "tracekit info",
+    "tracekit info trace.sqlite --format json",
+    writes=[_INFO, _INFO_CLOCKS],
+)
 def info(
     run: RunArgument = LATEST,
     *,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._columns import columns
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
+from tracekit.cli._json import Json, one
 from tracekit.cli._options import (
     IterationOption,
     LabelOption,
@@ -36,12 +38,39 @@ class OnError(StrEnum):
     SKIP = "skip"
 
 
+_STATUS = "^(ingested(, renamed from .*)?$|already in the store(, renamed from .*)?$|skipped: )"
+_JSON = Json(
+    "ingest",
+    run="text or null: Name of the run; null where several runs were asked for or none could be "
+    "made.",
+    rows={
+        **columns("name"),
+        "id": "id or null: Id of the run; null for a skipped report, as all that follows the "
+        "status.",
+        "file": "text: The file, as it was given; of a run of several reports all that are in it, "
+        "separated by commas.",
+        "status": {
+            **one("text: Whether the run is new, or why the report is not in it."),
+            "pattern": _STATUS,
+        },
+        **columns("labels", "devices"),
+        "gpus": "text or null: Product names of the devices.",
+        "processes": "count or null: Number of processes.",
+        **columns("ops"),
+        "kernels": "count or null: Number of ops that are kernels.",
+        "ranges": "count or null: Number of NVTX ranges.",
+        **columns("iterations", "verdict", "launched", "coverage", "warnings"),
+    },
+)
+
+
 @command(
     "tracekit ingest trace.sqlite",
     "tracekit ingest before.sqlite after.sqlite --label model=unet --label gpus=4",
     "tracekit ingest rank*.sqlite --run unet --processes 4",
     "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
     rows=False,
+    writes=[_JSON],
 )
 def ingest(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Trace files.")],

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import STAGES, Json, record
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -28,6 +30,90 @@ KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
 """What traffic can be grouped by."""
 
 
+_JSON = Json(
+    "links",
+    meta={
+        "machine": "text: Preset or file that describes the machine.",
+        "origin": "one of file, trace, preset, recognised, assumed: How the machine is known.",
+        "placed_by": "one of uuid, pci_bus, number: By what the run's devices were found in it.",
+        "window_ns": "integer: Time from the first op to the last one, ns.",
+        "transfers": "integer: Number of transfers.",
+        "routed": "integer: How many of these have a known route.",
+        "sized": "integer: How many are of known size.",
+        "collectives": "integer: Number of NCCL kernels.",
+        "collectives_of_unknown_size": "integer: How many of these are of unknown size.",
+        "root": record(
+            {
+                "root": "integer or null: GPU that is an end of most bytes.",
+                "share": "number or null: Of how many of the bytes it is an end.",
+                "pattern": "one of single, spread or null: Whether one GPU is the root, or "
+                "traffic is spread; null where it cannot be told.",
+                "gpus": "integer: GPUs that take part.",
+                "bytes": "integer or null: Bytes copied between GPUs.",
+                "in_bytes": "integer or null: Of these, into the root.",
+                "out_bytes": "integer or null: Of these, out of it.",
+            },
+            description="The GPU at which copies meet.",
+        ),
+        **keys("warnings"),
+        "expected?": record(
+            {
+                "gpus": "integer: GPUs that exchange.",
+                "gradient_bytes": "integer: Bytes of the gradients.",
+                "expected_bytes": "integer or null: What data-parallel training must exchange.",
+                "observed_bytes": "number or null: What was moved.",
+                "ratio": "number or null: Observed over expected.",
+                "unsized": "integer: Transfers of unknown size, which are not in it.",
+                "evidence": "one of measured, modelled or null: modelled where any of what was "
+                "moved is, else measured.",
+            },
+            description="With --parameters: bytes between GPUs in each iteration.",
+        ),
+        **keys("sum_over?", "verdict?", "given?", "cut?", "weak?"),
+    },
+    rows={
+        "link?": "text: The link: the nodes at its ends.",
+        **columns("src?", "dst?"),
+        "type?": "one of nvlink, xgmi, c2c, pcie, socket, network: Type of the link.",
+        "bricks?": "integer or null: NVLinks that are bonded; null for other types.",
+        "src_device?": "integer or null: Source GPU.",
+        "dst_device?": "integer or null: Destination GPU.",
+        "route?": "text or null: The nodes that are crossed; null where unknown.",
+        "route_type?": "text or null: The slowest type of link on the route.",
+        "method?": "one of p2p, staged, two_hop, nccl, mpi, h2d, d2h: How bytes are moved.",
+        "stage?": f"one of {STAGES}: Why the op runs that moves them.",
+        "rank?": "integer or null: Rank of the process that moves them; null where unknown.",
+        **columns("node?"),
+        "iteration?": "integer or null: Training step; null outside of all.",
+        "evidence?": "one of measured, modelled: Whether the bytes were recorded or follow from a "
+        "model.",
+        "transfers?": "count: Number of transfers.",
+        "unsized?": "count: How many of these are of unknown size.",
+        "bytes?": "integer or null: Bytes of the others; null if there is none.",
+        "busy_ns?": "count: Length of the union of their intervals, ns.",
+        "achieved_gb_s?": "number or null: Bytes over the busy time of transfers of known size, "
+        "GB/s; GB is 10^9 bytes. Null where unknown.",
+        "peak_gb_s?": "number or null: Peak per direction, GB/s; GB is 10^9 bytes. Null where "
+        "unknown.",
+        "utilisation?": "number or null: Achieved over peak; null where unknown.",
+        "share?": "number or null: Busy time over the window; null if that is empty.",
+        "device?": "integer or null: With --counters: GPU; null for a NIC.",
+        "nic?": "text or null: With --counters: NIC; null for a GPU.",
+        "metric?": "text: With --counters: what was counted.",
+        "samples?": "integer: With --counters: number of samples.",
+        "window_ns?": "integer: With --counters: from the first sample to the last one, ns.",
+        "mean_percent?": "number or null: With --counters: mean, percent of the peak.",
+        "max_percent?": "number or null: With --counters: largest sample, percent of the peak.",
+        "counted_bytes?": "integer or null: With --counters: null where the peak is not known.",
+        "measured_bytes?": "integer or null: With --counters: attributed in the same time, "
+        "measured.",
+        "modelled_bytes?": "integer or null: With --counters: attributed in the same time, "
+        "modelled.",
+        "difference_bytes?": "integer or null: With --counters: attributed less counted bytes.",
+    },
+)
+
+
 @command(
     "tracekit links",
     "tracekit links --by pair --matrix traffic.html",
@@ -38,6 +124,7 @@ KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
         "drawing": "Draw the machine, links coloured by utilisation",
         "timeline": "Draw the utilisation of links over time",
     },
+    writes=[_JSON],
 )
 def links(
     run: RunArgument = LATEST,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
     LATEST,
     StoreOption,
@@ -31,10 +33,54 @@ class What(StrEnum):
     LARGEST_BATCH = "largest-batch"
 
 
+_JSON = Json(
+    "memory",
+    run=NO_RUN,
+    meta={
+        "table?": "text: File of what was measured elsewhere.",
+        "runs?": "texts: Names of the runs.",
+        **keys("warnings?", "verdicts?"),
+        "peak_of?": "text: Of what GPU memory in use is the greatest at once, and no sum, such as "
+        "each GPU; absent where it was measured elsewhere.",
+        **keys("simulated?"),
+    },
+    rows={
+        **columns("run?", "network?", "method?", "batch?"),
+        "gpu?": "integer: Number of the GPU.",
+        "device?": "integer or null: Index of the GPU in the run.",
+        "name?": "text or null: Name of a kernel, function or GPU.",
+        "source?": "text: allocator or nvidia_smi.",
+        "pre_bytes?": "integer or null: Most in use before training.",
+        "training_bytes?": "integer or null: Most in use in training.",
+        "peak_bytes?": "integer or null: Most in use at all.",
+        "extra_percent?": "number or null: More than the other GPUs, percent.",
+        "memory_bytes?": "integer or null: Size of the GPU's memory.",
+        **columns("share?"),
+        "note?": "text or null: What the row does not say.",
+        **columns("gpus?"),
+        "root_bytes?": "number or null: In use on the root GPU.",
+        "others_bytes?": "number or null: Median of the other GPUs.",
+        "extra_bytes?": "number or null: root_bytes - others_bytes.",
+        "smallest_batch?": "integer or null: What growth is relative to.",
+        "increase_percent?": "number or null: Growth, percent.",
+        "points?": "integer: Points of the line.",
+        "slope_bytes?": "number or null: Bytes per sample of the batch.",
+        "intercept_bytes?": "number or null: Bytes at batch 0.",
+        "usable_bytes?": "integer: Capacity less the margin.",
+        "largest_batch?": "integer or null: The largest batch that fits.",
+        "predicted_bytes?": "number or null: What the line says of it.",
+        "low_bytes?": "number or null: Lower end of the prediction interval.",
+        "high_bytes?": "number or null: Upper end of it.",
+        "extrapolated?": "flag or null: Whether it lies outside of what was measured.",
+    },
+)
+
+
 @command(
     "tracekit memory --smi smi.csv",
     "tracekit memory --where network=resnet --what largest-batch --capacity 16GiB",
     figures={"figure": "Draw memory by GPU, or by batch with its line"},
+    writes=[_JSON],
 )
 def memory(
     runs: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracekit.cli._command import command
+from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
     RunsArgument,
     SkipOption,
@@ -58,12 +59,77 @@ def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
     return found
 
 
+_JSON = Json(
+    "project",
+    run=NO_RUN,
+    of_rows="The result; which columns there are depends on what was asked for.",
+    meta={
+        "modelled?": "text: How times are modelled; absent from a list of jobs.",
+        "hardware?": "text: What jobs run on in the model; absent from a list of jobs.",
+        "warnings": "texts: What is not known of jobs and how it is given, one sentence each.",
+    },
+    rows={
+        "job?": "text: Name of the job.",
+        "architecture?": "text or null: How it trains now; all in means over all of them.",
+        "to?": "text: The architecture that it is moved to.",
+        "resource?": "text: The resource whose peak is another.",
+        "value?": "text or number: That peak as it is written; in distributions, the value.",
+        "peak?": "number: That peak, FLOP/s or bytes/s.",
+        "workers?": "integer or null: Replicas, each on a GPU of its own; on other architectures, "
+        "those that there are then.",
+        "batch?": "integer or null: Samples of a step, of each replica.",
+        "evidence?": {"description": "That times are modelled.", "const": "modelled"},
+        "flops?": "number or null: Floating point operations of a step, of each replica.",
+        "memory_bytes?": "number or null: Bytes that its kernels read from and write to the "
+        "memory of the GPU.",
+        "input_bytes?": "number or null: Bytes of input that are copied to the GPU.",
+        "weight_bytes?": "number or null: Bytes of weights and gradients that it exchanges.",
+        "embedding_bytes?": "number or null: How many of these are of embedding tables.",
+        "touched_bytes?": "number or null: Bytes of the rows of these that a step touches.",
+        "measured_s?": "number or null: How long a step took, s.",
+        "measured_input_s?": "number or null: How long its input was copied, s.",
+        "measured_compute_s?": "number or null: How long kernels ran that are taken to be bound "
+        "by arithmetic, s.",
+        "measured_memory_s?": "number or null: How long all other kernels ran, s.",
+        "measured_weights_s?": "number or null: How long weights and gradients were exchanged, s.",
+        "input_ns?": "number or null: Modelled time of its input, ns.",
+        "compute_ns?": "number or null: Modelled time of its arithmetic, ns.",
+        "memory_ns?": "number or null: Modelled time of its memory, ns.",
+        "weights_ns?": "number or null: Modelled time of its exchange, ns.",
+        "step_ns?": "number or null: The sum of these four.",
+        "overlapped_ns?": "number or null: The longest of them: what no overlap can beat.",
+        "input_share?": "number or null: Share of the step; or the mean of shares.",
+        "compute_share?": "number or null: Share of the step; or the mean of shares.",
+        "memory_share?": "number or null: Share of the step; or the mean of shares.",
+        "weights_share?": "number or null: Share of the step; or the mean of shares.",
+        "bound?": "one of input, compute, memory, weights or null: The longest component.",
+        "samples_per_s?": "number or null: Samples that all replicas handle, modelled.",
+        "speedup?": "number or null: By how much a step is shorter; or the mean of that.",
+        "throughput_speedup?": "number or null: By how much more samples all replicas handle.",
+        "faster_share?": "number or null: Share of jobs, or of replicas, whose step is shorter.",
+        "weighting?": "one of job, node: Whether each job counts one, or by its replicas.",
+        "jobs?": "integer: Number of jobs.",
+        "nodes?": "integer or null: Number of their replicas.",
+        "measure?": "text: What is distributed.",
+        "job_share?": "number: Share of jobs with at most this value.",
+        "node_share?": "number or null: Share of replicas of jobs with at most this value.",
+        "component?": "one of step, input, compute, memory, weights: The step, or a component of "
+        "it.",
+        "estimated_ns?": "number or null: Its modelled time, ns.",
+        "measured_ns?": "number or null: Its measured time, ns.",
+        "error_percent?": "number or null: 100 (estimated - measured) / measured.",
+        "efficiency?": "number or null: Share of the peak that was reached; null for the step.",
+    },
+)
+
+
 @command(
     "tracekit project --jobs jobs.toml --figure components.html",
     "tracekit project --jobs jobs.csv --what means --to AllReduce-Local",
     "tracekit project --jobs jobs.csv --what hardware --sweep pcie=50GB/s",
     "tracekit project run --flops 2T --memory-bytes 32GB --what measured",
     figures={"figure": "Draw components, speedups by hardware, or distributions"},
+    writes=[_JSON],
 )
 def project(
     runs: RunsArgument = None,

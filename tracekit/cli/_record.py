@@ -13,6 +13,7 @@ import typer
 
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
+from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
     LabelOption,
     RulesOption,
@@ -210,6 +211,22 @@ class _OfStudy:
     ] = False
 
 
+_JSON = Json(
+    "record",
+    typed="record --study",
+    run=NO_RUN,
+    of_rows="A row for each configuration; its options are columns by their names. Of a program "
+    "alone it is all as breakdown writes it.",
+    meta={"study": "text: Name of the study.", "title": "text: What it is."},
+    rows={
+        "run": "text: Name of its run.",
+        "status": "text: `recorded`, `recorded already`, `left out: ` or `failed: ` with the "
+        "reason, or in a dry run the command.",
+    },
+    row_rules={"additionalProperties": one("text or integer: An option of the grid.")},
+)
+
+
 @command(
     "tracekit record -- python train.py --epochs 1",
     "tracekit record --annotate -- python train.py",
@@ -218,6 +235,7 @@ class _OfStudy:
     "tracekit record --study dgx1 --where network=lenet",
     rows=False,
     context_settings={"allow_interspersed_args": False},
+    writes=[_JSON],
 )
 def record(
     program: Annotated[

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._guard import ForgivingGroup
+from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
     LabelOption,
     RunArgument,
@@ -47,7 +49,24 @@ runs = typer.Typer(
 app.add_typer(runs, name="runs")
 
 
-@command("tracekit runs list --label model=unet", name="list", group=runs)
+_RUNS = Json(
+    "runs",
+    run=NO_RUN,
+    meta={
+        **keys("store", "warnings?"),
+    },
+    rows={
+        **columns("name", "id", "created", "devices", "iterations", "ops", "labels", "files"),
+    },
+)
+
+
+@command(
+    "tracekit runs list --label model=unet",
+    name="list",
+    group=runs,
+    writes=[_RUNS],
+)
 def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     """List the runs in the store, oldest first: all, or those that carry the given labels."""
     from tracekit.model import Answer
@@ -64,7 +83,31 @@ def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     return listed.warning([lost] if strays else [])
 
 
-@command("tracekit runs show @latest", name="show", group=runs, rows=False)
+_RUNS_SHOW = Json(
+    "runs show",
+    rows={
+        **columns("name", "id", "created", "files", "labels"),
+        "digest": "text: Digest of the content of its files.",
+        "options": "text: Attribution options that it was ingested with, as JSON.",
+        "devices": "count: Number of devices that ran an op.",
+        "gpus": "text or null: Product names of the devices.",
+        "processes": "count: Number of processes.",
+        "ops": "count: Number of ops.",
+        "kernels": "count: Number of ops that are kernels.",
+        "ranges": "count: Number of NVTX ranges.",
+        "iterations": "count: Number of iterations.",
+        **columns("verdict", "launched", "coverage", "warnings"),
+    },
+)
+
+
+@command(
+    "tracekit runs show @latest",
+    name="show",
+    group=runs,
+    rows=False,
+    writes=[_RUNS_SHOW],
+)
 def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer":
     """Show all that the store knows about a run."""
     from tracekit.model import Answer
@@ -107,7 +150,30 @@ def remove_runs(
         _say(f"removed {record.name} ({record.id})")
 
 
-@command("tracekit runs check", "tracekit runs check --repair", name="check", group=runs)
+_RUNS_CHECK = Json(
+    "runs check",
+    run=NO_RUN,
+    meta={
+        **keys("store"),
+    },
+    rows={
+        "what": "one of store, catalogue, run, folder: What is wrong: the store, its catalogue, a "
+        "run, or a folder of none.",
+        "name": "text: Its file, name or folder.",
+        "fault": "text: What is wrong with it.",
+        "todo": "text or null: What is left to do; null where it is mended.",
+        "mended": "flag: Whether it is right by now.",
+    },
+)
+
+
+@command(
+    "tracekit runs check",
+    "tracekit runs check --repair",
+    name="check",
+    group=runs,
+    writes=[_RUNS_CHECK],
+)
 def check_runs(
     *,
     repair: Annotated[

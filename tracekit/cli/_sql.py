@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
+from tracekit.cli._json import Json
 from tracekit.cli._limits import limited
 from tracekit.cli._options import RunArgument, StoreOption, open_run, parse_size
 
@@ -12,9 +13,20 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
+_JSON = Json(
+    "sql",
+    meta={"query": "text: The query."},
+    row_rules={
+        "description": "One row, keyed by the columns of the query.",
+        "additionalProperties": True,
+    },
+)
+
+
 @command(
     'tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"',
     rows=False,
+    writes=[_JSON],
 )
 def sql(
     run: RunArgument,

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import Json, either
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -21,11 +23,49 @@ KEYS = ("rank", "iteration")
 """What they can be by."""
 
 
+_JSON = Json(
+    "stragglers",
+    meta={
+        "steps": "count: Number of usual steps; 0 where none is known.",
+        "ranks": "positive: Number of processes, each on a GPU.",
+        "collectives": "count: Number of collectives of which several participants were recorded.",
+        **keys("per"),
+        "missing?": "texts: What is not known.",
+        **keys("warnings?"),
+    },
+    rows={
+        **columns("rank", "device"),
+        "last": "count: In how many collectives it came last.",
+        "waited_ns": "amount or null: How long it waited for others, per step.",
+        "own_ns": "number or null: Length of a step less that.",
+        "collectives?": "count: In how many collectives it took part with others.",
+        "last_share?": "amount or null: Their share in which it came last; null without any.",
+        "caused_ns?": "amount or null: How long the others waited for it, per step and other rank.",
+        "late_in?": "text or null: Stage, or cause of idle time, that takes longest beyond the "
+        "median rank.",
+        "late_in_ns?": "amount or null: By how much, per step.",
+        "late_ns?": "amount or null: Median time by which it begins after the first one; null "
+        "without one clock.",
+        **columns("iteration?"),
+        "step_ns?": "amount or null: Length of the step.",
+        "beyond_percent?": "number or null: Own time over the median of all ranks in this step, "
+        "less 100 %.",
+    },
+    row_rules={
+        "oneOf": either(
+            "collectives last_share caused_ns late_in late_in_ns late_ns",
+            "iteration step_ns beyond_percent",
+        )
+    },
+)
+
+
 @command(
     "tracekit stragglers",
     "tracekit stragglers --by iteration",
     "tracekit stragglers --figure ranks.html",
     figures={"figure": "Draw the own time of each rank in each step"},
+    writes=[_JSON],
 )
 def stragglers(
     run: RunArgument = LATEST,

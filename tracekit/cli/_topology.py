@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, app, command, examples
+from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
     LATEST,
     StoreOption,
@@ -48,12 +50,52 @@ def complete_machine(incomplete: str) -> list[str]:
     return [*presets, *complete_run(incomplete)]
 
 
+_TOPOLOGY_SHOW = Json(
+    "topology show",
+    run=NO_RUN,
+    meta={
+        "machine": "text: Preset or file.",
+        "origin": "text: How the machine is known.",
+        **keys("gpus", "warnings?"),
+    },
+    rows={
+        "gpu?": "text: GPU (matrix).",
+        "nvlinks?": "integer: NVLinks of the GPU (matrix).",
+        "cpu?": "text or null: Nearest CPU (matrix).",
+        "link?": "text: Link (links).",
+        "type?": "text or null: Type of link (links), or the slowest on the route (routes).",
+        "bricks?": "integer or null: NVLinks that are bonded (links).",
+        "known?": "one of told, recognised, assumed: How the link is known (links): told by a "
+        "file or the trace, recognised from the product and a preset, or assumed.",
+        "bandwidth_gb_s?": "number or null: Peak per direction (links), GB/s; GB is 10^9 bytes. "
+        "Null where unknown.",
+        "src?": "text: One GPU (routes, relays).",
+        "dst?": "text: The other (routes, relays).",
+        "route?": "text or null: Nodes that are crossed (routes).",
+        "bottleneck_gb_s?": "number or null: Peak of the narrowest link (routes, relays), GB/s; "
+        "GB is 10^9 bytes. Null where unknown.",
+        "relay?": "text: GPU between them (relays).",
+        "bricks_in?": "integer: NVLinks of the first hop (relays).",
+        "bricks_out?": "integer: NVLinks of the second hop (relays).",
+        "best?": "flag: Whether no relay is wider (relays).",
+    },
+    row_rules={
+        "patternProperties": {
+            "^GPU[0-9]+$": one(
+                "text or null: How the two GPUs are joined (matrix); null where there is no way."
+            )
+        }
+    },
+)
+
+
 @command(
     "tracekit topology show",
     "tracekit topology show topo.txt --what routes",
     "tracekit topology show dgx-h100 --drawing machine.html",
     group=topology,
     figures={"drawing": "Draw the machine"},
+    writes=[_TOPOLOGY_SHOW],
 )
 def show(
     machine: Annotated[
@@ -88,7 +130,25 @@ def show(
     )
 
 
-@command("tracekit topology list", name="list", group=topology)
+_TOPOLOGY_LIST = Json(
+    "topology list",
+    run=NO_RUN,
+    rows={
+        "preset": "text: Name.",
+        "gpus": "integer: Number of GPUs.",
+        "nvlinks": "integer: NVLinks of each GPU.",
+        "switched": "flag: Whether these lead to NVSwitches.",
+        "nics": "integer: NICs.",
+    },
+)
+
+
+@command(
+    "tracekit topology list",
+    name="list",
+    group=topology,
+    writes=[_TOPOLOGY_LIST],
+)
 def list_presets() -> "Answer":
     """List the machines that are known by name."""
     import polars as pl
@@ -111,10 +171,24 @@ def list_presets() -> "Answer":
     return Answer(rows=pl.DataFrame(rows), title="presets", command="topology list")
 
 
+_TOPOLOGY_CHECK = Json(
+    "topology check",
+    run="text or null: Name of the run; null for a topology file.",
+    meta={
+        "machine": "text: File.",
+        **keys("gpus"),
+        "links": "integer: Links.",
+        "warnings": "texts: What is not known, one sentence each.",
+    },
+    rows={"problem": "text: What is odd."},
+)
+
+
 @command(
     "tracekit topology check topo.txt",
     "tracekit topology check RUN --topology topo.txt",
     group=topology,
+    writes=[_TOPOLOGY_CHECK],
 )
 def check(
     machine: Annotated[

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
+from tracekit.cli._json import Json, record
 from tracekit.cli._options import (
     RunsArgument,
     SkipOption,
@@ -28,11 +30,45 @@ def _three(name: str, what: str) -> Any:
     )  # fmt: skip
 
 
+_STALLS = Json(
+    "stalls",
+    run="text or null: Name of the run; null where several are listed, or none.",
+    of_rows="The result; which columns there are depends on what was asked for.",
+    meta={
+        "sum_over?": "text: What times are added over.",
+        **keys("per?", "warnings?", "share?", "simulated?"),
+    },
+    rows={
+        **columns("run?", "process?"),
+        "device?": "integer or null: Index of the GPU in the run.",
+        "devices?": "integer: Number of devices.",
+        "iterations?": "integer or null: Number of steps; 0 where none is known.",
+        "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
+        "kernel_ns?": "number or null: Time of these in which a kernel runs, ns.",
+        "idle_ns?": "number or null: Time of these in which nothing runs, ns.",
+        "wait_ns?": "number or null: How much of the idle time the host waits for input, ns.",
+        "input_ns?": "number or null: Time in which input is copied and no kernel and no copy "
+        "between GPUs runs, ns.",
+        "data_stall_ns?": "number or null: wait_ns + input_ns.",
+        "unexplained_ns?": "number or null: idle_ns - wait_ns.",
+        "utilisation?": "number or null: kernel_ns / window_ns.",
+        "data_stall_share?": "number or null: data_stall_ns / window_ns.",
+        "wait_source?": "one of ranges, first_copy or null: By what waiting is known: ranges of "
+        "the stage IO, or where the first copy of a step begins.",
+        **columns("speedup?"),
+        "part?": "one of preparation, fetch, data stall: What input costs.",
+        "time_ns?": "number: How long that takes, ns; below 0 where runs are the other way round.",
+        "share?": "number: Its share of the cold run's time.",
+    },
+)
+
+
 @command(
     "tracekit stalls --skip 1",
     "tracekit stalls before after",
     "tracekit stalls --preloaded run-a --cached run-b --cold run-c",
     figures={"figure": "Draw what GPUs do and wait for"},
+    writes=[_STALLS],
 )
 def stalls(
     runs: RunsArgument = None,
@@ -72,11 +108,65 @@ def _run_or_time(text: str) -> "Time":
         return text
 
 
+_BUBBLES = Json(
+    "bubbles",
+    run="text or null: Name of the run; null where several are listed, or none.",
+    of_rows="The result; which columns there are depends on what was asked for.",
+    meta={
+        "sum_over?": "text: What times are added over.",
+        **keys("per?", "warnings?"),
+        "pipeline?": record(
+            {
+                "stages": "integer: Number of stages.",
+                "micro_batches": "integer or null: Micro-batches of a step.",
+                "schedule": "text or null: Schedule of the pipeline.",
+                "bubble_share": "number: Bubbles over the time of all stages.",
+                "bubble_ideal_share": "number: Bubbles over the work of all stages.",
+                "theory_share": "number or null: (p - 1) / (m + p - 1) of p equal stages and m "
+                "micro-batches.",
+                "theory_ideal_share": "number or null: (p - 1) / m.",
+            },
+            description="What the pipeline loses, and what theory says.",
+        ),
+        "basis?": "text: That times are those of ranges on the host.",
+        "modelled?": "text: What theory takes for granted.",
+        **keys("simulated?"),
+    },
+    rows={
+        **columns("run?"),
+        "stage?": "integer: Number of the stage, from 0.",
+        "stages?": "integer: Number of stages.",
+        **columns("process?"),
+        "device?": "integer or null: Number of the device; null where there is no GPU work.",
+        **columns("iteration?"),
+        "iterations?": "integer: Number of steps.",
+        "micro_batches?": "integer or null: Micro-batches of a step.",
+        "schedule?": "text or null: Schedule of the pipeline.",
+        "basis?": "one of gpu, host: What was timed.",
+        "evidence?": {"description": "That nothing was measured.", "const": "modelled"},
+        "window_ns?": "number: From where the first stage begins to work to where the last one "
+        "ends, ns.",
+        "busy_ns?": "number: Time of that in which the stage works, ns.",
+        "bubble_ns?": "number: window_ns - busy_ns.",
+        "dependency_ns?": "number: Time of the bubble in which the stage before or after works, "
+        "ns.",
+        "communication_ns?": "number: Time of the bubble in which the stage sends or receives, ns.",
+        "bubble_share?": "number: Bubbles over the time of stages.",
+        "bubble_ideal_share?": "number: Bubbles over the work of stages.",
+        "theory_share?": "number or null: (p - 1) / (m + p - 1) of p equal stages and m "
+        "micro-batches.",
+        "theory_ideal_share?": "number or null: (p - 1) / m.",
+        **columns("speedup?"),
+    },
+)
+
+
 @command(
     "tracekit bubbles --per-step",
     "tracekit bubbles before after",
     "tracekit bubbles --stages 4 --micro-batches 8",
     figures={"figure": "Draw a step of the pipeline, or of several runs what they lose"},
+    writes=[_BUBBLES],
 )
 def bubbles(
     runs: RunsArgument = None,

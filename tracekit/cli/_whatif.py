@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli._columns import keys
 from tracekit.cli._command import command
+from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -25,11 +27,37 @@ if TYPE_CHECKING:
 _PANEL = "Changes"
 
 
+_JSON = Json(
+    "whatif",
+    meta={
+        **keys("steps", "skip"),
+        "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
+        "over its length, in the median.",
+        "unexplained_share": "share or null: What of the recorded steps nothing explains.",
+        "trusted": "flag: Whether that is at most a tenth.",
+        **keys("warnings?"),
+    },
+    rows={
+        "change": "text: What is changed.",
+        "edges": "count: Number of dependencies that get another length.",
+        "step_ns": "amount: A step, mean over the steps that count.",
+        "error_ns": "amount or null: How wrong that may be, by the unchanged replay; null of the "
+        "measured steps.",
+        "saved_ns": "number or null: How much shorter a step is than in the unchanged replay; "
+        "null of the measured steps.",
+        "saved_share": "number or null: The same over a step of the unchanged replay.",
+        "speedup": "number or null: A step of the unchanged replay over this one.",
+        "unexplained_share": "share or null: What of the path of these steps nothing explains.",
+    },
+)
+
+
 @command(
     "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
     "tracekit whatif mnist --loader 2x --no-sync",
     "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
     figures={"figure": "Draw a step under each change, with its error bar"},
+    writes=[_JSON],
 )
 def whatif(
     run: RunArgument = LATEST,

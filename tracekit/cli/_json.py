@@ -1,0 +1,143 @@
+"""What commands write as JSON: each says it in a few lines, of which JSON Schemas are made.
+
+A key or column is said in one line: what it holds, a colon, what it means. `"count or null: Number
+of calls."` may be null; `"one of ring, tree: How it goes round."` lists all texts it can be. A name
+that ends in a question mark may be absent. What cannot be said like this is a JSON Schema itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = dict[str, Any]
+Said = Mapping[str, str | Schema]
+
+_KINDS: Mapping[str, Schema] = {
+    "text": {"type": "string"},
+    "texts": {"type": "array", "items": {"type": "string"}},
+    "integer": {"type": "integer"},
+    "count": {"type": "integer", "minimum": 0},
+    "positive": {"type": "integer", "minimum": 1},
+    "number": {"type": "number"},
+    "amount": {"type": "number", "minimum": 0},
+    "share": {"type": "number", "minimum": 0, "maximum": 1},
+    "flag": {"type": "boolean"},
+    "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+    "date": {"type": "string", "format": "date-time"},
+    "true": {"const": True},
+    "null": {"type": "null"},
+}
+_LINE = re.compile(r"(one of )?([^:]+)(?:: (.+))?")
+
+ONE_RUN = "text: Name of the run."
+NO_RUN = "null: The command concerns no single run."
+STAGES = "FP, BP, WU, IO, ME, OTHER"
+STAGE_SOURCES = (
+    "gradient_exchange, nvtx, thread_name, process_range, backward_thread, autograd, structure, "
+    "kernel_name, copy_kind, none"
+)
+
+
+def one(said: str | Schema) -> Schema:
+    """Return the JSON Schema of one key or column; its meaning may be left out."""
+    if not isinstance(said, str):
+        return said
+    match = _LINE.fullmatch(said)
+    choices, kinds, meaning = match.groups() if match else (None, said, None)
+    holds = _choice(kinds) if choices else _either_kind(kinds.split(" or "))
+    return {"description": meaning, **holds} if meaning else holds
+
+
+def _choice(texts: str) -> Schema:
+    named, null, _ = texts.partition(" or null")
+    return {"enum": [*named.split(", "), *([None] if null else [])]}
+
+
+def _either_kind(kinds: list[str]) -> Schema:
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no kind of value: say one of {', '.join(_KINDS)}")
+    found = [_KINDS[kind] for kind in kinds]
+    types = {"type": [each["type"] for each in found]} if len(found) > 1 else {}
+    return {name: rule for each in found for name, rule in each.items()} | types
+
+
+def record(said: Said, **rules: Any) -> Schema:
+    """Return the schema of an object of these keys and no others, and of what else holds of it."""
+    return {
+        "type": "object",
+        "required": [name for name in said if not name.endswith("?")],
+        "properties": {name.removesuffix("?"): one(each) for name, each in said.items()},
+        "additionalProperties": False,
+        **rules,
+    }
+
+
+def records(meaning: str, said: Said, **rules: Any) -> Schema:
+    """Return the schema of a list of such objects."""
+    return {"description": meaning, "type": "array", "items": record(said, **rules)}
+
+
+def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Schema:
+    """Return the schema of an object of values that are alike, by name: by one of `names`."""
+    known = {"propertyNames": one(f"one of {names}")} if names else {}
+    return {"description": meaning, "type": "object", "additionalProperties": one(value), **known}
+
+
+def either(*names: str) -> list[Schema]:
+    """Return a rule's alternatives: the names that each requires, with spaces between them."""
+    return [{"required": each.split()} for each in names]
+
+
+@dataclass(frozen=True)
+class Json:
+    """What a command writes as JSON.
+
+    Parameters
+    ----------
+    command
+        The command, as answers name it.
+    meta, rows
+        Keys of what rows are measured against, and columns of rows.
+    meta_rules, row_rules
+        What else holds of either, as JSON Schema: which come together, say.
+    run
+        What stands for the run.
+    of_rows
+        What rows are.
+    typed
+        How the command is typed, where that is not its name.
+    keys
+        Further keys beside meta and rows, or whole schemas in place of these.
+    """
+
+    command: str
+    meta: Said = field(default_factory=dict)
+    rows: Said = field(default_factory=dict)
+    meta_rules: Schema = field(default_factory=dict)
+    row_rules: Schema = field(default_factory=dict)
+    run: str = ONE_RUN
+    of_rows: str = "The result."
+    typed: str | None = None
+    keys: Said = field(default_factory=dict)
+
+    def schema(self) -> Schema:
+        """Return the JSON Schema of it."""
+        keys: Said = {
+            "command": {"description": "The command that made this.", "const": self.command},
+            "run": self.run,
+            "meta": record(self.meta, **self.meta_rules),
+            "rows": records(self.of_rows, self.rows, **self.row_rules),
+        }
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": f"tracekit {self.typed or self.command} --format json",
+            **record({**keys, **self.keys}),
+        }
+
+
+WRITTEN: dict[str, Json] = {}
+"""What each command writes, by the name that its answers give it."""
