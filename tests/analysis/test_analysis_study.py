@@ -119,6 +119,22 @@ def test_the_interval_of_a_mean_step() -> None:
     )
 
 
+def test_no_step_is_known_to_be_shorter_than_nothing() -> None:
+    """Five steps of 10, 10, 10, 10 and 500: Student's interval would begin at -164."""
+    builder = TraceBuilder()
+    begin = 0
+    for number, length in enumerate((10, 10, 500, 10, 10)):
+        _op(builder, "FP", begin, begin + 10)
+        builder.iteration(number, begin, begin + length)
+        begin += length
+    row = _row(builder)
+    assert row["step_ns"] == 108
+    assert row["step_se_ns"] == pytest.approx(98)
+    # The lower end is where times end; the upper one, and so all that was known, stays.
+    assert row["step_low_ns"] == 0
+    assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 98, rel=1e-6)
+
+
 def test_passes_that_overlap_are_busy_once() -> None:
     builder = TraceBuilder()
     builder.iteration(0, 0, 100)

@@ -24,8 +24,9 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     Returns
     -------
     ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval with an effective
-    number of steps, ``step_se_ns``, the standard error, and ``step_effective``, that number; null
-    of fewer than 5 steps, or where these depend on each other too much.
+    number of steps (the lower one at least 0, for no step takes less), ``step_se_ns``, the standard
+    error, and ``step_effective``, that number; null of fewer than 5 steps, or where these depend on
+    each other too much.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective")
     steps = steps_of(found)[np.newaxis, :]
@@ -37,9 +38,8 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     error = float(np.sqrt(variance[0])) / devices
     reach = float(quantile(freedom[0], (1 + LEVEL) / 2)) * error
     mean = float(steps.mean()) / devices
-    return dict(
-        zip(names, (mean - reach, mean + reach, error, float(told.effective[0])), strict=True)
-    )
+    low = max(0.0, mean - reach)
+    return dict(zip(names, (low, mean + reach, error, float(told.effective[0])), strict=True))
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
