@@ -260,6 +260,16 @@ def test_by_iteration() -> None:
     ]
 
 
+def test_what_lies_outside_of_steps_has_a_name_for_people_alone() -> None:
+    for by in ("iteration", "iteration,stage"):
+        answer = breakdown(_iterations(), by)
+        names = answer.rows["iteration_name"]
+        assert names.null_count() > 0
+        people = answer.for_people
+        assert people["iteration_name"].to_list() == names.fill_null("(no step)").to_list()
+        assert people["iteration"].equals(answer.rows["iteration"])
+
+
 def test_by_iteration_and_stage() -> None:
     table = breakdown(_iterations(), "iteration,stage").rows
     assert table.columns == [

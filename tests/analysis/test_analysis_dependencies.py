@@ -220,6 +220,22 @@ def test_a_stream_is_in_order() -> None:
     }
 
 
+def test_what_no_op_does_has_a_name_for_people_alone() -> None:
+    answer = _ask(critical_path, _behind(), "kernel")
+    assert None in answer.rows["name"]
+    told = answer.rows["name"].fill_null("(no op: host or waiting)")
+    assert answer.for_people["name"].to_list() == told.to_list()
+    assert answer.for_people.drop("name").equals(answer.rows.drop("name"))
+
+
+def test_a_run_without_steps_is_called_so() -> None:
+    b = TraceBuilder()
+    _op(b, "gemm", 0, 7, 200)
+    answer = _ask(critical_path, _linked(b), "iteration")
+    assert answer.rows["iteration"].to_list() == [None]
+    assert answer.for_people["iteration"].to_list() == ["(whole run)"]
+
+
 def test_slack_is_what_an_op_could_take_longer() -> None:
     b = TraceBuilder()
     _op(b, "gemm", 0, 7, 200, stage="FP")

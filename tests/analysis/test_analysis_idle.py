@@ -423,7 +423,10 @@ def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
     if number:
         steps = breakdown(trace, "iteration").rows
         lost = steps.with_columns(lost=pl.col("idle_ns") + pl.col("between_ns"))
-        found = idle(trace, "iteration").rows.select("iteration", "idle_ns").rows()
+        answer = idle(trace, "iteration")
+        found = answer.rows.select("iteration", "idle_ns").rows()
+        told = answer.rows["iteration"].cast(pl.String).fill_null("(no step)")
+        assert answer.for_people["iteration"].cast(pl.String).to_list() == told.to_list()
         by_step = lost.filter(pl.col("lost") > 0).select("iteration", "lost").rows()
         assert dict(found) == dict(by_step)
     if number > 1:

@@ -32,6 +32,7 @@ from tracekit.analysis._steps import (
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
+from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
@@ -205,6 +206,9 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     """Return a breakdown as people read it: times of steps as means over devices."""
+    if "iteration_name" in table.columns:
+        no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
+        table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
     if "percentiles_per" in meta:
         sums: Sequence[str] = [*_percentile_names(table).values()]
     else:

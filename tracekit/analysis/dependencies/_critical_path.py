@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis._words import with_words
 from tracekit.analysis.dependencies._job import Job, distrust, job_of
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
 from tracekit.errors import UsageError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 _LENGTH = pl.col("end") - pl.col("start")
 _FIGURES = {"figure": "critical path"}
+_NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
+"""What people read where no op works, and of a run without iterations."""
 _SHARES = "share: path_ns / steps_ns, the length of all steps"
 
 
@@ -91,12 +94,14 @@ def critical_path(
             figures=_FIGURES, source=functools.partial(_by_step, job),
         )  # fmt: skip
     columns = ["name" if key == "kernel" else key for key in keys]
-    rows = _shared(_parts(job), columns, meta)
     order = ["iteration", "path_ns"] if "iteration" in keys else ["path_ns"]
+    rows = _shared(_parts(job), columns, meta).sort(
+        *order, *columns, descending=[x == "path_ns" for x in (*order, *columns)], nulls_last=True
+    )
     return Answer(
-        rows=rows.sort(*order, *columns, descending=[x == "path_ns" for x in (*order, *columns)],
-                       nulls_last=True),
+        rows=rows,
         meta=meta,
+        people=with_words(rows, _NAMELESS),
         title=f"critical path by {', '.join(keys)}",
         command="critical-path",
         figures=_FIGURES,

@@ -13,6 +13,7 @@ from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis._work import has_ops
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
@@ -106,6 +107,7 @@ def idle(
         rows=rows,
         meta={**meta, "sum_over": _gpus(meta["devices"]), "shares": _SHARES},
         title=f"idle time by {', '.join(keys)}",
+        people=with_words(rows, {"iteration": OUTSIDE_STEPS}),
         empty="no idle time",
         command="idle",
         figures={"figure": "idle"},
