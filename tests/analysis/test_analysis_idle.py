@@ -199,8 +199,8 @@ def test_short_time_between_steps_is_hidden_in_a_long_wait() -> None:
         _launched(b, 102_000, 102_004, 102_010, 110_000)
         return _causes(b.trace())
 
-    assert causes(10_000) == {"waiting_call": 2_000, "launch": 10}
-    assert causes(9_999) == {"waiting_call": 1_000, "between_steps": 1_000, "launch": 10}
+    assert causes(5_000) == {"waiting_call": 2_000, "launch": 10}
+    assert causes(4_999) == {"waiting_call": 1_000, "between_steps": 1_000, "launch": 10}
 
 
 def test_a_copy_whose_call_outlasts_it_is_a_wait() -> None:

@@ -46,7 +46,7 @@ CAUSES = {
 CAUSE = pl.Enum(list(CAUSES))
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
-SHORT = 10
+SHORT = 5
 SHORT_NS = 1_000_000
 """Time between steps is short if it is no longer, and the wait is so many times as long."""
 _PASSES = ("FP", "BP", "WU")
