@@ -927,5 +927,5 @@ def test_bytes_are_per_step_and_unknown_where_none_is_known(
         {"link": "a", "iteration": [0, 1], "length_ns": 5, "count": 1, "per": 1, "bytes": sizes},
         schema_overrides={"bytes": pl.Int64},
     )
-    run = Measured(("link",), values, pl.DataFrame(), (0, 1), 0, 1, 2, 0)
+    run = Measured(("link",), values, pl.DataFrame(), pl.DataFrame(), (0, 1), 0, 1, 2, 0)
     assert numbers_of(run, "a")["a_bytes"].to_list() == [expected]
