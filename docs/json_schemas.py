@@ -26,9 +26,9 @@ def schema_text(schema: dict[str, Any]) -> str:
     return "".join(_pieces(schema, "")) + "\n"
 
 
-def _pieces(value: Any, margin: str) -> Iterator[str]:
+def _pieces(value: Any, margin: str, *, is_list_of_properties: bool = False) -> Iterator[str]:
     line = json.dumps(value, ensure_ascii=False)
-    if '"properties":' not in line:
+    if not value or not (is_list_of_properties or '"properties":' in line):
         yield line
         return
     inner = margin + "  "
@@ -37,6 +37,6 @@ def _pieces(value: Any, margin: str) -> Iterator[str]:
     comma = begin
     for name, each in pairs:
         yield f"{comma}\n{inner}" + ("" if name is None else f"{json.dumps(name)}: ")
-        yield from _pieces(each, inner)
+        yield from _pieces(each, inner, is_list_of_properties=name == "properties")
         comma = ","
     yield f"\n{margin}{end}"

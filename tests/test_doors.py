@@ -87,7 +87,9 @@ def test_a_command_has_help_formats_figures_and_exit_codes(dummy: None, tmp_path
 
 
 def test_what_a_command_writes_is_its_schema(dummy: None) -> None:
-    schema = json.loads(schema_files()["dummy.schema.json"])
+    text = schema_files()["dummy.schema.json"]
+    assert '\n          "note": {"description": "Of it.", "type": "string"}\n' in text
+    schema = json.loads(text)
     validator = jsonschema.Draft202012Validator(schema)
     document = json.loads(_run("dummy", "3", "-f", "json").stdout)
     assert not [*validator.iter_errors(document)]
