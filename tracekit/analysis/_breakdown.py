@@ -32,7 +32,7 @@ from tracekit.analysis._steps import (
 from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
-from tracekit.analysis._words import OUTSIDE_STEPS, with_words
+from tracekit.analysis._words import OUTSIDE_STEPS
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
