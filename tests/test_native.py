@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -161,6 +161,45 @@ def test_where_nothing_can_be_written_code_is_compiled_all_the_same(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
     given = case()
     assert Compiled(weigh)(*given) == weigh(*case())
+
+
+class Pair(NamedTuple):
+    low: Any
+    high: Any
+
+
+class Turned(NamedTuple):
+    high: Any
+    low: Any
+
+
+class Both(NamedTuple):
+    pair: Pair
+    scale: np.ndarray
+
+
+def spread(both: Both, out: np.ndarray) -> None:
+    """Take columns by name."""
+    for row in range(out.size):
+        out[row] = (both.pair.high[row] - both.pair.low[row]) * both.scale[row]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_loops_take_columns_by_name() -> None:
+    low, high, scale = np.array([1, 2]), np.array([10, 30]), np.array([2, 3], np.int32)
+    loop = Compiled(spread)
+    for pair, expected in ((Pair(low, high), [18, 84]), (Turned(low, high), [-18, -84])):
+        out = np.zeros(2, np.int64)
+        loop(Both(pair, scale), out)
+        assert out.tolist() == expected
+
+
+def test_names_of_columns_are_part_of_their_type() -> None:
+    columns = (np.arange(2), np.arange(2))
+    given = (columns, Pair(*columns), Turned(*columns))
+    assert len({native.arguments([one]).types for one in given}) == len(given)
+    assert len({native.arguments([one]).codes for one in given}) == 1
 
 
 @pytest.mark.parametrize(

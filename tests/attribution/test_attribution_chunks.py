@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder, default_rules, paths_of
 
 from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
+from tracekit.attribution._columns import Nested, NestedRows, OpenAround
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
 from tracekit.support.spool import Workspace
@@ -92,9 +93,9 @@ def test_all_rooms_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
         reasons[reason] += 1
         return reason
 
-    def nest(first: int, ranges: _loops.Arrays, *rest: _loops.Arrays) -> int:
-        stopped = _loops.nest(first, ranges, *rest)
-        retried[stopped < ranges[0].size] += 1
+    def nest(first: int, ranges: NestedRows, opened: OpenAround, found: Nested) -> int:
+        stopped = _loops.nest(first, ranges, opened, found)
+        retried[stopped < ranges.start.size] += 1
         return stopped
 
     monkeypatch.setattr(_following, "follow", follow)
@@ -131,18 +132,18 @@ def _one_deep(builder: TraceBuilder) -> None:
 def test_room_is_made_for_what_is_open_at_once(
     fill: Callable[[TraceBuilder], None], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[_stacks.Stacks] = []
+    made: list[_stacks.Stacks[Any]] = []
     original = _stacks.Stacks.__init__
 
-    def kept(self: _stacks.Stacks, *arguments: int, **more: int) -> None:
+    def kept(self: _stacks.Stacks[Any], lines: int, kind: type[Any]) -> None:
         made.append(self)
-        original(self, *arguments, **more)
+        original(self, lines, kind)
 
     monkeypatch.setattr(_stacks.Stacks, "__init__", kept)
     builder = TraceBuilder()
     fill(builder)
     builder.attributed()
-    assert max(array.size for stacks in made for array in stacks.arrays()) == most
+    assert max(stacks.arrays().stack.until.size for stacks in made) == most
 
 
 def _many_paths(count: int) -> Iterator[tuple[int, int, str]]:

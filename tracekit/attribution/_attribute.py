@@ -13,12 +13,13 @@ import polars as pl
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
 from tracekit.attribution._clock import early, late, steady_offset, waits
+from tracekit.attribution._columns import Array, Context
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._judged import Judged, Known, judged
 from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
-from tracekit.attribution._loops import Array, Arrays, stand
+from tracekit.attribution._loops import stand
 from tracekit.attribution._names import classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
 from tracekit.attribution._paths import find_labels, number_in
@@ -209,13 +210,13 @@ class _Contexts:
     first: Array
 
     @cached_property
-    def of(self) -> Callable[[int], Arrays]:
+    def of(self) -> Callable[[int], Context]:
         """Return where the calls of a chunk stand, which the next ops want as well."""
         return lru_cache(_KEPT)(self._read)
 
-    def _read(self, chunk: int) -> Arrays:
+    def _read(self, chunk: int) -> Context:
         calls = self.calls.read(chunk)
-        return tuple(given(calls[name]) for name in _NO_LAUNCH)
+        return Context(*(given(calls[name]) for name in Context._fields))
 
 
 def _follow(
@@ -245,17 +246,17 @@ def _follow(
     contexts = Spool(workspace)
     # The last one stands for what is in no step.
     rows_of_steps = np.append(found.of_teams["row"].fill_null(-1).to_numpy(), -1).astype(np.int32)
-    for table, chunk, out in follower.chunks():
-        if table == "ranges":
-            write("ranges", partial(_ranges, ranges, nesting, chunk, out[0]))
-        else:
+    for chunk, found_of in follower.chunks():
+        if isinstance(found_of, Context):
             write("calls", partial(calls.read, chunk))
-            columns = dict(zip(_NO_LAUNCH, out, strict=True))
-            columns["step"] = rows_of_steps[columns["step"]]
-            contexts.append(pl.DataFrame(columns))
+            placed = found_of._replace(step=rows_of_steps[found_of.step])
+            contexts.append(pl.DataFrame(placed._asdict()))
+        else:
+            write("ranges", partial(_ranges, ranges, nesting, chunk, found_of))
     write("paths", follower.paths)
-    counts = zip(("during", "inside", "served"), follower.threads, strict=False)
-    served = pl.DataFrame(dict(counts)).with_row_index("thread").cast({"thread": pl.Int32})
+    counts = follower.serving._asdict()
+    served = pl.DataFrame({name: counts[name] for name in ("during", "inside", "served")})
+    served = served.with_row_index("thread").cast({"thread": pl.Int32})
     recorded = windows.rows.filter(follower.recorded())
     autograd = autograd_threads(
         served, recorded, teams.apart(people.table), nesting.marked, found.training
@@ -412,7 +413,7 @@ def _launch(found: Array, contexts: _Contexts) -> dict[str, Array]:
     out = {name: np.full(found.size, none) for name, none in _NO_LAUNCH.items()}
     loop = compiled(stand, int(contexts.first[-1]))
     for chunk in chunks_of(found, contexts.first):
-        loop(found, int(contexts.first[chunk]), contexts.of(chunk), tuple(out.values()))
+        loop(found, int(contexts.first[chunk]), contexts.of(chunk), Context(**out))
     return out
 
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array
+from tracekit.attribution._columns import Array
+from tracekit.attribution._evidence import IN_AUTOGRAD, IN_EVALUATION, RANGE_STAGE, STAGE
 from tracekit.model import Stream
 
 _NODE = ["process", "graph_node"]
-_OF_RANGES = 0b111 | 1 << 9 | 1 << 10
+_OF_RANGES = STAGE << RANGE_STAGE | IN_EVALUATION | IN_AUTOGRAD
 """What ranges of a call's own thread say in the evidence of `follow`: a stage, evaluation, or a
 marker of autograd."""
-_EVALUATES = 1 << 9
 
 
 class Captured:
@@ -80,7 +80,7 @@ def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Ar
     """
     ranged = capture["range"] >= 0
     told = (capture["evidence"] & _OF_RANGES) != 0
-    told &= (launch["evidence"] & _EVALUATES) == 0
+    told &= (launch["evidence"] & IN_EVALUATION) == 0
     return (
         np.where(ranged, capture["range"], launch["range"]),
         np.where(told, capture["evidence"], launch["evidence"]),

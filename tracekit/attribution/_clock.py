@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._columns import Array
 from tracekit.attribution._launches import Launches, call_column
-from tracekit.attribution._loops import Array
 from tracekit.attribution._returns import find_returns, least_slack
 from tracekit.model import Stream
 

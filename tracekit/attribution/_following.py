@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import (
-    FULL_PATHS,
-    FULL_STACK,
-    MORE_ROWS,
+from tracekit.attribution import _columns
+from tracekit.attribution._columns import (
     Array,
-    Arrays,
-    follow,
+    CallRows,
+    Context,
+    Found,
+    Opened,
+    OpenRanges,
+    OpenStages,
+    RangeRows,
+    Serving,
+    Turn,
+    Windows,
 )
+from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._paths import Labels
 from tracekit.attribution._spans import Spans
@@ -62,23 +70,16 @@ class Follower:
         self._ranges, self._nesting = ranges, nesting
         self._calls, self._launching = calls, launching
         self._loop = compiled(follow, ranges.height + calls.height)
-        self._steps = steps.arrays()
-        self._windows = (
-            *windows.arrays(), windows.last(),
-            *(np.zeros(windows.rows.height, np.bool_) for _ in range(2)),
-            np.full(teams.count, _LAST), np.full(teams.count, -_LAST),
-        )  # fmt: skip
-        self._teams, self._trainers = teams, teams.trainer_of_each()
+        self._windows = _windows(windows, teams.count)
+        self._teams = teams
+        self._times = _columns.Teams(steps.arrays(), self._windows, teams.trainer_of_each())
         self._labels = labels
-        threads = may_serve.size
-        self._open, self._staged = Stacks(threads, values=2), Stacks(threads, values=1)
-        self._flagged = tuple(np.full(threads, _NEVER) for _ in range(2))
-        self._shared = np.full((teams.count, len(STAGES), 2), _NEVER)
+        self._open = _Open(may_serve.size, teams.count)
         self._paths = PathTree()
-        counts = (np.zeros(threads, np.int64) for _ in range(3))
-        self.threads = (*counts, np.full(threads, -1), may_serve)
-        """By thread: launches between the first and the last backward window of the team, those
-        inside windows, the units of these, the last unit, and `may_serve`."""
+        during, inside, served = np.zeros((3, may_serve.size), np.int64)
+        latest = np.full(may_serve.size, -1)
+        self.serving = Serving(during, inside, served, latest, may_serve)
+        """What tells autograd threads."""
 
     def recorded(self) -> pl.Series:
         """Tell which backward windows were recorded.
@@ -86,60 +87,54 @@ class Follower:
         At an edge of the recording only those that a thread works in that may be the autograd
         thread: where it was cut is not known any better.
         """
-        first, start, end, *_, fed, used, begun, ended = self._windows
-        team = np.repeat(np.arange(begun.size), np.diff(first))
-        return pl.Series(used | (fed & (start >= begun[team]) & (end <= ended[team])))
+        windows, stretches = self._windows, self._windows.stretches
+        team = np.repeat(np.arange(windows.begun.size), np.diff(stretches.first))
+        is_whole = (stretches.start >= windows.begun[team]) & (stretches.end <= windows.ended[team])
+        return pl.Series(windows.used | (windows.fed & is_whole))
 
-    def chunks(self) -> Iterator[tuple[str, int, Arrays]]:
+    def chunks(self) -> Iterator[tuple[int, Array | Context]]:
         """Go through all, and say of each chunk that was passed what was found of its rows.
 
         Yields
         ------
-        ``"ranges"``, the number of the chunk and ``path``; or ``"calls"``, the number of the chunk
-        and ``thread, start, end, range, step, evidence`` (see `Evidence`).
+        The number of the chunk, and the paths of its ranges or where its calls stand.
         """
-        no_ranges, no_calls = (_NO_RANGES, (np.empty(0, np.int32),)), (_NO_CALLS, _found(0))
-        ranges = _Turn(self._range_chunk, len(self._ranges), no_ranges)
-        calls = _Turn(self._call_chunk, len(self._calls), no_calls)
+        ranges = _Chunks(self._range_chunk, len(self._ranges), _NO_RANGES)
+        calls = _Chunks(self._call_chunk, len(self._calls), _NO_CALLS)
         while not (ranges.over and calls.over):
             self._pass(ranges, calls)
-            for name, turn in (("ranges", ranges), ("calls", calls)):
-                if turn.passed:
-                    yield name, turn.number, turn.out
-                    turn.advance()
+            for chunks in (ranges, calls):
+                if chunks.passed:
+                    yield chunks.number, chunks.found
+                    chunks.advance()
 
     def paths(self) -> pl.DataFrame:
         """Return the canonical table ``paths`` of the ranges that were passed."""
         return self._paths.table(self._labels.texts)
 
-    def _pass(self, ranges: _Turn, calls: _Turn) -> None:
+    def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
         """Go on until one of the chunks is passed, making room where it is needed."""
-        position = np.array([ranges.row, calls.row])
+        turn = Turn(
+            np.array([ranges.row, calls.row]), ranges.rows, calls.rows,
+            ranges.is_last, calls.is_last, ranges.found, _found(calls.found),
+        )  # fmt: skip
         stopped = -1
         while stopped != MORE_ROWS:
             stopped = self._loop(
-                position,
-                ranges.rows,
-                calls.rows,
-                (ranges.is_last, calls.is_last),
-                (self._open.arrays(), self._staged.arrays(), self._flagged, self._shared),
-                self._steps,
-                self._windows,
-                self._trainers,
+                turn,
+                self._open.arrays(),
+                self._times,
+                self.serving,
                 self._labels.arrays(),
                 self._paths.arrays(),
-                self.threads,
-                ranges.out,
-                calls.out[-_FOUND:],
             )
             if stopped == FULL_STACK:
-                for stacks in (self._open, self._staged):
-                    stacks.make_room()
+                self._open.make_room()
             elif stopped == FULL_PATHS:
                 self._paths.grow()
-        ranges.row, calls.row = position.tolist()
+        ranges.row, calls.row = turn.position.tolist()
 
-    def _range_chunk(self, number: int) -> tuple[Arrays, Arrays]:
+    def _range_chunk(self, number: int) -> tuple[RangeRows, Array]:
         columns = ("range", "thread", "process", "start", "end")
         rows = self._ranges.read(number, *columns, "style")
         places, names = self._nesting.places.read(number), self._nesting.names
@@ -153,34 +148,77 @@ class Follower:
             ids,
             self._teams.of(rows),
         )
-        return tuple(given(column) for column in found), (np.empty(rows.height, np.int32),)
+        return RangeRows(*map(given, found)), np.empty(rows.height, np.int32)
 
-    def _call_chunk(self, number: int) -> tuple[Arrays, Arrays]:
+    def _call_chunk(self, number: int) -> tuple[CallRows, Context]:
         rows = self._calls.read(number, "thread", "process", "start", "end")
         thread, process, start, end = (given(column) for column in rows)
         launches = given(pl.Series(self._launching[number]))
-        # What is known before comes first, for what is found to be put beside it.
         team = given(self._teams.of(rows))
-        return (thread, process, start, launches, team), (thread, start, end, *_found(rows.height))
+        empty = (np.empty(rows.height, dtype) for dtype in (np.int64, np.int32, np.int32))
+        context = Context(thread, start, end, *empty)
+        return CallRows(thread, process, start, launches, team), context
 
 
-_FOUND = 3
-"""How many columns `follow` fills in for calls."""
-_RANGES = (
-    np.int64, np.int32, np.int32, np.int64, np.int64, np.bool_, np.int8, np.uint8, np.bool_,
-    np.uint32, np.int32,
+class _Open:
+    """What is open in so many threads, and in the processes of so many teams."""
+
+    def __init__(self, threads: int, teams: int) -> None:
+        self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
+        self._evaluates, self._differentiates = np.full((2, threads), _NEVER)
+        self._shared = np.full((teams, len(STAGES), 2), _NEVER)
+
+    def arrays(self) -> Opened:
+        """Return what the loops take."""
+        return Opened(
+            self._ranges.arrays(), self._stages.arrays(),
+            self._evaluates, self._differentiates, self._shared,
+        )  # fmt: skip
+
+    def make_room(self) -> None:
+        """Make room where there is none left."""
+        self._ranges.make_room()
+        self._stages.make_room()
+
+
+def _windows(windows: Spans, teams: int) -> Windows:
+    """Return the windows of so many teams, of none of which anything is known yet."""
+    fed, used = np.zeros((2, windows.rows.height), np.bool_)
+    begun, ended = np.full(teams, _LAST), np.full(teams, -_LAST)
+    return Windows(windows.arrays(), windows.last(), fed, used, begun, ended)
+
+
+def _found(context: Context) -> Found:
+    """Return the columns of calls that the loop fills."""
+    return Found(context.range, context.step, context.evidence)
+
+
+def _none(*dtypes: type[np.generic]) -> Iterator[Array]:
+    """Return columns without rows."""
+    return (given(pl.Series(np.zeros(0, dtype))) for dtype in dtypes)
+
+
+_NO_RANGES = (
+    RangeRows(*_none(
+        np.int64, np.int32, np.int32, np.int64, np.int64, np.bool_, np.int8, np.uint8, np.bool_,
+        np.uint32, np.int32,
+    )),
+    np.empty(0, np.int32),
 )  # fmt: skip
-_CALLS = (np.int32, np.int32, np.int64, np.bool_, np.int32)
-_NO_RANGES = tuple(given(pl.Series(np.zeros(0, dtype))) for dtype in _RANGES)
-_NO_CALLS = tuple(given(pl.Series(np.zeros(0, dtype))) for dtype in _CALLS)
+_NO_CALLS = (
+    CallRows(*_none(np.int32, np.int32, np.int64, np.bool_, np.int32)),
+    Context(
+        *_none(np.int32, np.int64, np.int64),
+        *(np.empty(0, dtype) for dtype in (np.int64, np.int32, np.int32)),
+    ),
+)
+
+Rows = TypeVar("Rows", RangeRows, CallRows)
+Told = TypeVar("Told", Array, Context)
 
 
-def _found(rows: int) -> Arrays:
-    return np.empty(rows, np.int64), np.empty(rows, np.int32), np.empty(rows, np.int32)
-
-
-class _Turn:
-    """The chunk of a table whose turn it is, and none when all have been.
+class _Chunks(Generic[Rows, Told]):
+    """A table chunk by chunk: the one whose turn it is, and none when all have been.
 
     Parameters
     ----------
@@ -194,13 +232,16 @@ class _Turn:
 
     def __init__(
         self,
-        load: Callable[[int], tuple[Arrays, Arrays]],
+        load: Callable[[int], tuple[Rows, Told]],
         chunks: int,
-        nothing: tuple[Arrays, Arrays],
+        nothing: tuple[Rows, Told],
     ) -> None:
-        self._loaded = ahead(load, range(chunks), waiting=1)
-        self._chunks, self._nothing = chunks, nothing
+        self._loaded: Iterator[tuple[Rows, Told]] = ahead(load, range(chunks), waiting=1)
+        self._nothing: tuple[Rows, Told] = nothing
+        self._chunks = chunks
         self.number = -1
+        self.rows: Rows
+        self.found: Told
         self.advance()
 
     @property
@@ -213,9 +254,9 @@ class _Turn:
 
     @property
     def passed(self) -> bool:
-        return not self.over and self.row == self.rows[0].size
+        return not self.over and self.row == self.rows.start.size
 
     def advance(self) -> None:
         self.number += 1
         self.row = 0
-        self.rows, self.out = next(self._loaded, self._nothing)
+        self.rows, self.found = next(self._loaded, self._nothing)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array
+from tracekit.attribution._columns import Array
+from tracekit.attribution._evidence import RANGE_STAGE, STAGE
 from tracekit.attribution._teams import Teams
 from tracekit.model import STAGES, Stream
 
@@ -63,7 +64,7 @@ def _copies(
         pl.Series("thread", launch["thread"].astype(np.int32)),
         pl.Series("launch", launch["start"]),
         pl.Series("step", launch["step"]),
-        stage=pl.Series(launch["evidence"] & 7),
+        stage=pl.Series(launch["evidence"] >> RANGE_STAGE & STAGE),
         low=pl.min_horizontal(ends),
         high=pl.max_horizontal(ends),
     ).filter(

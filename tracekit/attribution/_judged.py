@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._columns import Array
 from tracekit.attribution._handing import find_handing
-from tracekit.attribution._loops import Array
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules

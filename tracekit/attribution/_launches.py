@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array, Arrays, count_launches, index_calls, look_up, span
+from tracekit.attribution._columns import Array, Keys, Launchers
+from tracekit.attribution._loops import count_launches, index_calls, look_up, span
 from tracekit.model import Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Spool, Workspace
@@ -60,26 +61,26 @@ def link_launches(
     index = _Calls(calls, processes)
     found = Spool(workspace)
     launching = [np.zeros(height, np.bool_) for height in calls.heights]
-    by_thread, devices = np.zeros(threads, np.int64), np.full(threads, -1)
+    by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
     alone = 0
     for number in range(len(ops)):
         rows = ops.read(number, "process", "correlation", "kind", "device")
         keys, kernels = _keys(rows), _devices_of_kernels(rows)
-        numbers = np.full(keys[0].size, -1)
+        numbers = np.full(keys.process.size, -1)
         for chunk in index.overlapping(index.span(keys)):
             index.look_up(keys, chunk, numbers)
         for chunk in chunks_of(numbers, index.first):
-            index.count((numbers, kernels), chunk, launching[chunk], (by_thread, devices))
+            index.count(numbers, kernels, chunk, launching[chunk], by_thread)
         alone += int((numbers < 0).sum())
         found.append(pl.DataFrame({"call": numbers}))
-    return Launches(found, launching, by_thread, devices, index.repeated, alone)
+    return Launches(found, launching, *by_thread, index.repeated, alone)
 
 
-def _keys(frame: pl.DataFrame) -> Arrays:
-    """Return ``process, correlation``, the process `_NO_ID` where there is no correlation id."""
+def _keys(frame: pl.DataFrame) -> Keys:
+    """Return what links rows to others, the process `_NO_ID` where there is no correlation id."""
     lacking = frame["correlation"].is_null()
     process = frame["process"].set(lacking, _NO_ID) if lacking.any() else frame["process"]
-    return given(process, np.int64), given(frame["correlation"].fill_null(0))
+    return Keys(given(process, np.int64), given(frame["correlation"].fill_null(0)))
 
 
 def _devices_of_kernels(frame: pl.DataFrame) -> Array:
@@ -92,7 +93,7 @@ def _devices_of_kernels(frame: pl.DataFrame) -> Array:
 class _Index:
     """A chunk of calls by process and correlation id."""
 
-    keys: Arrays
+    keys: Keys
     slots: Array
     threads: Array
     repeated: int
@@ -109,7 +110,7 @@ class _Calls:
         self._look_up = compiled(look_up, calls.height)
         self._count = compiled(count_launches, calls.height)
         self._span = compiled(span, calls.height)
-        self._spans: list[Arrays] = []
+        self._spans: list[tuple[Array, Array]] = []
         self._of = lru_cache(_KEPT)(self._indexed)
         self.repeated = 0
         for number in range(len(calls)):
@@ -119,7 +120,7 @@ class _Calls:
         """Note which ids a chunk holds, and how many of them an earlier one holds too."""
         index = self._of(number)
         ids = self.span(index.keys)
-        found = np.full(index.keys[0].size, -1)
+        found = np.full(index.keys.process.size, -1)
         for earlier in self.overlapping(ids):
             self.look_up(index.keys, earlier, found)
         distinct = index.slots[index.slots >= 0]
@@ -133,28 +134,30 @@ class _Calls:
         repeated = self._index(keys, slots)
         return _Index(keys, slots, given(frame["thread"]), repeated)
 
-    def span(self, keys: Arrays) -> Arrays:
+    def span(self, keys: Keys) -> tuple[Array, Array]:
         """Return the least and the largest id of each process."""
         least = np.full(self._processes, _LONGEST.max)
         most = np.full(self._processes, _LONGEST.min)
         self._span(keys, least, most)
         return least, most
 
-    def overlapping(self, ids: Arrays) -> Iterator[int]:
+    def overlapping(self, ids: tuple[Array, Array]) -> Iterator[int]:
         """Return the chunks that hold ids between those of the same process."""
         for number, (least, most) in enumerate(self._spans):
             if ((least <= ids[1]) & (ids[0] <= most)).any():
                 yield number
 
-    def look_up(self, keys: Arrays, chunk: int, found: Array) -> None:
+    def look_up(self, keys: Keys, chunk: int, found: Array) -> None:
         """Look in a chunk for the calls of what has none yet."""
         index = self._of(chunk)
         self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
-    def count(self, found: Arrays, chunk: int, launching: Array, by_thread: Arrays) -> None:
-        """Note what calls of a chunk have launched."""
-        first = int(self.first[chunk])
-        self._count(found, first, self._of(chunk).threads, launching, by_thread)
+    def count(
+        self, found: Array, kernels: Array, chunk: int, launching: Array, by: Launchers
+    ) -> None:
+        """Note what calls of a chunk have launched, see `count_launches`."""
+        first, threads = int(self.first[chunk]), self._of(chunk).threads
+        self._count(found, kernels, first, threads, launching, by)
 
 
 def first_numbers(stream: Stream) -> Array:

@@ -11,17 +11,37 @@ taken once, however deep ranges nest and however they cross.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
-from numpy.typing import NDArray
-
-from tracekit.model import path_number
+from tracekit.attribution._columns import (
+    Array,
+    CallRows,
+    Context,
+    Keys,
+    Launchers,
+    NamedRows,
+    NameLabels,
+    Nested,
+    NestedRows,
+    OpenAround,
+    Opened,
+    RangeRows,
+    Serving,
+    Stack,
+    Stretches,
+    Teams,
+    Turn,
+    Windows,
+)
+from tracekit.attribution._evidence import (
+    IN_AUTOGRAD,
+    IN_EVALUATION,
+    IN_WINDOW,
+    PROCESS_STAGE,
+    RANGE_STAGE,
+    TRAINER_EVALUATES,
+    TRAINER_STAGE,
+)
+from tracekit.model import PathNodes, path_number
 from tracekit.support.compiled import inner
-
-Array: TypeAlias = NDArray[Any]
-Arrays: TypeAlias = tuple[Array, ...]
-Opened: TypeAlias = tuple[Arrays, Arrays, Arrays, Array]
-"""What is open, as `follow` explains it."""
 
 PASSES = 3
 """The first places in the list of stages are of passes: FP, BP and WU."""
@@ -35,42 +55,48 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 
 @inner
-def close(line: int, now: int, end: int, stacks: Arrays) -> int:
+def close(line: int, now: int, end: int, stack: Stack) -> int:
     """Close what has ended on a line, and what ends before `end`; return what is on top then."""
-    until, below, tops, free = stacks[:4]
-    top: int = tops[line]
+    until, below = stack.until, stack.below
+    top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):
         under = below[top]
-        below[top], free[0] = free[0], top
+        below[top], stack.free[0] = stack.free[0], top
         top = under
-    tops[line] = top
+    stack.tops[line] = top
     return top
 
 
 @inner
-def put(line: int, end: int, stacks: Arrays) -> int:
+def put(line: int, end: int, stack: Stack) -> int:
     """Put something on top of a line that is open until `end`, and return its place.
 
     There must be room.
     """
-    until, below, tops, free = stacks[:4]
-    place: int = free[0]
-    free[0], below[place] = below[place], tops[line]
-    until[place], tops[line] = end, place
+    place: int = stack.free[0]
+    stack.free[0], stack.below[place] = stack.below[place], stack.tops[line]
+    stack.until[place], stack.tops[line] = end, place
     return place
 
 
 @inner
-def advance(team: int, now: int, first: Array, begins: Array, at: Array) -> int:
+def advance(team: int, now: int, stretches: Stretches) -> int:
     """Return the last stretch of a team that has begun; the one before its first if none has."""
-    place: int = at[team]
-    while place + 1 < first[team + 1] and begins[place + 1] <= now:
+    place: int = stretches.at[team]
+    while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:
         place += 1
-    at[team] = place
+    stretches.at[team] = place
     return place
 
 
-def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
+@inner
+def stretch_at(team: int, now: int, stretches: Stretches) -> int:
+    """Return the stretch of a team that is going on; -1 if none is."""
+    place = advance(team, now, stretches)
+    return place if place >= stretches.first[team] and now < stretches.end[place] else -1
+
+
+def nest(first: int, ranges: NestedRows, opened: OpenAround, found: Nested) -> int:
     """Find what is around each range on its thread.
 
     Parameters
@@ -78,110 +104,100 @@ def nest(first: int, ranges: Arrays, stacks: Arrays, out: Arrays) -> int:
     first
         The row to begin with.
     ranges
-        ``number, thread, start, end, pushes, stage, marks, during`` by number: `stage` is the
-        place in the list of stages or -1, `marks` tells autograd markers, `during` whether it
-        begins while its process evaluates.
-    stacks
-        What is open on each thread, with the values ``number, level, near, flags, pass, passes``:
-        `near` is the nearest stage, `pass` the nearest range of a pass, and `passes` how many of
-        these there are, each with what is around it. Of the flags, `COVERED` tells here that the
-        range of that stage is set apart, and `APART` that this one is.
-    out
-        ``parent, depth, flags`` of each range, -1 where there is none; ``around, passes``, the
-        nearest range of a pass around it, and how many there are.
+        The ranges.
+    opened
+        What is open on each thread.
+    found
+        Becomes what is around each range.
 
     Returns
     -------
     The row at which there was no room for more; the number of rows where there was for all.
     """
-    numbers, threads, starts, ends, pushes, stages, marks, during = ranges
-    free, numbered, level, near, inside, passing, passed = stacks[3:]
-    parent, depth, flags, around_pass, passes = out
-    for row in range(first, starts.size):
-        thread, now, end, stage = threads[row], starts[row], ends[row], stages[row]
-        own = (EVALUATES if stage == METRIC_EVALUATION else 0) | (DIFFERENTIATES * marks[row])
-        parent[row], depth[row], around_pass[row], passes[row] = -1, -1, -1, 0
-        if not pushes[row]:
-            apart = own & EVALUATES != 0 or during[row]
-            flags[row] = own | (APART | BEGINS if apart else 0)
+    for row in range(first, ranges.start.size):
+        thread, end, stage = ranges.thread[row], ranges.end[row], ranges.stage[row]
+        own = EVALUATES if stage == METRIC_EVALUATION else 0
+        own |= DIFFERENTIATES * ranges.marks[row]
+        found.parent[row], found.depth[row] = -1, -1
+        found.around[row], found.passes[row] = -1, 0
+        if not ranges.pushes[row]:
+            apart = own & EVALUATES != 0 or ranges.during[row]
+            found.flags[row] = own | (APART | BEGINS if apart else 0)
             continue
-        above = close(thread, now, end, stacks)
-        if free[0] < 0:
+        above = close(thread, ranges.start[row], end, opened.stack)
+        if opened.stack.free[0] < 0:
             return row
-        around, around_flags, depth[row] = -1, 0, 0
+        around, around_flags, found.depth[row] = -1, 0, 0
         if above >= 0:
-            around, around_flags = near[above], inside[above]
-            parent[row], depth[row] = numbered[above], level[above] + 1
-            around_pass[row], passes[row] = passing[above], passed[above]
+            around, around_flags = opened.stage[above], opened.flags[above]
+            found.parent[row], found.depth[row] = opened.number[above], opened.level[above] + 1
+            found.around[row], found.passes[row] = opened.of_pass[above], opened.passes[above]
         own |= around_flags & (EVALUATES | DIFFERENTIATES)
-        if own & EVALUATES != 0 or during[row]:
+        if own & EVALUATES != 0 or ranges.during[row]:
             own |= APART
         # What a range says counts in training only, so one set apart covers none that is not.
         repeats = stage >= 0 and around == stage
         covered = repeats and (own & APART != 0 or around_flags & COVERED == 0)
         begins = own & APART != 0 and around_flags & APART == 0
-        flags[row] = own | (COVERED if covered else 0) | (BEGINS if begins else 0)
+        found.flags[row] = own | (COVERED if covered else 0) | (BEGINS if begins else 0)
         hides = around_flags & COVERED != 0 if stage < 0 else own & APART != 0
-        place = put(thread, end, stacks)
-        numbered[place], level[place] = numbers[row], depth[row]
-        near[place] = around if stage < 0 else stage
+        place = put(thread, end, opened.stack)
+        opened.number[place], opened.level[place] = ranges.number[row], found.depth[row]
+        opened.stage[place] = around if stage < 0 else stage
         is_pass = 0 <= stage < PASSES
-        passing[place] = numbers[row] if is_pass else around_pass[row]
-        passed[place] = passes[row] + is_pass
-        inside[place] = own | (COVERED if hides else 0)
-    return starts.size
+        opened.of_pass[place] = ranges.number[row] if is_pass else found.around[row]
+        opened.passes[place] = found.passes[row] + is_pass
+        opened.flags[place] = own | (COVERED if hides else 0)
+    return ranges.start.size
 
 
-def note_steps(rows: Arrays, steps: Arrays, numbered: Array, seen: Arrays) -> None:
+def note_steps(
+    rows: NamedRows, steps: Stretches, numbered: Array, lowest: Array, highest: Array
+) -> None:
     """Note in which steps ranges of each name begin.
 
     Parameters
     ----------
     rows
-        ``team, start, name`` of ranges, by start.
+        The ranges.
     steps
-        ``first, start, end, number, at``: the steps of team t are the rows from ``first[t]`` to
-        ``first[t + 1]`` of the others; ``at[t]`` is the one that the team has come to.
+        The steps of teams.
     numbered
         For each name, whether it holds a number.
-    seen
-        ``lowest, highest`` number of a step of each name.
+    lowest, highest
+        By name, the numbers of these steps; updated.
     """
-    teams, starts, names = rows
-    first, begins, ends, number, at = steps
-    lowest, highest = seen
-    for row in range(starts.size):
-        name, team, now = names[row], teams[row], starts[row]
+    for row in range(rows.start.size):
+        name = rows.name[row]
         if not numbered[name]:
             continue
-        place = advance(team, now, first, begins, at)
-        if place >= first[team] and now < ends[place] and number[place] >= 0:
-            lowest[name] = min(lowest[name], number[place])
-            highest[name] = max(highest[name], number[place])
+        step = stretch_at(rows.team[row], rows.start[row], steps)
+        if step >= 0 and steps.number[step] >= 0:
+            lowest[name] = min(lowest[name], steps.number[step])
+            highest[name] = max(highest[name], steps.number[step])
 
 
 @inner
-def slot_of(process: int, correlation: int, keys: Arrays, slots: Array) -> int:
+def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
     """Return the place of a key in a hash table of calls, or the free one that it would take."""
-    processes, correlations = keys
     mask = slots.size - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + process * 1_640_531_527
     slot = (((mixed >> 20) << 3) + (correlation & 7)) & mask
     while slots[slot] >= 0 and (
-        correlations[slots[slot]] != correlation or processes[slots[slot]] != process
+        keys.correlation[slots[slot]] != correlation or keys.process[slots[slot]] != process
     ):
         slot = (slot + 1) & mask
     return slot
 
 
-def index_calls(keys: Arrays, slots: Array) -> int:
+def index_calls(keys: Keys, slots: Array) -> int:
     """Fill a hash table of calls by process and correlation id.
 
     Parameters
     ----------
     keys
-        ``process, correlation`` of calls; a negative process stands for a call without id.
+        Those of calls.
     slots
         The table, a power of two of places, all -1. Eight ids that follow each other go side by
         side, for the sake of the processor's cache, and where that is differs from eight to eight;
@@ -191,12 +207,11 @@ def index_calls(keys: Arrays, slots: Array) -> int:
     -------
     How many calls repeat the key of an earlier one; these are not in the table.
     """
-    processes, correlations = keys
     repeated = 0
-    for row in range(processes.size):
-        if processes[row] < 0:
+    for row in range(keys.process.size):
+        if keys.process[row] < 0:
             continue
-        slot = slot_of(processes[row], correlations[row], keys, slots)
+        slot = slot_of(keys.process[row], keys.correlation[row], keys, slots)
         if slots[slot] >= 0:
             repeated += 1
         else:
@@ -204,13 +219,13 @@ def index_calls(keys: Arrays, slots: Array) -> int:
     return repeated
 
 
-def look_up(wanted: Arrays, keys: Arrays, slots: Array, first: int, found: Array) -> None:
+def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> None:
     """Find the call of each op.
 
     Parameters
     ----------
     wanted
-        ``process, correlation`` of ops; a negative process stands for an op without id.
+        The keys of ops.
     keys, slots
         What `index_calls` was given.
     first
@@ -218,55 +233,50 @@ def look_up(wanted: Arrays, keys: Arrays, slots: Array, first: int, found: Array
     found
         The number of each op's call; only what is -1 is looked up.
     """
-    processes, correlations = wanted
-    for row in range(processes.size):
-        if processes[row] < 0 or found[row] >= 0:
+    for row in range(wanted.process.size):
+        if wanted.process[row] < 0 or found[row] >= 0:
             continue
-        slot = slot_of(processes[row], correlations[row], keys, slots)
+        slot = slot_of(wanted.process[row], wanted.correlation[row], keys, slots)
         if slots[slot] >= 0:
             found[row] = first + slots[slot]
 
 
-def span(keys: Arrays, least: Array, most: Array) -> None:
+def span(keys: Keys, least: Array, most: Array) -> None:
     """Find the least and the largest correlation id of each process."""
-    processes, correlations = keys
-    for row in range(processes.size):
-        process, correlation = processes[row], correlations[row]
+    for row in range(keys.process.size):
+        process, correlation = keys.process[row], keys.correlation[row]
         if process >= 0:
             least[process] = min(least[process], correlation)
             most[process] = max(most[process], correlation)
 
 
 def count_launches(
-    found: Arrays, first: int, threads: Array, launching: Array, by_thread: Arrays
+    found: Array, kernels: Array, first: int, threads: Array, launching: Array, by: Launchers
 ) -> None:
     """Mark the calls that launched an op, and count the ops that each thread launched.
 
     Parameters
     ----------
-    found
+    found, kernels
         The numbers of the calls of ops, and the devices of those that are kernels, else -1.
     first, threads
         The number of the first call of a chunk, and the thread of each.
     launching
         Which of these calls launched an op; updated.
-    by_thread
-        How many ops each thread launched, and the device on which it launched kernels, -1 for none
-        and -2 for several; updated.
+    by
+        The threads; updated.
     """
-    calls, kernels = found
-    launches, devices = by_thread
-    for row in range(calls.size):
-        call = calls[row] - first
-        if 0 <= call < threads.size and calls[row] >= 0:
+    for row in range(found.size):
+        call = found[row] - first
+        if 0 <= call < threads.size and found[row] >= 0:
             thread, device = threads[call], kernels[row]
             launching[call] = True
-            launches[thread] += 1
-            if device >= 0 and devices[thread] != device:
-                devices[thread] = device if devices[thread] == -1 else -2
+            by.launches[thread] += 1
+            if device >= 0 and by.device[thread] != device:
+                by.device[thread] = device if by.device[thread] == -1 else -2
 
 
-def stand(found: Array, first: int, calls: Arrays, out: Arrays) -> None:
+def stand(found: Array, first: int, calls: Context, out: Context) -> None:
     """Copy to ops where their calls stand.
 
     Parameters
@@ -276,17 +286,17 @@ def stand(found: Array, first: int, calls: Arrays, out: Arrays) -> None:
     first
         The number of the first call of a chunk.
     calls
-        ``thread, start, end, range, step, evidence`` of these calls.
+        Where these calls stand.
     out
         The same of the ops; those of other chunks' calls are left as they are.
     """
-    thread, start, end, where, step, evidence = calls
-    o_thread, o_start, o_end, o_range, o_step, o_evidence = out
     for row in range(found.size):
         call = found[row] - first
-        if found[row] >= 0 and 0 <= call < thread.size:
-            o_thread[row], o_start[row], o_end[row] = thread[call], start[call], end[call]
-            o_range[row], o_step[row], o_evidence[row] = where[call], step[call], evidence[call]
+        if found[row] >= 0 and 0 <= call < calls.thread.size:
+            out.thread[row] = calls.thread[call]
+            out.start[row], out.end[row] = calls.start[call], calls.end[call]
+            out.range[row], out.step[row] = calls.range[call], calls.step[call]
+            out.evidence[row] = calls.evidence[call]
 
 
 def number_distinct(numbers: Array, place: Array, out: Array) -> int:
@@ -320,13 +330,10 @@ MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 
 
 @inner
-def open_on(thread: int, now: int, opened: Opened) -> tuple[int, int, int]:
-    """Return of what is open on a thread the innermost range, the nearest stage, and all flags."""
-    ranges, staged, (evaluates, differentiates), _ = opened
-    top, nearest = close(thread, now, now, ranges), close(thread, now, now, staged)
-    flag = EVALUATES if evaluates[thread] > now else 0
-    flag |= DIFFERENTIATES if differentiates[thread] > now else 0
-    return (ranges[4][top] if top >= 0 else -1), (staged[4][nearest] if nearest >= 0 else -1), flag
+def stage_on(thread: int, now: int, opened: Opened) -> int:
+    """Return the nearest stage that is open on a thread, counted from 1; 0 for none."""
+    top = close(thread, now, now, opened.stages.stack)
+    return opened.stages.stage[top] + 1 if top >= 0 else 0
 
 
 @inner
@@ -357,167 +364,150 @@ def share(process: int, stage: int, now: int, until: int, shared: Array) -> None
 
 @inner
 def pass_range(
-    row: int, ranges: Arrays, opened: Opened, label: int, paths: Arrays, out: Array
+    row: int, ranges: RangeRows, opened: Opened, label: int, nodes: PathNodes, paths: Array
 ) -> int:
     """Open a range, and return whether there was room: `MORE_ROWS` if so."""
-    number, thread, process, start, end, pushes, stage, flags, marks, _, _ = ranges
-    pushed, staged, (evaluates, differentiates), shared = opened
-    now, on, until, around = start[row], thread[row], end[row], -1
-    if 2 * (paths[4][0] + 1) > paths[0].size:
-        return FULL_PATHS
-    if not pushes[row]:
-        share(process[row], stage[row], now, until, shared)
-        out[row] = path_number(-1, label, paths)
-        return MORE_ROWS
-    top = close(on, now, until, pushed)
-    if stage[row] >= 0:
-        close(on, now, until, staged)
-    if pushed[3][0] < 0 or staged[3][0] < 0:
+    thread, stage = ranges.thread[row], ranges.stage[row]
+    now, until = ranges.start[row], ranges.end[row]
+    if not ranges.pushes[row]:
+        share(ranges.process[row], stage, now, until, opened.shared)
+        paths[row] = path_number(-1, label, nodes)
+        return FULL_PATHS if paths[row] < 0 else MORE_ROWS
+    top = close(thread, now, until, opened.ranges.stack)
+    if stage >= 0:
+        close(thread, now, until, opened.stages.stack)
+    if opened.ranges.stack.free[0] < 0 or opened.stages.stack.free[0] < 0:
         return FULL_STACK
-    if top >= 0:
-        around = pushed[5][top]
-    out[row] = path_number(around, label, paths)
-    place = put(on, until, pushed)
-    pushed[4][place], pushed[5][place] = number[row], out[row]
-    if stage[row] >= 0:
-        staged[4][put(on, until, staged)] = stage[row]
-    if flags[row] & EVALUATES != 0:
-        evaluates[on] = max(evaluates[on], until)
-    if marks[row]:
-        differentiates[on] = max(differentiates[on], until)
+    paths[row] = path_number(opened.ranges.path[top] if top >= 0 else -1, label, nodes)
+    if paths[row] < 0:
+        return FULL_PATHS
+    place = put(thread, until, opened.ranges.stack)
+    opened.ranges.number[place], opened.ranges.path[place] = ranges.number[row], paths[row]
+    if stage >= 0:
+        opened.stages.stage[put(thread, until, opened.stages.stack)] = stage
+    if ranges.flags[row] & EVALUATES != 0:
+        opened.evaluates[thread] = max(opened.evaluates[thread], until)
+    if ranges.marks[row]:
+        opened.differentiates[thread] = max(opened.differentiates[thread], until)
     return MORE_ROWS
 
 
 @inner
-def note_launch(thread: int, team: int, now: int, windows: Arrays, threads: Arrays) -> bool:
+def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
     """Count a launch for its thread, and return whether it lies in a backward window.
 
     A window is fed if anything is launched in it, or between the one before and it; and used if a
     thread that may be an autograd thread launches in it.
     """
-    first, start, end, unit, at, last, fed, used, begun, ended = windows
-    during, inside, served, latest, may_serve = threads
-    begun[team], ended[team] = min(begun[team], now), now
-    window = advance(team, now, first, start, at)
-    lies_inside: bool = window >= first[team] and now < end[window]
+    windows.begun[team], windows.ended[team] = min(windows.begun[team], now), now
+    stretches = windows.stretches
+    window = advance(team, now, stretches)
+    has_begun = window >= stretches.first[team]
+    lies_inside: bool = has_begun and now < stretches.end[window]
     if lies_inside:
-        fed[window] = True
-        used[window] = used[window] or may_serve[thread]
-    elif window + 1 < first[team + 1]:
-        fed[window + 1] = True
-    if window < first[team] or now > last[team]:
+        windows.fed[window] = True
+        windows.used[window] = windows.used[window] or serving.may_serve[thread]
+    elif window + 1 < stretches.first[team + 1]:
+        windows.fed[window + 1] = True
+    if not has_begun or now > windows.last[team]:
         return False
-    during[thread] += 1
+    serving.during[thread] += 1
     if lies_inside:
-        inside[thread] += 1
-        if latest[thread] != unit[window]:
-            latest[thread] = unit[window]
-            served[thread] += 1
+        serving.inside[thread] += 1
+        if serving.latest[thread] != stretches.number[window]:
+            serving.latest[thread] = stretches.number[window]
+            serving.served[thread] += 1
     return lies_inside
 
 
+@inner
+def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
+    """Return what is open around a call that launches, see `_evidence`."""
+    now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
+    evidence = stage_on(thread, now, opened) << RANGE_STAGE
+    evidence |= open_in(calls.process[row], now, opened.shared) << PROCESS_STAGE
+    if opened.evaluates[thread] > now:
+        evidence |= IN_EVALUATION
+    if opened.differentiates[thread] > now:
+        evidence |= IN_AUTOGRAD
+    if trainer >= 0:
+        evidence |= stage_on(trainer, now, opened) << TRAINER_STAGE
+        if opened.evaluates[trainer] > now:
+            evidence |= TRAINER_EVALUATES
+    if note_launch(thread, calls.team[row], now, teams.windows, serving):
+        evidence |= IN_WINDOW
+    return evidence
+
+
+@inner
+def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Serving) -> None:
+    """Say where a call stands."""
+    calls, found = turn.calls, turn.found
+    now, thread = calls.start[row], calls.thread[row]
+    found.range[row], found.evidence[row] = -1, 0
+    found.step[row] = stretch_at(calls.team[row], now, teams.steps)
+    if calls.launches[row]:
+        innermost = close(thread, now, now, opened.ranges.stack)
+        if innermost >= 0:
+            found.range[row] = opened.ranges.number[innermost]
+        found.evidence[row] = tell_of(row, calls, opened, teams, serving)
+
+
+@inner
+def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
+    """Return what a range is called in a path."""
+    step = stretch_at(ranges.team[row], ranges.start[row], steps)
+    is_inside = step >= 0 and steps.number[step] >= 0
+    name = ranges.name[row]
+    label: int = labels.inside[name] if is_inside else labels.outside[name]
+    return label
+
+
 def follow(
-    position: Array,
-    ranges: Arrays,
-    calls: Arrays,
-    done: tuple[bool, bool],
+    turn: Turn,
     opened: Opened,
-    steps: Arrays,
-    windows: Arrays,
-    trainers: Array,
-    labels: Arrays,
-    paths: Arrays,
-    threads: Arrays,
-    out_ranges: Arrays,
-    out_calls: Arrays,
+    teams: Teams,
+    serving: Serving,
+    labels: NameLabels,
+    nodes: PathNodes,
 ) -> int:
     """Go through ranges and calls in the order of time, and say where each of them stands.
 
     Parameters
     ----------
-    position
-        The next row of the ranges and of the calls; updated.
-    ranges
-        ``number, thread, process, start, end, pushes, stage, flags, marks, name, team``.
-    calls
-        ``thread, process, start, launches, team``: what launches nothing is passed over.
-    done
-        Whether no more ranges, and no more calls, follow these.
+    turn
+        The rows whose turn it is.
     opened
-        ``ranges, staged, flagged, shared``. On each thread, the stacks of what is open with the
-        values ``number, path``, and of what has a stage with the value ``stage``; until when a
-        range of metric evaluation is open, and an autograd marker. For each process and stage,
-        the begin and the end of the start/end range of that stage that ends last.
-    steps
-        ``first, start, end, number, at`` as for `note_steps`: training steps.
-    windows
-        The same of backward windows, with the number of their unit, followed by ``last, fed, used,
-        begun, ended``: when the last one of each team ends; what `note_launch` says of each;
-        and the first and the last launch of each team, so far.
-    trainers
-        The training thread of each team, or -1.
+        What is open.
+    teams
+        What each team does when.
+    serving
+        What is known of threads; updated.
     labels
-        ``inside, outside``: what a name is called in a path, inside a numbered step and outside.
-    paths
+        What names are called in a path.
+    nodes
         The tree of paths, explained with `path_number`.
-    threads
-        ``during, inside, served, last, may_serve`` by thread: launches between the first and last
-        backward window of the team, those inside windows, the units of these, the last unit,
-        and whether it may be an autograd thread.
-    out_ranges
-        ``path`` of each range.
-    out_calls
-        ``range, step, evidence`` of each call: `step` is a row of `steps` or -1; `evidence` is
-        explained with `Evidence`.
 
     Returns
     -------
     Why it stopped.
     """
-    r_start, r_name, r_team = ranges[3], ranges[9], ranges[10]
-    c_thread, c_process, c_start, c_launches, c_team = calls
-    s_first, s_start, s_end, s_number, s_at = steps
-    o_range, o_step, o_evidence = out_calls
-    r, c = position[0], position[1]
-    while True:
-        more_ranges, more_calls = r < r_start.size, c < c_start.size
-        if not (more_ranges or more_calls) or not (
-            (more_ranges or done[0]) and (more_calls or done[1])
-        ):
-            position[0], position[1] = r, c
-            return MORE_ROWS
-        takes_range = more_ranges and (not more_calls or r_start[r] <= c_start[c])
-        now = r_start[r] if takes_range else c_start[c]
-        team = r_team[r] if takes_range else c_team[c]
-        step = advance(team, now, s_first, s_start, s_at)
-        if step < s_first[team] or now >= s_end[step]:
-            step = -1
-        if takes_range:
-            label = labels[1][r_name[r]]
-            if step >= 0 and s_number[step] >= 0:
-                label = labels[0][r_name[r]]
-            stopped = pass_range(r, ranges, opened, label, paths, out_ranges[0])
-            if stopped != MORE_ROWS:
-                position[0], position[1] = r, c
-                return stopped
-            r += 1
-            continue
-        o_range[c], o_step[c], o_evidence[c] = -1, step, 0
-        if c_launches[c]:
-            thread, trainer = c_thread[c], trainers[team]
-            innermost, stage, flag = open_on(thread, now, opened)
-            t_stage, t_flag = stage, flag
-            if trainer != thread:
-                _, t_stage, t_flag = (-1, -1, 0) if trainer < 0 else open_on(trainer, now, opened)
-            in_window = note_launch(thread, team, now, windows, threads)
-            o_range[c] = innermost
-            o_evidence[c] = (
-                (stage + 1)
-                | open_in(c_process[c], now, opened[3]) << 3
-                | (t_stage + 1) << 6
-                | (flag & 1) << 9
-                | (flag >> 1) << 10
-                | (t_flag & 1) << 11
-                | (1 << 12 if in_window else 0)
-            )
-        c += 1
+    ranges, calls = turn.ranges, turn.calls
+    next_range, next_call = turn.position[0], turn.position[1]
+    stopped = MORE_ROWS
+    while stopped == MORE_ROWS:
+        has_ranges, has_calls = next_range < ranges.start.size, next_call < calls.start.size
+        awaits_ranges = not has_ranges and not turn.last_ranges
+        awaits_calls = not has_calls and not turn.last_calls
+        if awaits_ranges or awaits_calls or not (has_ranges or has_calls):
+            break
+        # A range is open to what starts together with it.
+        if has_ranges and (not has_calls or ranges.start[next_range] <= calls.start[next_call]):
+            label = label_of(next_range, ranges, teams.steps, labels)
+            stopped = pass_range(next_range, ranges, opened, label, nodes, turn.paths)
+            next_range += stopped == MORE_ROWS
+        else:
+            pass_call(next_call, turn, opened, teams, serving)
+            next_call += 1
+    turn.position[0], turn.position[1] = next_range, next_call
+    return stopped

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._columns import Nested, NestedRows, OpenAround
 from tracekit.attribution._loops import (
     APART,
     BEGINS,
@@ -139,14 +140,14 @@ class _Nester:
 
     def __init__(self, threads: int, rows: int) -> None:
         self._loop = compiled(nest, rows)
-        self._open = Stacks(threads, values=6)
+        self._open = Stacks(threads, OpenAround)
         self._evaluations = pl.DataFrame(schema=_SPAN)
 
     def nest(self, chunk: pl.DataFrame) -> pl.DataFrame:
         """Add ``parent, depth, flags, around, passes`` to the next ranges, see `nest`."""
         columns = ("range", "thread", "start", "end", "pushes", "place", "marks")
-        rows = (*(given(chunk[name]) for name in columns), given(self._during(chunk)))
-        out = (
+        rows = NestedRows(*map(given, (*chunk.select(columns), self._during(chunk))))
+        out = Nested(
             np.empty(chunk.height, np.int64),
             np.empty(chunk.height, np.int32),
             np.empty(chunk.height, np.uint8),

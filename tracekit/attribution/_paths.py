@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Arrays, note_steps
+from tracekit.attribution._columns import NamedRows, NameLabels
+from tracekit.attribution._loops import note_steps
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._teams import Teams
@@ -36,9 +37,9 @@ class Labels:
     inside: pl.Series
     outside: pl.Series
 
-    def arrays(self) -> Arrays:
-        """Return ``inside, outside`` for the loops."""
-        return given(self.inside), given(self.outside)
+    def arrays(self) -> NameLabels:
+        """Return what the loops take."""
+        return NameLabels(given(self.inside), given(self.outside))
 
 
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
@@ -70,15 +71,15 @@ def _steps_of_names(
     ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams, numbered: pl.Series
 ) -> tuple[pl.Series, pl.Series]:
     """Return the lowest and the highest number of a step in which ranges of each name begin."""
-    seen = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
+    least, most = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
     if numbered.any() and steps.rows.height:
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
         for number in range(len(ranges)):
             rows = ranges.read(number, "process", "thread", "start")
             names = nesting.places.read(number, "name_id")["name_id"]
-            columns = (given(teams.of(rows)), given(rows["start"]), given(names))
-            loop(columns, where, which, seen)
-    lowest, highest = (pl.Series(values) for values in seen)
+            columns = NamedRows(given(teams.of(rows)), given(rows["start"]), given(names))
+            loop(columns, where, which, least, most)
+    lowest, highest = (pl.Series(values) for values in (least, most))
     never = highest < 0
     return lowest.set(never, None), highest.set(never, None)
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution._loops import Array
+from tracekit.attribution._columns import Array
 from tracekit.model import Stream
 
 _COPIES = ("h2d", "d2h", "p2p", "staged")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array, Arrays
+from tracekit.attribution._columns import Array, Stretches
 from tracekit.support.compiled import given
 
 
@@ -27,13 +27,13 @@ class Spans:
     rows: pl.DataFrame
     teams: int
 
-    def arrays(self) -> Arrays:
-        """Return ``first, start, end, number, at`` for the loops, none passed yet."""
+    def arrays(self) -> Stretches:
+        """Return what the loops take, none passed yet."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))
-        columns = (given(rows[name]) for name in ("start", "end", "number"))
-        return (given(pl.Series(first)), *columns, first[:-1] - 1)
+        start, end, number = (given(rows[name]) for name in ("start", "end", "number"))
+        return Stretches(given(pl.Series(first)), start, end, number, first[:-1] - 1)
 
     def last(self) -> Array:
         """Return when the last one of each team ends."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 import numpy as np
 
-from tracekit.attribution._loops import Arrays
+from tracekit.attribution._columns import OpenAround, OpenRanges, OpenStages, Stack
 
 _ROOM = 1 << 10
 """How much may lie on all stacks together before room for more is made."""
 
+Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 
-class Stacks:
+
+class Stacks(Generic[Kind]):
     """What is open on each of several lines, such as threads; see `close` and `put`.
 
     They take room for what is open on all together: one deep stack among many costs no more.
@@ -19,25 +24,21 @@ class Stacks:
     ----------
     lines
         How many stacks there are.
-    values
-        How many values are kept with each thing.
+    kind
+        What is open: its stack and the values that are kept with each thing.
     """
 
-    def __init__(self, lines: int, values: int) -> None:
+    def __init__(self, lines: int, kind: type[Kind]) -> None:
+        self._kind: Callable[..., Kind] = kind
         self._tops = np.full(lines, -1, np.int64)
         self._free = np.full(1, -1, np.int64)
-        self._rows = np.zeros((2 + values, 0), np.int64)
+        self._rows = np.zeros((1 + len(kind._fields), 0), np.int64)
         self._widen(_ROOM)
 
-    def arrays(self) -> Arrays:
-        """Return ``until, below, tops, free`` and the values, for the loops.
-
-        `until` when something is open and what is `below` it (-1: nothing) are of each place, of
-        free places the next free one; `tops` is the place on top of each line, `free` one that is
-        free (-1: none).
-        """
+    def arrays(self) -> Kind:
+        """Return what the loops take."""
         until, below, *values = self._rows
-        return until, below, self._tops, self._free, *values
+        return self._kind(Stack(until, below, self._tops, self._free), *values)
 
     def make_room(self) -> None:
         """Make room for twice as much where there is none left."""

@@ -14,7 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array, number_distinct
+from tracekit.attribution._columns import Array
+from tracekit.attribution._evidence import (
+    IN_AUTOGRAD,
+    IN_EVALUATION,
+    IN_WINDOW,
+    PROCESS_STAGE,
+    RANGE_STAGE,
+    STAGE_BITS,
+    TRAINER_EVALUATES,
+    TRAINER_STAGE,
+)
+from tracekit.attribution._loops import number_distinct
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
@@ -62,9 +73,10 @@ class Evidence:
         """
         bits = cases.select(
             "thread", "process",
-            range_code=_bits(0, 3), process_code=_bits(3, 3), trainer_code=_bits(6, 3),
-            evaluates=_bits(9, 1) > 0, differentiates=_bits(10, 1) > 0,
-            trainer_evaluates=_bits(11, 1) > 0, in_window=_bits(12, 1) > 0,
+            range_code=_stage(RANGE_STAGE), process_code=_stage(PROCESS_STAGE),
+            trainer_code=_stage(TRAINER_STAGE),
+            evaluates=_is(IN_EVALUATION), differentiates=_is(IN_AUTOGRAD),
+            trainer_evaluates=_is(TRAINER_EVALUATES), in_window=_is(IN_WINDOW),
         )  # fmt: skip
         for who in ("range", "process", "trainer"):
             stages = _CODES.rename({"code": f"{who}_code", "stage": f"{who}_stage"})
@@ -85,8 +97,12 @@ class Evidence:
         )  # fmt: skip
 
 
-def _bits(first: int, count: int) -> pl.Expr:
-    return (pl.col("code") // (1 << first)) % (1 << count)
+def _stage(first: int) -> pl.Expr:
+    return pl.col("code") // (1 << first) % (1 << STAGE_BITS)
+
+
+def _is(bit: int) -> pl.Expr:
+    return pl.col("code") // bit % 2 > 0
 
 
 @dataclass(frozen=True)

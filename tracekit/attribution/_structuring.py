@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._loops import Array
+from tracekit.attribution._columns import Array
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
 from tracekit.attribution.structure import Structure, Work, find_structure

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution._loops import Array
+from tracekit.attribution._columns import Array
 
 
 @dataclass(frozen=True)

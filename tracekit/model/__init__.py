@@ -6,7 +6,14 @@ from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
 from tracekit.model._kernel_names import normalised_name
-from tracekit.model._paths import PATH_SEPARATOR, PathTree, in_any, path_number, path_texts
+from tracekit.model._paths import (
+    PATH_SEPARATOR,
+    PathNodes,
+    PathTree,
+    in_any,
+    path_number,
+    path_texts,
+)
 from tracekit.model._recording import KEYS, Maker, Recording, Stream
 from tracekit.model._tables import (
     CALLS,
@@ -111,6 +118,7 @@ __all__ = [
     "Column",
     "Face",
     "Maker",
+    "PathNodes",
     "PathTree",
     "Place",
     "PolarsType",

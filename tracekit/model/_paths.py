@@ -8,7 +8,7 @@ number. Equal paths have one number; what is grouped by path is grouped by that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,7 +18,6 @@ from tracekit.model._tables import PATHS
 from tracekit.support.compiled import compiled, given, inner
 
 Array = NDArray[Any]
-Arrays = tuple[Array, ...]
 
 PATH_SEPARATOR = " > "
 """What stands between the labels of a path."""
@@ -26,10 +25,30 @@ _FIRST, _LAST = 8, 24
 """How many labels of a longer path are shown."""
 
 
+class PathNodes(NamedTuple):
+    """A tree of paths, as loops take it.
+
+    Parameters
+    ----------
+    slots
+        A hash table of paths, at most half full: the number of each, -1 where there is none.
+    parent, label, depth
+        What each path consists of, and how many are around it.
+    total
+        One number: how many there are.
+    """
+
+    slots: Array
+    parent: Array
+    label: Array
+    depth: Array
+    total: Array
+
+
 @inner
-def path_slot(parent: int, label: int, paths: Arrays) -> int:
+def path_slot(parent: int, label: int, paths: PathNodes) -> int:
     """Return the place of a path in its hash table, or the free one that it would take."""
-    slots, parents, labels = paths[:3]
+    slots, parents, labels = paths.slots, paths.parent, paths.label
     mask = slots.size - 1
     slot = ((parent + 1) * 1_000_003 + label * 7_919) & mask
     while slots[slot] >= 0 and (parents[slots[slot]] != parent or labels[slots[slot]] != label):
@@ -38,7 +57,7 @@ def path_slot(parent: int, label: int, paths: Arrays) -> int:
 
 
 @inner
-def path_number(parent: int, label: int, paths: Arrays) -> int:
+def path_number(parent: int, label: int, paths: PathNodes) -> int:
     """Return the number of a path, which is new if it was not met before.
 
     Parameters
@@ -46,40 +65,41 @@ def path_number(parent: int, label: int, paths: Arrays) -> int:
     parent, label
         The number of the path around it, or -1; and that of its own label.
     paths
-        ``slots, parent, label, depth, count``: a hash table of paths, at most half full, and what
-        each consists of.
+        All paths.
+
+    Returns
+    -------
+    The number; -1 if it is new and there is no room for it.
     """
-    slots, parents, labels, depths, count = paths
     slot = path_slot(parent, label, paths)
-    if slots[slot] < 0:
-        slots[slot] = count[0]
-        parents[count[0]], labels[count[0]] = parent, label
-        depths[count[0]] = depths[parent] + 1 if parent >= 0 else 0
-        count[0] += 1
-    number: int = slots[slot]
+    number: int = paths.slots[slot]
+    if number < 0 and 2 * (paths.total[0] + 1) <= paths.slots.size:
+        number = paths.total[0]
+        paths.slots[slot] = number
+        paths.parent[number], paths.label[number] = parent, label
+        paths.depth[number] = paths.depth[parent] + 1 if parent >= 0 else 0
+        paths.total[0] += 1
     return number
 
 
-def place_paths(paths: Arrays) -> None:
-    """Put all paths into an empty hash table; `paths` is explained with `path_number`."""
-    slots, parents, labels, _, count = paths
-    for node in range(count[0]):
-        slots[path_slot(parents[node], labels[node], paths)] = node
+def place_paths(paths: PathNodes) -> None:
+    """Put all paths into a hash table that is empty."""
+    for node in range(paths.total[0]):
+        paths.slots[path_slot(paths.parent[node], paths.label[node], paths)] = node
 
 
-def number_paths(rows: Arrays, paths: Arrays, numbers: Array) -> None:
+def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array) -> None:
     """Give paths the numbers that they have in another tree, to which new ones are added.
 
     Parameters
     ----------
-    rows
-        ``parent, label`` of each, after the path that is its parent; -1 for none.
+    parents, labels
+        Of each path, after the path that is its parent; -1 for none.
     paths
-        The other tree; explained with `path_number`, with room for all.
+        The other tree, with room for all.
     numbers
         Becomes the number of each.
     """
-    parents, labels = rows
     for row in range(parents.size):
         parent = numbers[parents[row]] if parents[row] >= 0 else -1
         numbers[row] = path_number(parent, labels[row], paths)
@@ -100,9 +120,10 @@ class PathTree:
         self._slots = np.full(2 * places, -1, np.int64)
         self._count = np.zeros(1, np.int64)
 
-    def arrays(self) -> Arrays:
-        """Return ``slots, parent, label, depth, count`` for the loops."""
-        return self._slots, *self._nodes, self._count
+    def arrays(self) -> PathNodes:
+        """Return what the loops take."""
+        parent, label, depth = self._nodes
+        return PathNodes(self._slots, parent, label, depth, self._count)
 
     def grow(self) -> None:
         """Make room for twice as many."""
@@ -143,7 +164,7 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
         labels = table.select("label").join(ids, on="label", how="left", maintain_order="left")
         parents = given(table["parent_path"].fill_null(-1), np.int64)
         found = np.empty(table.height, np.int64)
-        loop((parents, given(labels["id"], np.int64)), tree.arrays(), found)
+        loop(parents, given(labels["id"], np.int64), tree.arrays(), found)
         numbers.append(pl.Series(found, dtype=PATHS.schema["path"]))
     return tree.table(texts), numbers
 

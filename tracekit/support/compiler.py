@@ -100,7 +100,7 @@ def _type(one: Any) -> Any:
 
     if isinstance(one, tuple):
         together: Any = types.BaseTuple.from_types
-        return together(tuple(map(_type, one)))
+        return together(tuple(map(_type, one)), type(one))
     if hasattr(one, "dtype") and one.ndim:
         # Machine code is the same whether or not an array may be written to.
         return types.Array(from_dtype(one.dtype), one.ndim, "C")

@@ -65,6 +65,8 @@ class Arguments:
 def arguments(given: Sequence[Any]) -> Arguments:
     """Take arguments apart, as Numba does: tuples into their items, arrays into numbers.
 
+    The names of a named tuple are part of its type, for that is what a loop calls its items by.
+
     Raises
     ------
     UnfitError
@@ -93,7 +95,7 @@ def _take_apart(
             data = one.__array_interface__["data"][0]
             values += (0, 0, one.size, one.itemsize, data, *one.shape, *one.strides)
         elif isinstance(one, tuple):
-            types.append("(")
+            types.append(f"{' '.join(getattr(one, '_fields', ()))}(")
             _take_apart(one, types, codes, values)
             types.append(")")
         elif isinstance(one, bool):

@@ -1,0 +1,290 @@
+"""What the loops of attribution go over: arrays of one length each, by name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+
+class Stack(NamedTuple):
+    """What lies on several stacks that share their room: one of each line, such as a thread.
+
+    Parameters
+    ----------
+    until, below
+        Of each place, until when what lies there is open, and what is below it, -1 for nothing; of
+        a free place, the next one that is free.
+    tops
+        The place on top of each line, -1 for none.
+    free
+        One number: a place that is free, -1 for none.
+    """
+
+    until: Array
+    below: Array
+    tops: Array
+    free: Array
+
+
+class OpenRanges(NamedTuple):
+    """Ranges that are open, with the number of each and of its path."""
+
+    stack: Stack
+    number: Array
+    path: Array
+
+
+class OpenStages(NamedTuple):
+    """Ranges of stages that are open, with the place of each one's stage in the list of these."""
+
+    stack: Stack
+    stage: Array
+
+
+class OpenAround(NamedTuple):
+    """Ranges that are open, with what is known of what lies in them.
+
+    Parameters
+    ----------
+    stack
+        Where they lie.
+    number, level, flags
+        Of each range: its number, how deep it lies, and its flags; `COVERED` tells here that the
+        range of `stage` is set apart, and `APART` that this one is.
+    stage
+        The nearest stage, of it or around it, -1 for none.
+    of_pass, passes
+        The nearest range of a pass, and how many there are.
+    """
+
+    stack: Stack
+    number: Array
+    level: Array
+    stage: Array
+    flags: Array
+    of_pass: Array
+    passes: Array
+
+
+class NestedRows(NamedTuple):
+    """Ranges whose nesting is asked: `stage` is -1 for none, `marks` tells autograd markers.
+
+    `during` tells whether a range begins while its process evaluates.
+    """
+
+    number: Array
+    thread: Array
+    start: Array
+    end: Array
+    pushes: Array
+    stage: Array
+    marks: Array
+    during: Array
+
+
+class Nested(NamedTuple):
+    """What is found around ranges, -1 for none; `around` is the nearest range of a pass.
+
+    `passes` tells how many of these there are.
+    """
+
+    parent: Array
+    depth: Array
+    flags: Array
+    around: Array
+    passes: Array
+
+
+class Stretches(NamedTuple):
+    """Stretches of time of teams, such as steps.
+
+    Those of team t are the rows from ``first[t]`` to ``first[t + 1]`` of `start`, `end` and
+    `number`, by start; ``at[t]`` is the one that the team has come to.
+    """
+
+    first: Array
+    start: Array
+    end: Array
+    number: Array
+    at: Array
+
+
+class NamedRows(NamedTuple):
+    """Ranges by start: the team and the name of each."""
+
+    team: Array
+    start: Array
+    name: Array
+
+
+class Keys(NamedTuple):
+    """What links ops and calls; a negative process stands for none."""
+
+    process: Array
+    correlation: Array
+
+
+class Launchers(NamedTuple):
+    """By thread: how many ops it launched, and the device on which it launched kernels.
+
+    That is -1 for none and -2 for several.
+    """
+
+    launches: Array
+    device: Array
+
+
+class Context(NamedTuple):
+    """Where calls stand, or the calls that launched ops: thread and time, and as in `Found`."""
+
+    thread: Array
+    start: Array
+    end: Array
+    range: Array
+    step: Array
+    evidence: Array
+
+
+class RangeRows(NamedTuple):
+    """Ranges by start, with what is known of each; see `NestedRows`."""
+
+    number: Array
+    thread: Array
+    process: Array
+    start: Array
+    end: Array
+    pushes: Array
+    stage: Array
+    flags: Array
+    marks: Array
+    name: Array
+    team: Array
+
+
+class CallRows(NamedTuple):
+    """Calls by start; what launches nothing is passed over."""
+
+    thread: Array
+    process: Array
+    start: Array
+    launches: Array
+    team: Array
+
+
+class Found(NamedTuple):
+    """Where calls stand: the range and the step around each, -1 for none, and what they tell.
+
+    The last is explained in `_evidence`.
+    """
+
+    range: Array
+    step: Array
+    evidence: Array
+
+
+class Turn(NamedTuple):
+    """A chunk of ranges and one of calls, to be followed together.
+
+    Parameters
+    ----------
+    position
+        The next row of the ranges and of the calls; updated.
+    ranges, calls
+        The rows.
+    last_ranges, last_calls
+        Whether no more ranges, and no more calls, follow these.
+    paths
+        Becomes the path of each range.
+    found
+        Becomes where each call stands.
+    """
+
+    position: Array
+    ranges: RangeRows
+    calls: CallRows
+    last_ranges: bool
+    last_calls: bool
+    paths: Array
+    found: Found
+
+
+class Opened(NamedTuple):
+    """What is open.
+
+    Parameters
+    ----------
+    ranges, stages
+        On each thread, ranges, and those of them that have a stage.
+    evaluates, differentiates
+        By thread, until when a range of metric evaluation is open, and an autograd marker.
+    shared
+        For each process and stage, the begin and the end of the start/end range of that stage that
+        ends last.
+    """
+
+    ranges: OpenRanges
+    stages: OpenStages
+    evaluates: Array
+    differentiates: Array
+    shared: Array
+
+
+class Windows(NamedTuple):
+    """Backward windows of teams, numbered by their unit.
+
+    Parameters
+    ----------
+    stretches
+        The windows.
+    last
+        When the last window of each team ends.
+    fed, used
+        Of each window, see `note_launch`.
+    begun, ended
+        The first and the last launch of each team so far.
+    """
+
+    stretches: Stretches
+    last: Array
+    fed: Array
+    used: Array
+    begun: Array
+    ended: Array
+
+
+class Teams(NamedTuple):
+    """What each team does when: its steps and its windows; and its training thread, or -1."""
+
+    steps: Stretches
+    windows: Windows
+    trainer: Array
+
+
+class Serving(NamedTuple):
+    """By thread, what tells autograd threads.
+
+    Parameters
+    ----------
+    during, inside
+        Launches between the first and the last window of the team, and inside windows.
+    served, latest
+        How many units these are of, and the unit of the latest.
+    may_serve
+        Whether it may be one.
+    """
+
+    during: Array
+    inside: Array
+    served: Array
+    latest: Array
+    may_serve: Array
+
+
+class NameLabels(NamedTuple):
+    """What each name is called in a path: inside a numbered step, and outside."""
+
+    inside: Array
+    outside: Array
