@@ -255,3 +255,72 @@ def damage_lines(path: Path, pick: random.Random) -> str:
             lines[at] = lines[at] * 200
     path.write_text("\n".join(lines), errors="surrogateescape")
     return f"lines {kind}"
+
+
+# --- matrices of `nvidia-smi topo -m`
+
+CELLS = ("NV1", "NV2", "NV4", "NV12", "NV18", "PIX", "PSB", "PXB", "PHB", "NODE", "SYS", "SOC", "X")
+
+
+def damage_matrix(path: Path, pick: random.Random) -> str:
+    """Change a matrix as a whole, so that it may still be one: both ways, rows with columns."""
+    rows = [line.split("\t") for line in path.read_text().split("\n")]
+    head = next((n for n, row in enumerate(rows) if "GPU0" in row[1:]), None)
+    devices = [name for name in rows[head][1:] if name[-1:].isdigit()] if head is not None else []
+    if head is None or len(rows) <= head + len(devices) or len(devices) < 2:
+        return "no matrix any more"
+    one, other = pick.sample(range(len(devices)), 2)
+    kind = pick.choice(tuple(MATRIX))
+    with suppress(IndexError):  # a row that was damaged before
+        MATRIX[kind](rows[head : head + 1 + len(devices)], one + 1, other + 1, pick)
+    joint = "\t" if kind != "tabs lost" else "    "
+    kept = [row for row in rows if row != ["removed"]]
+    path.write_text("\n".join(joint.join(row) for row in kept))
+    return f"matrix: {kind}"
+
+
+Table = list[list[str]]
+
+
+def _pair(table: Table, one: int, other: int, pick: random.Random) -> None:
+    table[one][other] = table[other][one] = pick.choice(CELLS)
+
+
+def _one_way(table: Table, one: int, other: int, pick: random.Random) -> None:
+    table[one][other] = pick.choice(CELLS)
+
+
+def _columns_moved(table: Table, one: int, other: int, _: random.Random) -> None:
+    for row in table:
+        row[one], row[other] = row[other], row[one]
+
+
+def _rows_moved(table: Table, one: int, other: int, _: random.Random) -> None:
+    table[one][:], table[other][:] = table[other][:], table[one][:]
+
+
+def _device_removed(table: Table, one: int, _: int, pick: random.Random) -> None:
+    for row in table:
+        del row[one]
+    table[one][:] = ["removed"] if pick.random() < 0.8 else table[one]
+
+
+def _renamed(table: Table, one: int, other: int, pick: random.Random) -> None:
+    name = pick.choice(("GPU9", "GPU2000", "NIC0", "mlx5_9", table[0][other]))
+    table[0][one] = table[one][0] = name
+
+
+def _beside(table: Table, one: int, _: int, pick: random.Random) -> None:
+    table[one][len(table)] = pick.choice(("0-3", "N/A", "", "4,5", "7", "x", "99999", "-1"))
+
+
+MATRIX: dict[str, Callable[[Table, int, int, random.Random], None]] = {
+    "a pair": _pair,
+    "one way": _one_way,
+    "columns moved with their names": _columns_moved,
+    "rows moved": _rows_moved,
+    "a device removed": _device_removed,
+    "a device renamed": _renamed,
+    "beside a row": _beside,
+    "tabs lost": lambda *_: None,
+}

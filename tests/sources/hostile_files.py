@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from columnar_builder import write_columnar
-from damages import damage_file, damage_json, damage_lines, damage_tables
+from damages import damage_file, damage_json, damage_lines, damage_matrix, damage_tables
 from kineto_helpers import event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder
 from nvprof_builder import NvprofBuilder
 from plain_readers import (
-    Numbers,
     PlainFolder,
     PlainSqlite,
     UnreadableError,
@@ -32,9 +32,19 @@ from plain_readers import (
     plain_nvprof,
     plain_nvprof_csv,
 )
+from plain_texts import (
+    assert_same_log,
+    assert_same_matrix,
+    plain_matrix,
+    plain_nccl_log,
+    text_of_file,
+)
 
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import TracekitError
+from tracekit.machine import read_topology
+from tracekit.machine._nccl_log import read_nccl_log
+from tracekit.machine._topo_matrix import parse_matrix
 from tracekit.model import Trace
 from tracekit.sources import read
 
@@ -43,16 +53,38 @@ PATIENCE_SECONDS = 60
 STEPS = 4
 
 
+def _numbers(path: Path, *, answer: bool, from_first: bool = False) -> Any:
+    """Return what tracekit reads of a trace, and ask it what anybody asks where that is wanted."""
+    trace = read(path)
+    numbers = numbers_of(trace)
+    if answer:
+        _answer(trace)
+    return numbers.from_first() if from_first else numbers
+
+
+_FROM_FIRST = partial(_numbers, from_first=True)
+"""Of formats whose times count from the first event, and not from the start of the session."""
+
+
+def _matrix(path: Path, *, answer: bool) -> Any:
+    machine = read_topology(path)
+    return parse_matrix(text_of_file(path), str(path)), machine
+
+
+def _log(path: Path, *, answer: bool) -> Any:
+    return read_nccl_log(path)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A format: how a small file of it is made, damaged, and read in plain Python."""
 
     name: str
     make: Callable[[Path], Path]
-    plain: Callable[[Path], Numbers]
+    plain: Callable[[Path], Any]
     damages: tuple[Callable[[Path, random.Random], str], ...]
-    from_first: bool = False
-    """Whether times count from the first event, and not from the start of the session."""
+    read: Callable[..., Any] = _numbers
+    same: Callable[[Any, Any], None] = assert_same
 
 
 def make_nsys(folder: Path, schema: str = "3.17.2") -> Path:
@@ -144,6 +176,71 @@ def make_kineto(folder: Path, name: str = "t.json") -> Path:
     return write(folder / name, text_of(*events))
 
 
+def make_matrix(folder: Path) -> Path:
+    """Write what `nvidia-smi topo -m` prints of four GPUs and two NICs."""
+    names = ("GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1")
+    cells = (
+        ("X", "NV2", "NV1", "SYS", "PIX", "SYS"),
+        ("NV2", "X", "SYS", "NV1", "PHB", "SYS"),
+        ("NV1", "SYS", "X", "NV2", "SYS", "PIX"),
+        ("SYS", "NV1", "NV2", "X", "SYS", "NODE"),
+        ("PIX", "PHB", "SYS", "SYS", "X", "SYS"),
+        ("SYS", "SYS", "PIX", "NODE", "SYS", "X"),
+    )
+    lines = ["$ nvidia-smi topo -m"]
+    lines.append("\t".join(["", *names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]))
+    for place, (name, row) in enumerate(zip(names, cells, strict=True)):
+        near = f"{20 * (place // 2)}-{20 * (place // 2) + 19}"
+        rest = [near, str(place // 2), "", "N/A"] if name.startswith("GPU") else []
+        lines.append("\t".join([name, *(" X " if cell == "X" else cell for cell in row), *rest]))
+    path = folder / "topo.txt"
+    path.write_text("\n".join([*lines, "", "Legend:", "  X    = Self", ""]))
+    return path
+
+
+def make_nccl_log(folder: Path) -> Path:
+    """Write the log of one communicator of four ranks on two hosts."""
+    rings = ((0, 1, 2, 3), (0, 3, 2, 1))
+    parents = ((-1, 0, 0, 2), (1, -1, 1, 2))
+    lines = [(0, "NCCL version 2.18.3+cuda12.1")]
+    init = (
+        "comm 0xa{0} rank {0} nranks 4 cudaDev {1} nvmlDev {1} busId {1}b000 commId 0xfeed - Init "
+    )
+    inits = [(rank, init.format(rank, rank % 2)) for rank in range(4)]
+    lines += [(rank, text + "START") for rank, text in inits]
+    for channel, ring in enumerate(rings):
+        lines.append((0, f"Channel {channel:02}/02 : " + "".join(f"{rank:4}" for rank in ring)))
+    for channel, ring in enumerate(rings):
+        for one, other in zip(ring, (*ring[1:], ring[0]), strict=True):
+            link = f"Channel {channel:02}/0 : {one}[{one % 2}] -> {other}[{other % 2}]"
+            near = one // 2 == other // 2
+            if near:
+                lines.append((one, f"{link} via P2P/IPC/read"))
+            else:
+                lines.append((other, f"{link} [receive] via NET/IB/1/GDRDMA"))
+                lines.append((one, f"{link} [send] via NET/IB/0/GDRDMA"))
+    lines += [(rank, "Connected all rings") for rank in range(4)]
+    for rank in range(4):
+        trees = (f"[{c}] -1/-1/-1->{rank}->{up[rank]}" for c, up in enumerate(parents))
+        lines.append((rank, f"Trees {' '.join(trees)}"))
+    lines += [(rank, text + "COMPLETE") for rank, text in inits]
+    call = (
+        "{}: opCount {:x} sendbuff 0x1 recvbuff 0x2 count {} datatype {} op 0 root {} comm 0xa{}"
+        " [nranks=4] stream 0x9"
+    )
+    for number, (name, count, kind, root) in enumerate(
+        (("AllReduce", 1024, 7, 0), ("Broadcast", 33, 9, 2), ("Send", 5, 1, 1))
+    ):
+        lines += [(rank, call.format(name, number, count, kind, root, rank)) for rank in range(4)]
+    hosts = ("cedar", "dogwood")
+    path = folder / "nccl.log"
+    path.write_text("".join(
+        f"{hosts[rank // 2]}:{100 + rank}:{200 + rank} [{rank % 2}] NCCL INFO {text}\n"
+        for rank, text in lines
+    ))  # fmt: skip
+    return path
+
+
 NSYS_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "ThreadNames",
@@ -190,21 +287,37 @@ KINDS = {
             make_nvprof,
             lambda path: plain_nvprof(PlainSqlite(path)),
             (partial(damage_tables, tables=NVPROF_TABLES),) * 2 + (damage_file,),
-            from_first=True,
+            _FROM_FIRST,
         ),
         Kind(
             "nvprof CSV",
             make_nvprof_csv,
             plain_nvprof_csv,
             (damage_lines, damage_lines, damage_file),
-            from_first=True,
+            _FROM_FIRST,
         ),
         Kind(
             "PyTorch JSON",
             make_kineto,
             plain_kineto,
             (damage_json, damage_json, damage_file),
-            from_first=True,
+            _FROM_FIRST,
+        ),
+        Kind(
+            "nvidia-smi topo -m",
+            make_matrix,
+            plain_matrix,
+            (damage_matrix, damage_matrix, damage_lines, damage_file),
+            _matrix,
+            assert_same_matrix,
+        ),
+        Kind(
+            "log of NCCL",
+            make_nccl_log,
+            plain_nccl_log,
+            (damage_lines, damage_lines, damage_file),
+            _log,
+            assert_same_log,
         ),
     )
 }
@@ -215,10 +328,7 @@ def outcome(kind: Kind, path: Path, *, answer: bool = False) -> str:
     before = _state(path.parent)
     try:
         with _patience():
-            trace = read(path)
-            numbers = numbers_of(trace)
-            if answer:
-                _answer(trace)
+            told = kind.read(path, answer=answer)
     except TracekitError as error:
         _assert_clear(error)
         return ERROR
@@ -228,7 +338,7 @@ def outcome(kind: Kind, path: Path, *, answer: bool = False) -> str:
         plain = kind.plain(path)
     except UnreadableError:
         return UNJUDGED
-    assert_same(numbers.from_first() if kind.from_first else numbers, plain)
+    kind.same(told, plain)
     return RIGHT
 
 

@@ -349,7 +349,7 @@ def _add_line(numbers: Numbers, row: Row, units: Mapping[str, str]) -> None:
     name = row["Name"]
     if None in (start, length) or not re.search(r"\(\d{1,9}\)$", row.get("Device", "")) or not name:
         return
-    if name.startswith("[") and not name.startswith(("[CUDA memcpy ", "[CUDA memset")):
+    if name.startswith("[") and not re.match(r"\[CUDA (memcpy \w|memset)", name):
         return
     group = {"[CUDA memcpy": "copy", "[CUDA memset": "memset"}.get(name[:12], "kernel")
     unit = SIZES.get(units.get("Size", ""))
@@ -447,6 +447,8 @@ def _add_event(numbers: Numbers, event: Row) -> None:
         if group != "call":
             sequence = _whole(arguments.get("Sequence number"))
             name = _as_text(event.get("name"))
+            if isinstance(event.get("name"), Written) or "\n" in (name or ""):
+                raise UnreadableError("a name that is no text, or no JSON")
             is_numbered = group == "operator" and sequence is not None and sequence >= 0
             known = name if name is None or not is_numbered else f"{name}, seq = {sequence}"
             numbers.ranges[start, end, known] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
@@ -24,6 +25,7 @@ from hostile_files import (
 )
 from plain_readers import PlainSqlite, assert_same, numbers_of, plain_nsys
 
+from tracekit.attribution import Rules, attribute
 from tracekit.errors import DamagedTraceError
 from tracekit.sources import read
 
@@ -80,6 +82,25 @@ def test_a_million_names_are_names(names: int, tmp_path: Path) -> None:
     begin = time.process_time()
     assert_same(numbers_of(read(path)), plain_nsys(PlainSqlite(path)))
     assert time.process_time() - begin < 60
+
+
+def test_kernels_without_names_are_kernels(tmp_path: Path) -> None:
+    path = make_nsys(tmp_path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM StringIds WHERE value LIKE '%gemm%'")
+        db.commit()
+    trace = attribute(read(path), Rules.load(None, None))
+    assert trace.read("ops")["kind"].null_count() == 0
+
+
+def test_halves_of_characters_around_the_events_are_no_fault(tmp_path: Path) -> None:
+    path = make_kineto(tmp_path)
+    whole = json.loads(path.read_text())
+    whole |= {"schemaVersion": "\ud800", "deviceProperties": [{"id": 0, "name": "A\udc00"}]}
+    path.write_text(json.dumps(whole))
+    trace = read(path)
+    assert trace.read("reports")["schema_version"].to_list() == ["\ufffd"]
+    assert trace.read("devices")["name"].to_list() == ["A\ufffd"]
 
 
 class TestOthersAtTheSameFile:

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -44,22 +45,47 @@ def _server_user() -> str | None:
     return users[0]
 
 
-def _await_server(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            psycopg.connect(url).close()
-        except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"PostgreSQL does not start: {log.read_text()}")
+class Server:
+    """A real PostgreSQL server on a Unix socket, whose data lies in a folder of its own."""
+
+    def __init__(self, folder: Path, binaries: Path, user: str | None) -> None:
+        self.url = f"postgresql://tracekit@/postgres?host={folder}"
+        self._folder, self._binaries = folder, binaries
+        environment = {"LC_ALL": "C", "PATH": os.environ["PATH"]}
+        self._options: dict[str, Any] = {"user": user, "cwd": folder, "env": environment}
+        words = ["-D", folder / "data", "-U", "tracekit", "-A", "trust", "-N", "-E", "UTF8"]
+        made = [binaries / "initdb", *words]
+        subprocess.run(made, check=True, capture_output=True, **self._options)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        words = ["-D", self._folder / "data", "-k", self._folder, "-c", "fsync=off"]
+        with (self._folder / "log").open("wb") as output:
+            self._running = subprocess.Popen(
+                [self._binaries / "postgres", *words, "-c", "listen_addresses="],
+                stdout=output, stderr=output, **self._options,
+            )  # fmt: skip
+        deadline = time.monotonic() + 20
+        while not self._answers():
+            if self._running.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"PostgreSQL does not start: {(self._folder / 'log').read_text()}")
             time.sleep(0.05)
-        else:
-            return
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it at once, with all its connections."""
+        self._running.send_signal(signal.SIGINT)
+        self._running.wait(timeout=20)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """URL of a real PostgreSQL server, started for these tests on a Unix socket."""
+@contextmanager
+def _serving() -> Iterator[Server]:
     binaries = _binaries()
     if binaries is None:
         pytest.skip("no PostgreSQL server is installed")
@@ -68,25 +94,29 @@ def postgres() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="tracekit-pg-"))
     if user is not None:
         shutil.chown(folder, user)
-    data, log = folder / "data", folder / "log"
-    options = {"user": user, "cwd": folder, "env": {"LC_ALL": "C", "PATH": os.environ["PATH"]}}
-    initdb = [binaries / "initdb", "-D", data, "-U", "tracekit", "-A", "trust", "-N", "-E", "UTF8"]
-    postgres = [binaries / "postgres", "-D", data, "-k", folder, "-c", "fsync=off"]
     try:
-        subprocess.run(initdb, check=True, capture_output=True, **options)
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                [*postgres, "-c", "listen_addresses="], stdout=output, stderr=output, **options
-            )
+        server = Server(folder, binaries, user)
+        server.start()
         try:
-            url = f"postgresql://tracekit@/postgres?host={folder}"
-            _await_server(url, server, log)
-            yield url
+            yield server
         finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(timeout=20)
+            server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """URL of a real PostgreSQL server, started for these tests."""
+    with _serving() as server:
+        yield server.url
+
+
+@pytest.fixture
+def stoppable() -> Iterator[Server]:
+    """A server that a test may stop, and must start again."""
+    with _serving() as server:
+        yield server
 
 
 @pytest.fixture

@@ -220,10 +220,78 @@ def test_a_clock_that_is_set_back_puts_no_run_before_another(
     assert left_over(store) == []
 
 
+@pytest.mark.nightly
+def test_a_catalogue_whose_server_is_restarted_is_told_and_whole_afterwards(
+    stoppable: Any, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store", stoppable.url)
+    add(store, "first")
+    stoppable.stop()
+    for use in (store.runs, lambda: add(store, "second")):
+        with pytest.raises(StoreError, match=r"TRACEKIT_CATALOG|catalogue"):
+            use()
+    stoppable.start()
+    assert [run.name for run in store.runs()] == ["first"]
+    assert_whole(store, 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_catalogue_whose_server_goes_while_an_ingest_runs(
+    comes_back: bool, stoppable: Any, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store", stoppable.url)
+    add(store, "first")
+
+    def make() -> Any:
+        stoppable.stop()
+        if comes_back:
+            stoppable.start()
+        return tiny(2)
+
+    hint = hint_of(StoreError, lambda: add(store, "second", trace=make))
+    assert comes_back or hint is not None
+    if not comes_back:
+        stoppable.start()
+    assert_whole(store, 1)
+
+
 class TestChangedWhileItIsRead:
     @pytest.fixture
     def trace(self, tmp_path: Path) -> Path:
         return Path(shutil.copy(TRACE, tmp_path / "t.sqlite"))
+
+    @pytest.mark.parametrize(
+        "moment", [60, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(0, 100, 15))]
+    )
+    def test_what_another_commits_is_all_there_or_nothing_is(
+        self, moment: int, trace: Path, tmp_path: Path
+    ) -> None:
+        """At a moment, in hundredths of an ingest's steps, another removes half the kernels."""
+        kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+        steps: list[str] = []
+        tk.ingest(trace, store=tmp_path / "first", progress=lambda step, *_: steps.append(step))
+        left = [moment * len(steps) // 100]
+
+        def progress(*_: object) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                with closing(sqlite3.connect(trace)) as other:
+                    other.execute(f"DELETE FROM {kernels} WHERE rowid % 2")
+                    other.commit()
+
+        before, after = 316, 158
+        try:
+            run = tk.ingest(trace, store=tmp_path / "store", progress=progress)[0]
+        except DamagedTraceError:
+            assert Store(tmp_path / "store").runs() == []
+        else:
+            found = run.sql("SELECT count(*) AS n FROM ops WHERE kind = 'compute'")["n"].item()
+            assert found in (before, after)
+        assert left[0] < 0
+        again = tk.ingest(trace, name="again", store=tmp_path / "store")[0]
+        told = again.sql("SELECT count(*) AS n FROM ops WHERE kind = 'compute'")["n"].item()
+        assert told == after
 
     @pytest.mark.parametrize(
         "change",

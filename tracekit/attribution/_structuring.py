@@ -153,7 +153,8 @@ class _Names:
         """Return the ops of a process, in order of launch, as arrays."""
         named = own.join(self._codes, on="name", how="left", maintain_order="left")
         kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
-        told = pl.when(kernel).then("meant").otherwise(pl.col("kind").cast(pl.String)).cast(KIND)
+        meant = pl.when(kernel).then(pl.col("meant").cast(pl.String))  # null where it has no name
+        told = pl.coalesce(meant, pl.col("kind").cast(pl.String)).cast(KIND)
         columns = named.select(
             told.to_physical().cast(pl.Int8).alias("kind"),
             "device", "start", "end", "launch", "thread",

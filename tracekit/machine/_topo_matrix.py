@@ -297,6 +297,11 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
                 raise InputError(f"{one}-{other} is {cell} in {source}", "give its output as it is")
             if one == other:
                 continue
+            if _NVLINKS.fullmatch(cell) and not (_GPU.fullmatch(one) and _GPU.fullmatch(other)):
+                raise InputError(
+                    f"{one}-{other} is {cell} in {source}, but NVLinks join GPUs only",
+                    "give the output of `nvidia-smi topo -m` as it is",
+                )
             back = block.rows[other][0][place[one]] if other in block.rows else cell
             if back != cell:
                 raise InputError(

@@ -190,10 +190,12 @@ class _Lock:
     def release(self) -> None:
         """Remove the file, then let go: whoever waits for it finds it void.
 
-        Windows removes no file that is open, and none that another has opened meanwhile.
+        Windows removes no file that is open, and none that another has opened meanwhile. What
+        cannot be removed is let go all the same, and left to the next sweep.
         """
         if not _ON_WINDOWS:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
         if _ON_WINDOWS:
             with suppress(OSError):

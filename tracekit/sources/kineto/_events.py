@@ -96,9 +96,9 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
     arguments = given if isinstance(given, dict) else {}
     return {
         # What is no number is no time, which is another thing than none.
-        **{name: _text(event.get(name)) for name in _FIELDS},
+        **{name: text_of(event.get(name)) for name in _FIELDS},
         "args": {
-            name: None if isinstance(value := arguments.get(name), float) else _text(value)
+            name: None if isinstance(value := arguments.get(name), float) else text_of(value)
             for name in ARGUMENTS
         },
     }
@@ -112,7 +112,8 @@ def _parsed(line: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
+    """Return what a document has as text, which can be written; numbers and lists as JSON."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)

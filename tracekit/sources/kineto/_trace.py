@@ -16,7 +16,7 @@ from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Reco
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
-from tracekit.sources.kineto._events import read_events
+from tracekit.sources.kineto._events import read_events, text_of
 from tracekit.sources.kineto._gathered import Gathered
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -240,7 +240,7 @@ def _described(given: Mapping[str, Any]) -> dict[str, object]:
     name = given.get("name")
     capability = [_whole(given.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
-        "name": name if isinstance(name, str) else None,
+        "name": text_of(name) if isinstance(name, str) else None,
         "memory_bytes": _whole(given.get("totalGlobalMem"), (1 << 63) - 1),
         "sm_count": _whole(given.get("numSms")),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),
@@ -263,7 +263,9 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
             "file": [os.fsencode(path.name).decode("utf-8", "replace")],
             "format": [FORMAT],
             "product": ["PyTorch"],
-            "schema_version": [str(version) if isinstance(version, int | float | str) else None],
+            "schema_version": [
+                text_of(version) if isinstance(version, int | float | str) else None
+            ],
             "size": [path.stat().st_size],
             "session_start": [_session_start(origin, around.get("baseTimeNanoseconds"))],
             "rank": [_told(around, "rank")],
