@@ -257,6 +257,7 @@ def _held() -> int:
 GROUPS = {
     "relations that change no number": (
         "tests/sources/test_hostile_files.py::TestRelations", "tests/sources/test_shuffled_rows.py",
+        "tests/sources/test_split_reports.py",
     ),
     "faults of disks, locks and clocks, files that change": ("tests/store/test_store_faults.py",),
     "others that ingest, remove or are killed at the same time": (

@@ -43,8 +43,9 @@ def _inputs(part: Results) -> Iterator[str]:
     words = (
         "Copies of a small file of each format, each damaged in another way: flipped bits, cut and swapped pages, rows, columns"
         " and tables that are changed, dropped, repeated or exchanged, wrong types, huge and negative numbers, ranges that cross,"
-        " end before they begin or never, invalid UTF-8, views, triggers, computed columns. What is read is held against readers"
-        " in plain Python (`tests/sources/plain_readers.py`): ops, calls and ranges with their times, ids, sizes and names. Some"
+        " end before they begin or never, invalid UTF-8, views, triggers, computed columns; of texts, lines and cells, and matrices changed both ways. What is read is held against readers"
+        " in plain Python (`tests/sources/plain_readers.py`, `plain_texts.py`): ops, calls and ranges with their times, ids, sizes and"
+        " names; NVLinks, relations and NUMA nodes; ranks, rings, trees, connections and calls of NCCL. Some"
         " damaged files, such as JSON with two values of one name, the plain reader leaves open."
     )
     yield from _section("Damaged files", part["date"], words)

@@ -214,7 +214,8 @@ def _nsys_ranges(tables: Tables, texts: Mapping[int, str | None]) -> Counter[tup
         name = row["text"]
         if name is None and row["textId"] is not None and row["textId"] >= 0:
             name = texts.get(row["textId"])
-        end = None if row["end"] is None else max(row["start"], row["end"])
+        # The greatest number there is says no time either.
+        end = None if row["end"] in (None, INT64) else max(row["start"], row["end"])
         ranges[row["start"], end, name] += 1
     return ranges
 
