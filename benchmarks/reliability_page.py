@@ -103,8 +103,8 @@ def _long(part: Results) -> Iterator[str]:
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines that the tests of these folders run (`pytest tests/model tests/attribution tests/analysis`, of the last"
-        " with `--effort=quick`); what other tests run of them is not counted. Other folders were not measured."
+        "Branches and lines that the tests of these folders run (`pytest tests/model tests/attribution tests/analysis`, without"
+        " those marked slow); what other tests run of them is not counted. Other folders were not measured."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
@@ -117,8 +117,7 @@ def _mutants(part: Results) -> Iterator[str]:
     words = (
         f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): {tried:,} of {part['all']:,}"
         f" possible changes, drawn with the seed {part['seed']}, against the tests that run the changed line, of which at most"
-        " the 40 fastest are tried first, and some of the others for what these did not notice. Of what"
-        " is left some are thresholds and the order of equals, and some are gaps."
+        " the 40 fastest are tried: others may notice what these did not. Of what is left some are thresholds and the order of equals, and some are gaps."
     )
     yield from _section("Mutants", part["date"], words)
     rows = []
