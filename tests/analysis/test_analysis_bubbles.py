@@ -148,6 +148,7 @@ def test_without_gpu_work_ranges_tell() -> None:
     assert found.stages["window_ns"].to_list() == [100, 100]
     assert found.stages["dependency_ns"].to_list() == [20, 70]
     assert found.stages["communication_ns"].to_list() == [20, 50]
+    assert found.stages["bubble_share"].to_list() == [0.3, 0.8]
     row = bubbles_of_run(found, "gpipe")
     assert (row["stages"], row["micro_batches"], row["bubble_share"]) == (2, 1, 0.55)
     with pytest.raises(UsageError, match="is no pattern"):

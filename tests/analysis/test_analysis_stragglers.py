@@ -10,6 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import stragglers
 from tracekit.analysis.diagnosis._late_ranks import waits_in_collectives
+from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -68,6 +69,11 @@ def test_waiting_that_other_work_hides_costs_nothing() -> None:
     found = _by_device(_of(PASSES, hidden=True))
     assert {row["caused_ns"] for row in found.values()} == {0}
     assert found[1]["last"] == 3
+
+
+def test_idle_time_says_beside_it_what_all_collectives_waited() -> None:
+    meta = idle(_of(PASSES)).meta
+    assert meta["collective_wait_ns"] == ((100 + 200) + (300 + 300) + (100 + 50) + 100) * US
 
 
 def test_by_iteration() -> None:
