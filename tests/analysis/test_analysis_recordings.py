@@ -196,6 +196,21 @@ def test_what_lies_outside_of_steps_is_a_mean_of_recordings() -> None:
     assert "a_outside_count" not in found.for_people.columns
 
 
+def test_times_are_of_one_gpu_in_the_mean() -> None:
+    def on_two(*busy: int) -> Trace:
+        b = TraceBuilder()
+        for at in range(0, 6000, 1000):
+            for rank, length in enumerate(busy):
+                b.iteration(at // 1000, at, at + 1000, thread=10 * rank)
+                b.op("fw", at=at, start=at, end=at + length, stage="FP", thread=10 * rank,
+                     device=rank)  # fmt: skip
+        return b.trace()
+
+    a, b = ([Recorded(on_two(500 + n, 900 + n), f"{side}{n}") for n in (0, 10)] for side in "ab")
+    found = compare_recordings(a, b).table.filter(stage="FP").row(0, named=True)
+    assert (found["a_ns"], found["b_ns"]) == (705, 705)
+
+
 def test_recordings_of_other_batches_are_not_comparable() -> None:
     a = [Recorded(_trace(1000 + n), f"a{n}", {"batch": "16"}) for n in range(2)]
     b = [Recorded(_trace(1100 + n), f"b{n}", {"batch": "32"}) for n in range(2)]
