@@ -12,6 +12,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import FINDINGS, RULES, diagnose
+from tracekit.analysis.diagnosis._facts import rounded
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -333,3 +334,12 @@ def test_what_is_refused() -> None:
 def test_each_rule_has_a_section() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(RULES)
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "text"),
+    [(2.3456, 3, "2.35"), (999.4, 3, "999"), (999.7, 3, "1,000"), (3456.0, 3, "3,456"),
+     (20568.4, 4, "20,568"), (316.62, 4, "316.6"), (0.0, 3, "0")],
+)  # fmt: skip
+def test_numbers_in_words_have_no_exponents(number: float, digits: int, text: str) -> None:
+    assert rounded(number, digits) == text

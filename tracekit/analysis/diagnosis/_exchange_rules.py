@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration
+from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
 
@@ -228,10 +228,10 @@ def _exchanges(facts: Facts) -> pl.DataFrame:
 
 def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     number = counted(each.height / facts.cells.height, "collective")
-    late = each["is_late"].sum() / facts.cells.height
+    late = float(each["is_late"].sum()) / facts.cells.height
     whole, exposed = (facts.lost(each, name).mean for name in (None, "exposed"))
     return (
-        f"{number} {facts.per} and GPU, {late:.3g} of them after the backward pass",
+        f"{number} {facts.per} and GPU, {rounded(late)} of them after the backward pass",
         f"they run for {duration(whole)} {facts.per}, {duration(exposed)} of it with nothing else",
     )
 

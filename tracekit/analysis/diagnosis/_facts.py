@@ -180,7 +180,13 @@ class Facts:
 
 def counted(number: float, noun: str) -> str:
     """Return a number, which may be a mean, with its noun."""
-    return f"{number:,.3g} {noun}{'' if number == 1 else 's'}"
+    return f"{rounded(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def rounded(number: float, digits: int = 3) -> str:
+    """Return a number to so many digits, or if it has more before its point, to a whole one."""
+    whole = f"{number:,.0f}"
+    return whole if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
 
 
 def duration(length: float) -> str:

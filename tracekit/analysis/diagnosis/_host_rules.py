@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.idle_time._host_states import ASLEEP, allocations, waits
 
@@ -103,7 +103,10 @@ def pageable_copies(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="likely",
         evidence=(
-            f"{copies.height:,} copies of {size / 1e6:,.4g} MB in all, with calls as long as these",
+            (
+                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
+                "with calls as long as these"
+            ),
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
         advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
@@ -128,7 +131,10 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
-            f"{copies.height:,} copies of {size / 1e6:,.4g} MB in all, whose calls returned early",
+            (
+                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
+                "whose calls returned early"
+            ),
             f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well",
         ),
         advice="Copy the next batch while this one is computed: on a stream of its own, from "
@@ -221,7 +227,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
     by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
     told = by_name.sort("time", "name", descending=[True, False]).head(_MOST_NAMES)
     return tuple(
-        f"{number / facts.cells.height:,.3g} x {name} {facts.per} and GPU, "
+        f"{rounded(number / facts.cells.height)} x {name} {facts.per} and GPU, "
         f"{duration(time / facts.cells.height)} of its thread"
         for name, number, time in told.rows()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analysis.diagnosis._exchange_rules import _exchanges
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, duration
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.idle_time._timeline import merged
 
@@ -59,7 +59,7 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
         return None
     number = between.height / processes
     return Finding(
-        finding=f"{number:.3g} evaluations among {steps} steps take {duration(lost)} per "
+        finding=f"{rounded(number)} evaluations among {steps} steps take {duration(lost)} per "
         f"step, {100 * lost / (lost + facts.step_ns):.3g} % of training.",
         win=lost / 2,
         low=0.0,
@@ -95,7 +95,10 @@ def slow_links(facts: Facts) -> Finding | None:
         high=lost,
         sure="hint",
         evidence=(
-            f"over {worst['route']}: {worst['transfers']:,} copies, {worst['bytes'] / 1e9:,.4g} GB",
+            (
+                f"over {worst['route']}: {worst['transfers']:,} copies, "
+                f"{rounded(worst['bytes'] / 1e9, 4)} GB"
+            ),
             f"{copies.height} pairs of GPUs stay below half of their peak",
         ),
         advice="Look at what else crosses these links (`tracekit links`), at the link itself "
