@@ -27,6 +27,7 @@ _HOW = ("idle in A, by", "idle in B, by", "lag-1 correlation", "outside: ", "int
 _WARNED = "warning: "
 _MOST_WARNINGS = 3
 _ALMOST_ALL = 0.9995
+_FLOP = (("TFLOP", 10**12), ("GFLOP", 10**9), ("MFLOP", 10**6), ("FLOP", 1))
 _BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
     "kernel_name": "names of kernels alone",
@@ -250,7 +251,7 @@ def _flops(meta: Mapping[str, Any]) -> list[str]:
     known = f"FLOPs known of {_percent(meta['known_share'])} of the time of kernels that compute"
     step = "no steps"
     if meta["steps"]:
-        each = "unknown" if meta["step_flops"] is None else f"{meta['step_flops'] / 1e9:,.6g} GFLOP"
+        each = "FLOPs unknown" if meta["step_flops"] is None else _flop(meta["step_flops"])
         step = f"{each} in a step of {duration(meta['step_ns'])}"
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
@@ -291,6 +292,11 @@ def _expected(found: Mapping[str, Any]) -> str:
         f"{sizes['expected']} expected: 2 (n - 1) S for n = {found['gpus']} GPUs and gradients of "
         f"S = {sizes['gradient']}"
     )
+
+
+def _flop(value: float) -> str:
+    unit, divisor = next((u, d) for u, d in _FLOP if value >= d or d == 1)
+    return f"{value / divisor:,.3f} {unit}"
 
 
 def _bytes(value: float | None) -> str:

@@ -6,7 +6,9 @@ import polars as pl
 
 _MULTIPLIES = (
     r"(?i)gemm|gemv|gemmk1|nvjet|xmma|fprop|dgrad|wgrad|winograd|implicit_con|convolve|"
-    r"conv\dd_|conv_depthwise|scudnn|hcudnn|flash_(fwd|bwd|attn)|fmha"
+    r"conv\dd_|conv_depthwise|scudnn|hcudnn|flash_(fwd|bwd|attn)|fmha|"
+    # torch.compile's own templates; Triton's and cuDNN's attention; AMD's matrices
+    r"triton_tem|_attn_(fwd|bwd)|sdpa|\bcijk_"
 )
 _NO_MULTIPLICATION = r"(?i)fbgemm\w*"
 """A library whose name is in those of all its kernels."""

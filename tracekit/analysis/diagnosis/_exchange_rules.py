@@ -53,7 +53,7 @@ def late_buckets(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean) or lost.mean <= _HALF * whole.mean:
         return None
     return Finding(
-        finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per} and GPU "
+        finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per_gpu} "
         f"only after the backward pass, and nothing hides {duration(lost.mean)} of that, "
         f"{facts.share(lost.mean)}.",
         win=0.75 * lost.mean,
@@ -82,7 +82,7 @@ def small_buckets(facts: Facts) -> Finding | None:
     if usual > _SMALL * latency or not facts.is_worth(win):
         return None
     return Finding(
-        finding=f"{counted(number, 'collective')} {facts.per} and GPU take {duration(usual)} in "
+        finding=f"{counted(number, 'collective')} {facts.per_gpu} take {duration(usual)} in "
         f"the median, hardly more than the shortest ones, {duration(latency)}.",
         win=win,
         low=win / 2,
@@ -155,7 +155,7 @@ def central_update(facts: Facts) -> Finding | None:
         high=lost.most,
         sure="likely",
         evidence=tuple(
-            f"{duration(time / facts.cells.height)} {facts.per} and GPU behind {name or 'others'}"
+            f"{duration(time / facts.cells.height)} {facts.per_gpu} behind {name or 'others'}"
             for name, time in who.head(3).rows()
         ),
         advice="Spread the update: all-reduce by NCCL in place of copies to one GPU, or a part of "
@@ -231,7 +231,7 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     late = float(each["is_late"].sum()) / facts.cells.height
     whole, exposed = (facts.lost(each, name).mean for name in (None, "exposed"))
     return (
-        f"{number} {facts.per} and GPU, {rounded(late)} of them after the backward pass",
+        f"{number} {facts.per_gpu}, {rounded(late)} of them after the backward pass",
         f"they run for {duration(whole)} {facts.per}, {duration(exposed)} of it with nothing else",
     )
 

@@ -164,6 +164,11 @@ class Facts:
         """What times are of, in words."""
         return "per step" if self.has_steps else "in all"
 
+    @property
+    def per_gpu(self) -> str:
+        """What numbers of one GPU are of, in words."""
+        return "per step and GPU" if self.has_steps else "per GPU"
+
     def is_worth(self, length: float) -> bool:
         """Tell whether a time of a step is long enough to speak of."""
         return length >= WORTH * self.step_ns and length > 0

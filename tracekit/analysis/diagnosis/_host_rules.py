@@ -227,7 +227,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
     by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
     told = by_name.sort("time", "name", descending=[True, False]).head(_MOST_NAMES)
     return tuple(
-        f"{rounded(number / facts.cells.height)} x {name} {facts.per} and GPU, "
+        f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"
         for name, number, time in told.rows()
     )
