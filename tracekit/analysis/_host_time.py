@@ -16,6 +16,11 @@ from tracekit.model import STAGE_SOURCE, Trace
 _EVENT = ["line", "time", "begins", "turn"]
 
 
+def has_ops(trace: Trace) -> bool:
+    """Tell whether a run holds any GPU work."""
+    return trace["ops"].head(1).collect().height > 0
+
+
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     """Return the run with stretches of its ranges in place of ops.
 

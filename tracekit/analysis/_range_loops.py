@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import inner
+from tracekit.support.inner import inner
 
 Array: TypeAlias = NDArray[Any]
 

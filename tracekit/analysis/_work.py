@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracekit.analysis._host_time import host_windows, on_host
+from tracekit.analysis._host_time import has_ops, host_windows, on_host
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
 from tracekit.analysis._windows import Cutter, iteration_windows
@@ -37,11 +37,6 @@ class Work:
     def cutter(self) -> Cutter:
         """What cuts its time into iterations."""
         return host_windows if self.is_host else iteration_windows
-
-
-def has_ops(trace: Trace) -> bool:
-    """Tell whether a run holds any GPU work."""
-    return trace["ops"].head(1).collect().height > 0
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:

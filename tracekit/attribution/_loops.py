@@ -41,7 +41,7 @@ from tracekit.attribution._evidence import (
     TRAINER_STAGE,
 )
 from tracekit.model import PathNodes, path_number
-from tracekit.support.compiled import inner
+from tracekit.support.inner import inner
 
 PASSES = 3
 """The first places in the list of stages are of passes: FP, BP and WU."""

@@ -15,7 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model._tables import PATHS
-from tracekit.support.compiled import compiled, given, inner
+from tracekit.support.compiled import compiled, given
+from tracekit.support.inner import inner
 
 Array = NDArray[Any]
 

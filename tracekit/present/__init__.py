@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         TIME_UNITS,
         figure_layout,
         figure_text,
-        save_figure,
         unit_of,
     )
     from tracekit.present._findings import to_junit, to_sarif
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         distribution_figure,
         hardware_figure,
     )
+    from tracekit.present._saving import save_figure
     from tracekit.present._scaling_figure import scaling_figure
     from tracekit.present._stage_bars import stage_bars_figure
     from tracekit.present._terminal import records, terminal
@@ -90,7 +90,7 @@ _HOMES = {
     "printable": "tracekit.present._text",
     "readable_names": "tracekit.present._kernel_names",
     "records": "tracekit.present._terminal",
-    "save_figure": "tracekit.present._figures",
+    "save_figure": "tracekit.present._saving",
     "scaling_figure": "tracekit.present._scaling_figure",
     "shown_with_totals": "tracekit.present._totals",
     "stage_bars_figure": "tracekit.present._stage_bars",

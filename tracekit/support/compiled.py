@@ -29,15 +29,6 @@ FEWEST_ROWS = 2_000
 ALWAYS = 1 << 62
 """So many rows that a loop is compiled, whatever it goes over."""
 
-PARTS: list[Callable[..., Any]] = []
-"""What loops may call, of which the compiler is not told yet."""
-
-
-def inner(part: Callable[P, R]) -> Callable[P, R]:
-    """Make a function one that loops of its module may call, and be compiled with."""
-    PARTS.append(part)
-    return part
-
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
     """Return `loop`, compiled if it is to go over many rows, or over some and that was done."""

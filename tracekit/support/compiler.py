@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from tracekit.support import native
-from tracekit.support.compiled import PARTS
+from tracekit.support.inner import PARTS
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._verdicts import verdict_meta
-from tracekit.analysis._work import HOST, has_ops
+from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._range_paths import shown, sorting
 from tracekit.analysis._verdicts import verdict_meta
-from tracekit.analysis._work import HOST, has_ops
+from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._work import has_ops
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._paths_back import path_segments

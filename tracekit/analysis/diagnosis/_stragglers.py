@@ -7,10 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis._work import has_ops
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
 from tracekit.analysis.idle_time._held import BEHIND

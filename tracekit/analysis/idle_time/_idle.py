@@ -8,13 +8,13 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
-from tracekit.analysis._work import has_ops
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._host_states import driver_ranges, pairs_of

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._work import has_ops
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis.studies._step_windows import inside_steps, step_windows

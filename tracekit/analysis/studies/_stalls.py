@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._work import has_ops
 from tracekit.analysis.studies._step_windows import inside_steps, step_windows
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, Trace, layered_lengths, union_length

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import inner
+from tracekit.support.inner import inner
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import inner
+from tracekit.support.inner import inner
 
 Array = NDArray[Any]
 

@@ -1,0 +1,18 @@
+"""Functions that compiled loops call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PARTS: list[Callable[..., Any]] = []
+"""What loops may call, of which the compiler is not told yet."""
+
+
+def inner(part: Callable[P, R]) -> Callable[P, R]:
+    """Make a function one that loops of its module may call, and be compiled with."""
+    PARTS.append(part)
+    return part
