@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit._foreign import foreign
 from tracekit.model import TABLES, Trace
+from tracekit.runs._foreign import foreign
 
 SECOND = 1_000_000_000
 UUID = "11111111-2222-3333-4444-555555555555"

@@ -107,6 +107,11 @@ PUBLIC = {
         gpu_count is_python load_study perform plan profile_command reports_in split
         study_names trace_names unfinished
     """,
+    "tracekit.runs": """
+        Run Time bubble_model bubbles compare history ingest input_cost memory
+        memory_points open overhead project report_of scaling select_runs stalls study
+        study_dgx1
+    """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
@@ -122,7 +127,7 @@ PUBLIC = {
     """,
 }
 
-EVERYWHERE = {"errors", "support"}
+EVERYWHERE = {"errors", "support", "_version"}
 MAY_IMPORT = {
     "model": set(),
     "machine": {"model"},
@@ -133,6 +138,10 @@ MAY_IMPORT = {
     "present": {"model", "analysis", "machine"},
     "report": {"model", "analysis", "machine", "present"},
     "export": {"model", "analysis"},
+    "runs": {
+        "model", "sources", "machine", "attribution", "store", "analysis", "present", "report",
+        "export",
+    },
     "annotation": set(),
     "recording": {"annotation"},
     **{part: set() for part in EVERYWHERE},

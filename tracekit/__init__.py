@@ -15,41 +15,53 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit._comparisons import compare, history
-    from tracekit._memories import memory, memory_points
-    from tracekit._projections import project
-    from tracekit._run import Run, ingest, open
-    from tracekit._studies import overhead, scaling, select_runs, study
     from tracekit._version import __version__
-    from tracekit._waits import bubble_model, bubbles, input_cost, stalls
     from tracekit.annotation import annotate
     from tracekit.errors import TracekitError
     from tracekit.model import Answer
+    from tracekit.runs import (
+        Run,
+        bubble_model,
+        bubbles,
+        compare,
+        history,
+        ingest,
+        input_cost,
+        memory,
+        memory_points,
+        open,
+        overhead,
+        project,
+        scaling,
+        select_runs,
+        stalls,
+        study,
+    )
     from tracekit.store import RunRecord, Store
 
 _HOMES = {
     "__version__": "tracekit._version",
     "Answer": "tracekit.model",
-    "Run": "tracekit._run",
+    "Run": "tracekit.runs",
     "RunRecord": "tracekit.store",
     "Store": "tracekit.store",
     "TracekitError": "tracekit.errors",
     "annotate": "tracekit.annotation",
-    "bubble_model": "tracekit._waits",
-    "bubbles": "tracekit._waits",
-    "compare": "tracekit._comparisons",
-    "history": "tracekit._comparisons",
-    "ingest": "tracekit._run",
-    "input_cost": "tracekit._waits",
-    "memory": "tracekit._memories",
-    "memory_points": "tracekit._memories",
-    "open": "tracekit._run",
-    "overhead": "tracekit._studies",
-    "project": "tracekit._projections",
-    "scaling": "tracekit._studies",
-    "select_runs": "tracekit._studies",
-    "stalls": "tracekit._waits",
-    "study": "tracekit._studies",
+    "bubble_model": "tracekit.runs",
+    "bubbles": "tracekit.runs",
+    "compare": "tracekit.runs",
+    "history": "tracekit.runs",
+    "ingest": "tracekit.runs",
+    "input_cost": "tracekit.runs",
+    "memory": "tracekit.runs",
+    "memory_points": "tracekit.runs",
+    "open": "tracekit.runs",
+    "overhead": "tracekit.runs",
+    "project": "tracekit.runs",
+    "scaling": "tracekit.runs",
+    "select_runs": "tracekit.runs",
+    "stalls": "tracekit.runs",
+    "study": "tracekit.runs",
 }
 
 __all__ = [

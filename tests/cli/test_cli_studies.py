@@ -13,9 +13,9 @@ from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 from step_recordings import write_recording
 
 import tracekit as tk
-from tracekit._memories import _rows
 from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS
 from tracekit.cli._compare import KEYS
+from tracekit.runs._memory_answers import _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 STAR = SAMPLES / "p2p_4gpu_star.sqlite"
@@ -407,7 +407,7 @@ def test_a_study_of_the_wrong_runs_is_refused(stored: Path, words: list[str], me
 def test_an_installed_package_has_no_simulator(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracekit._dgx1._SIMULATOR", tmp_path)
+    monkeypatch.setattr("tracekit.runs._dgx1._SIMULATOR", tmp_path)
     done = tracekit("study", "dgx1", "--simulated")
     assert done.exit_code == 2
     assert "no part of an installed tracekit" in done.stderr
@@ -420,7 +420,7 @@ def test_a_study_simulates_what_the_store_lacks(
 ) -> None:
     """Of two GPUs alone, so that it takes seconds; what is there is not made again."""
     names = [f"lenet-batch16-gpus{n}-{method}-strong" for n in (1, 2) for method in ("p2p", "nccl")]
-    monkeypatch.setattr("tracekit._dgx1._names", lambda _: names)
+    monkeypatch.setattr("tracekit.runs._dgx1._names", lambda _: names)
     done = tracekit("study", "dgx1", "--simulated", "--network", "lenet", "--format", "json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -447,7 +447,7 @@ def test_the_page_says_what_the_simulated_machine_shows(
         f"lenet-batch16-gpus{gpus}-{method}-strong"
         for gpus in (1, 2, 4, 8) for method in ("p2p", "nccl")
     ]  # fmt: skip
-    monkeypatch.setattr("tracekit._dgx1._names", lambda _: names)
+    monkeypatch.setattr("tracekit.runs._dgx1._names", lambda _: names)
     rows = document("study", "dgx1", "--simulated", "--what", "scaling")["rows"]
     found = {
         (row["method"], row["gpus"]): (

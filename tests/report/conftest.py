@@ -9,7 +9,7 @@ import pytest
 from hostile import SAMPLES, hostile_trace
 
 import tracekit
-from tracekit._reports import report_of
+from tracekit.runs._reports import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

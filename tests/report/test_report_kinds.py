@@ -13,8 +13,8 @@ from browsing import WIDE, complaints, opened
 from hostile import SAMPLES
 
 import tracekit as tk
-from tracekit._reports import report_of
 from tracekit.present import to_json
+from tracekit.runs._reports import report_of
 
 pytestmark = pytest.mark.nightly
 MOST_BYTES = 2_500_000

@@ -14,10 +14,10 @@ import pytest
 from hostile import KERNEL, MARKUP, RANGE, SAMPLES
 
 import tracekit
-from tracekit._reports import report_of
 from tracekit.analysis import closeup
 from tracekit.errors import UsageError
 from tracekit.present import to_json
+from tracekit.runs._reports import report_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tracekit as tk
-from tracekit import _ingest
+from tracekit.runs import _ingest
 from tracekit.store import Store, _identity, _rows
 
 FOLDER = Path(__file__).with_name("formats")

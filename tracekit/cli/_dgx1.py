@@ -110,7 +110,7 @@ def dgx1(
     Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
     that ends in .html is a page with a table, a figure and a sentence for each question.
     """
-    from tracekit._dgx1 import study_dgx1
+    from tracekit.runs import study_dgx1
 
     return study_dgx1.answer(
         runs or (), where=parse_labels(where) if where else None,

@@ -50,7 +50,7 @@ def report(
     The page is one file that loads nothing and sends nothing; docs/report.md explains it. Of
     several runs it is about the study that they make. Without RUN it is the run ingested last.
     """
-    from tracekit._reports import report_of
+    from tracekit.runs import report_of
 
     target = Target.of(Format.TABLE, output)
     opened = [open_run(each, store) for each in runs or [LATEST]]

@@ -19,8 +19,8 @@ from tracekit.cli._options import (
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit._waits import Time
     from tracekit.model import Answer
+    from tracekit.runs import Time
 
 
 def _three(name: str, what: str) -> Any:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tracekit._run as runs
-from tracekit._memories import memory_points
-from tracekit._question import Question
-from tracekit._studies import Reference, select_runs
 from tracekit.errors import UsageError
+from tracekit.runs._facts import is_simulated
+from tracekit.runs._memory_answers import memory_points
+from tracekit.runs._opened import OpenedRun
+from tracekit.runs._opening import ingest
+from tracekit.runs._question import Question
+from tracekit.runs._selecting import Reference, select_runs
 from tracekit.store import Store
 from tracekit.support.files import StrPath
 
@@ -29,7 +31,7 @@ Say = Callable[[str], None]
 RECORDED, SIMULATED = "dgx1", "dgx1-simulated"
 """What the label ``study`` says of runs that were recorded, and of those that were simulated."""
 
-_SIMULATOR = Path(__file__).resolve().parents[1] / "sample_traces" / "simulate"
+_SIMULATOR = Path(__file__).resolve().parents[2] / "sample_traces" / "simulate"
 _MACHINE = "dgx1v"
 _AMONG_GPUS = r"^GPU.*>GPU\d+$"
 _ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "bytes", "busy_ns")
@@ -114,10 +116,8 @@ def _overview(parts: Mapping[str, Answer], source: str) -> Answer:
     )  # fmt: skip
 
 
-def _of(chosen: Sequence[runs.Run]) -> str:
+def _of(chosen: Sequence[OpenedRun]) -> str:
     """Say of how many runs everything is, and how many of these no GPU ran."""
-    from tracekit._questions import is_simulated
-
     count = sum(map(is_simulated, chosen))
     of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
     return f"{len(chosen):,} run{'' if len(chosen) == 1 else 's'}{of}"
@@ -126,7 +126,7 @@ def _of(chosen: Sequence[runs.Run]) -> str:
 # -- what the questions are asked of -----------------------------------------------------------
 
 
-def _measured(chosen: Sequence[runs.Run], topology: StrPath | None, skip: int) -> Measured:
+def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: int) -> Measured:
     import polars as pl
 
     from tracekit.analysis import studies
@@ -141,7 +141,7 @@ def _measured(chosen: Sequence[runs.Run], topology: StrPath | None, skip: int) -
 
 
 def _routes(
-    chosen: Sequence[runs.Run], study: pl.DataFrame, topology: StrPath | None
+    chosen: Sequence[OpenedRun], study: pl.DataFrame, topology: StrPath | None
 ) -> pl.DataFrame:
     """Return what copies between GPUs took in the runs with P2P on most GPUs, by kind of route."""
     import polars as pl
@@ -182,7 +182,7 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
             say(f"simulated {number} of {len(missing)}: {name}")
             trace = Path(folder) / f"{name}.sqlite"
             labels = {"study": SIMULATED}
-            runs.ingest(trace, name=f"simulated-{name}", labels=labels, store=store)
+            ingest(trace, name=f"simulated-{name}", labels=labels, store=store)
             trace.unlink()
 
 

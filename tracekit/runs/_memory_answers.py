@@ -1,20 +1,18 @@
-"""How much memory runs take: of each, and of several beside each other."""
+"""What is said of the memory of chosen runs, however they were chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracekit._question import Question
-from tracekit._studies import Reference, facts_of, select_runs
 from tracekit.errors import UsageError
-from tracekit.support.files import StrPath
+from tracekit.runs._facts import facts_of
+from tracekit.runs._opened import OpenedRun
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit._run import Run
     from tracekit.model import Answer
 
 _KEYS = ("network", "method", "source")
@@ -28,58 +26,45 @@ _FIGURES = {
 }
 
 
-@Question
-def memory(
-    references: Sequence[Reference] = (),
+@dataclass(frozen=True)
+class Remembered:
+    """The memory of GPUs, a row each, and what is said of where it comes from."""
+
+    points: pl.DataFrame
+    said: Mapping[str, Any]
+
+
+def remembered(chosen: Sequence[OpenedRun], samples: pl.DataFrame | None = None) -> Remembered:
+    """Return the memory of runs, of which samples of nvidia-smi may say more."""
+    points, metas = _of_runs(chosen, samples)
+    told = [f"{name}: {text}" for name, meta in metas.items()
+            for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
+    peak = {"peak_of": "each GPU"}
+    return Remembered(points, {"runs": list(metas), **facts_of(chosen), "warnings": told, **peak})
+
+
+def memory_answer(
+    of: Remembered,
     *,
-    where: Mapping[str, str] | None = None,
     what: str = "use",
-    smi: StrPath | None = None,
-    table: StrPath | None = None,
     root: int = 0,
     capacity: int | None = None,
     margin: float = 0.1,
-    store: StrPath | None = None,
 ) -> Answer:
-    """List memory before and in training by GPU, the root's extra, growth, or the largest batch.
-
-    Parameters
-    ----------
-    references, where
-        The runs, as for `select_runs`.
-    what
-        ``use`` (see `tracekit.analysis.studies.memory_use`), ``table`` (`memory_table`),
-        ``extra`` (`memory_extra`), ``growth`` (`memory_growth`) or ``largest-batch``
-        (`largest_batch`).
-    smi
-        A file of samples of nvidia-smi.
-    table
-        A file of what was measured elsewhere instead; see `analysis.studies.read_memory_table`.
-    root
-        The GPU that gathers gradients.
-    capacity
-        Memory of a GPU, bytes.
-    margin
-        Part of it that is to stay free, 0 to 1.
-
-    Raises
-    ------
-    UsageError
-        If an option is unknown or lacks.
-    """
+    """List memory by GPU, and what follows from it; see `tracekit.memory`."""
     from tracekit.model import Answer
     from tracekit.present import FACE
 
     if what not in _FIGURES:
         raise UsageError(f"{what!r} is not known of memory", f"ask for {', '.join(_FIGURES)}")
-    points, meta = _points(references, where, smi, table, store)
-    if table is None:
-        meta["peak_of"] = "each GPU" if what == "use" else f"GPU {root} in training"
+    meta = dict(of.said)
+    if "peak_of" in meta and what != "use":
+        meta["peak_of"] = f"GPU {root} in training"
     return Answer(
-        rows=_rows(what, points, root, capacity, margin),
+        rows=_rows(what, of.points, root, capacity, margin),
         meta=meta,
         title=f"memory · {what}",
-        tables={"points": points},
+        tables={"points": of.points},
         empty="no memory was recorded",
         command="memory",
         figures={"figure": _FIGURES[what]},
@@ -88,7 +73,7 @@ def memory(
     )
 
 
-def memory_points(chosen: Sequence[Run], samples: pl.DataFrame | None = None) -> pl.DataFrame:
+def memory_points(chosen: Sequence[OpenedRun], samples: pl.DataFrame | None = None) -> pl.DataFrame:
     """Return the memory of each GPU of several runs, for what is compared between them.
 
     Returns
@@ -99,29 +84,8 @@ def memory_points(chosen: Sequence[Run], samples: pl.DataFrame | None = None) ->
     return _of_runs(chosen, samples)[0]
 
 
-def _points(
-    references: Sequence[Reference],
-    where: Mapping[str, str] | None,
-    smi: StrPath | None,
-    table: StrPath | None,
-    store: StrPath | None,
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    from tracekit.analysis.studies import read_memory_table
-    from tracekit.sources import read_smi
-
-    if table is not None:
-        if references or where or smi is not None:
-            raise UsageError("memory is of runs or of a table", "give either, not both")
-        return read_memory_table(Path(table)), {"table": str(table)}
-    chosen = select_runs(references, where=where, store=store)
-    points, metas = _of_runs(chosen, None if smi is None else read_smi(Path(smi)))
-    told = [f"{name}: {text}" for name, meta in metas.items()
-            for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
-    return points, {"runs": list(metas), **facts_of(chosen), "warnings": told}
-
-
 def _of_runs(
-    chosen: Sequence[Run], samples: pl.DataFrame | None
+    chosen: Sequence[OpenedRun], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
     """Return `memory_points`, and by run's name what is not known of its memory."""
     import polars as pl
@@ -138,7 +102,7 @@ def _of_runs(
     return points, {name: answer.meta for name, answer in found.items()}
 
 
-def _labelled(run: Run) -> list[pl.Expr]:
+def _labelled(run: OpenedRun) -> list[pl.Expr]:
     """Return a run's name, and what its labels say of it, as columns."""
     import polars as pl
 

@@ -276,8 +276,8 @@ class _Together:
 
     def foreign(self, folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
         """Return the reports that are not of the run of the others, by number, and why."""
-        from tracekit._foreign import foreign
         from tracekit.model import Trace
+        from tracekit.runs._foreign import foreign
 
         if len(folders) == 1:
             return {}

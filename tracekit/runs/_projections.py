@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracekit._question import Question
-from tracekit._studies import Reference, select_runs
 from tracekit.errors import UsageError
+from tracekit.runs._question import Question
+from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:

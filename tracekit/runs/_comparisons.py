@@ -1,29 +1,25 @@
-"""Runs compared: two, several recordings a side, and those of a nightly job one after the other."""
+"""Runs compared: two, or several recordings a side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import tracekit._run as runs
-from tracekit._question import Question
-from tracekit._questions import called
-from tracekit._studies import Reference, facts_of, select_runs
-from tracekit.errors import UsageError
+from tracekit.runs._facts import called
+from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison, Metric, Recorded
-    from tracekit.model import Answer
 
 _FEW = 3
 """So many recordings of a side are called by their names."""
 
 
 def compare(
-    a: runs.Run | Sequence[runs.Run],
-    b: runs.Run | Sequence[runs.Run],
+    a: OpenedRun | Sequence[OpenedRun],
+    b: OpenedRun | Sequence[OpenedRun],
     by: str | Sequence[str] = "stage",
     *,
     skip: int = 0,
@@ -60,7 +56,7 @@ def compare(
     from tracekit.analysis.comparison import compare_recordings
     from tracekit.present import FACE
 
-    sides = [[side] if isinstance(side, runs.Run) else list(side) for side in (a, b)]
+    sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
     of_a, of_b = ([_recorded(run, by, topology) for run in side] for side in sides)
     names = (_names(sides[0]), _names(sides[1]))
     if len(of_a) == len(of_b) == 1:
@@ -89,7 +85,7 @@ def compare(
     )
 
 
-def _recorded(run: runs.Run, by: str | Sequence[str], topology: StrPath | None) -> Recorded:
+def _recorded(run: OpenedRun, by: str | Sequence[str], topology: StrPath | None) -> Recorded:
     from tracekit.analysis.comparison import Recorded
 
     moved = run.traffic(topology=topology) if "link" in by else None
@@ -100,83 +96,7 @@ def _both(a: Recorded, b: Recorded) -> Any:
     return None if a.traffic is None or b.traffic is None else (a.traffic, b.traffic)
 
 
-def _names(side: Sequence[runs.Run]) -> str:
+def _names(side: Sequence[OpenedRun]) -> str:
     """Return what a side is called: by the names of its recordings, where these are few."""
     names = [run.name for run in side]
     return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"
-
-
-@Question
-def history(
-    label: str,
-    references: Sequence[Reference] = (),
-    *,
-    where: Mapping[str, str] | None = None,
-    metric: Metric = "mean",
-    skip: int = 0,
-    store: StrPath | None = None,
-) -> Answer:
-    """List the step of runs in the order of a label, and where it changed.
-
-    See `tracekit.analysis.comparison.history`.
-
-    Parameters
-    ----------
-    label
-        The label that orders them, such as ``night`` or ``commit``; runs without it do not count.
-    references, where
-        The runs, as for `select_runs`.
-    metric
-        Whether the mean or the median step counts.
-    skip
-        How many iterations to leave out at the beginning of each run.
-
-    Raises
-    ------
-    UsageError
-        If no run has the label, or none of them steps.
-    """
-    import polars as pl
-
-    from tracekit.analysis.comparison import history, typical_step
-    from tracekit.present import FACE
-
-    chosen = [
-        run for run in select_runs(references, where=where, store=store) if label in run.labels
-    ]
-    if not chosen:
-        raise UsageError(f"no run has the label {label!r}", "`tracekit runs` lists runs and labels")
-    rows = [
-        (
-            run.labels[label],
-            run.name,
-            run.created,
-            typical_step(run.trace, skip=skip, metric=metric),
-        )
-        for run in chosen
-    ]
-    table = pl.DataFrame(
-        rows, schema=["value", "run", "created", "step_ns"], orient="row",
-    ).with_columns(pl.col("step_ns").cast(pl.Float64))  # fmt: skip
-    found = history(table, label=label, metric=metric)
-    told = [f"not comparable: {text}" for text in _apart(chosen)]
-    per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
-    return replace(
-        found.saying(skip=skip, per=per, **facts_of(chosen), warnings=told),
-        source=f"{len(chosen)} runs",
-        face=FACE,
-    )
-
-
-def _apart(chosen: Sequence[runs.Run]) -> list[str]:
-    """Say which runs cannot be compared with the first one, and why."""
-    from tracekit.analysis.comparison import comparability
-
-    first = chosen[0]
-    return [
-        reason
-        for other in chosen[1:]
-        for reason in comparability(
-            first.trace, other.trace, (first.labels, other.labels), names=(first.name, other.name)
-        )
-    ]

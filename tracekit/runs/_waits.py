@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit._question import Question
-from tracekit._questions import of_run
-from tracekit._studies import Reference, select_runs, simulated_of
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
+from tracekit.runs._facts import of_run, simulated_of
+from tracekit.runs._question import Question
+from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from tracekit._run import Run
     from tracekit.analysis.studies import Bubbles
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 _STALLS = {
     "kernels": "kernel_ns", "waiting for the loader": "wait_ns", "copying input": "input_ns",
@@ -175,7 +175,7 @@ def bubbles(
     return _of_pipeline(runs, found, rows[0], per_step=per_step)
 
 
-def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
+def _require_pipeline(run: OpenedRun, found: Bubbles, schedule: str | None) -> None:
     known = (found.micro_batches, schedule, _schedule(run.labels))
     is_labelled = run.labels.get("method") == "pipeline"
     if not (found.is_told or is_labelled or any(each is not None for each in known)):
@@ -211,7 +211,7 @@ def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
 
 
 def _of_pipeline(
-    runs: Sequence[Run], found: Bubbles, row: Mapping[str, Any], *, per_step: bool
+    runs: Sequence[OpenedRun], found: Bubbles, row: Mapping[str, Any], *, per_step: bool
 ) -> Answer:
     steps = row["iterations"]
     facts = {
@@ -251,7 +251,7 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None = None) -
 
 
 def _answer(
-    command: str, title: str, rows: Any, meta: Mapping[str, Any], runs: Sequence[Run] = ()
+    command: str, title: str, rows: Any, meta: Mapping[str, Any], runs: Sequence[OpenedRun] = ()
 ) -> Answer:
     """Return what is said of some runs; of one alone, under its name."""
     from tracekit.model import Answer

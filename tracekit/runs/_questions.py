@@ -9,34 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.runs._facts import called, facts_of, of_run, verdicts_of
+from tracekit.runs._memory_answers import memory_answer, remembered
+from tracekit.runs._opened import OpenedRun, read_log
+from tracekit.runs._study_answers import (
+    api_answer,
+    overhead_answer,
+    profiler_answer,
+    studied,
+)
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
-    from tracekit._run import Run
     from tracekit.analysis.communication import Buckets, Measure
-    from tracekit.machine import NcclLog
+    from tracekit.analysis.studies import Along
     from tracekit.model import Answer
 
 
-def of_run(run: Run, answer: Answer) -> Answer:
-    """Return an answer that is one of a run, to be looked at."""
-    from tracekit.present import FACE
-
-    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=FACE)
-
-
-def called(run: Run) -> str:
-    """Return what titles call a run: no table may pass a simulated one for a recording."""
-    return f"{run.name} (simulated)" if is_simulated(run) else run.name
-
-
-def is_simulated(run: Run) -> bool:
-    """Tell whether a run is a simulator's, which labels it so."""
-    return run.labels.get("simulated") == "yes"
-
-
 def breakdown(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "stage",
     *,
@@ -62,7 +53,7 @@ def breakdown(
 
 
 def idle(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "cause",
     *,
@@ -76,7 +67,7 @@ def idle(
 
 
 def critical_path(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "cause",
     *,
@@ -93,7 +84,7 @@ def critical_path(
 
 
 def whatif(
-    run: Run,
+    run: OpenedRun,
     /,
     *,
     speed: Sequence[str] = (),
@@ -143,7 +134,7 @@ def whatif(
 
 
 def diagnose(
-    run: Run,
+    run: OpenedRun,
     /,
     *,
     top: int | None = 5,
@@ -169,7 +160,7 @@ def diagnose(
     )
 
 
-def stragglers(run: Run, /, by: str | Sequence[str] = "rank") -> Answer:
+def stragglers(run: OpenedRun, /, by: str | Sequence[str] = "rank") -> Answer:
     """Say who comes late, and what it costs; see `tracekit.analysis.diagnosis.stragglers`."""
     from tracekit.analysis.diagnosis import stragglers
 
@@ -177,7 +168,7 @@ def stragglers(run: Run, /, by: str | Sequence[str] = "rank") -> Answer:
 
 
 def flops(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "operator",
     *,
@@ -191,7 +182,7 @@ def flops(
 
 
 def links(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "link",
     *,
@@ -213,7 +204,7 @@ def links(
         Those of `Run.traffic`.
     """
     found = run.traffic(**options).answer(by, counters=counters, parameters=parameters)
-    said = of_run(run, found.saying(**_verdicts(run)))
+    said = of_run(run, found.saying(**verdicts_of(run)))
     number = run.trace.read("devices")["active"].sum()
     return said.saying(
         warnings=[*run.warnings, *found.warnings],
@@ -222,7 +213,7 @@ def links(
 
 
 def collectives(
-    run: Run,
+    run: OpenedRun,
     /,
     by: str | Sequence[str] = "library,collective,bytes,communicator",
     *,
@@ -233,14 +224,14 @@ def collectives(
     from tracekit.analysis.communication import collectives
 
     found = collectives(run.trace, by=by, log=read_log(nccl_log), sizes=sizes)
-    said = of_run(run, found.saying(**_verdicts(run)))
+    said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
 
 
 def latency(
-    run: Run,
+    run: OpenedRun,
     /,
-    against: Run | None = None,
+    against: OpenedRun | None = None,
     *,
     what: str = "latency",
     buckets: Buckets = "power2",
@@ -268,7 +259,6 @@ def latency(
     UsageError
         If an option is unknown, or two do not go together.
     """
-    from tracekit._studies import facts_of
     from tracekit.analysis import communication
 
     calls: dict[str, Any] = {"library": library, "log": read_log(nccl_log), "sizes": sizes}
@@ -289,7 +279,7 @@ def latency(
     return replace(found, title=f"{called(run)} against {called(against)} · latency by size")
 
 
-def _latency(run: Run, against: Run | None, **options: Any) -> Answer:
+def _latency(run: OpenedRun, against: OpenedRun | None, **options: Any) -> Answer:
     from tracekit.analysis.communication import latency, latency_speedup
 
     own = latency(run.trace, **options)
@@ -302,14 +292,14 @@ def _latency(run: Run, against: Run | None, **options: Any) -> Answer:
     return replace(own, rows=rows, tables={against.name: base.rows, run.name: own.rows})
 
 
-def info(run: Run, /) -> Answer:
+def info(run: OpenedRun, /) -> Answer:
     """Say what the run holds and lacks; see `tracekit.analysis.features` and `identify`."""
     from tracekit.analysis import features
 
     return _described(run, features(run.trace), "what it holds")
 
 
-def confusion(run: Run, /) -> Answer:
+def confusion(run: OpenedRun, /) -> Answer:
     """Say what sources of stages say of the same ops; see `tracekit.analysis.confusion`."""
     from tracekit.analysis import confusion
 
@@ -319,21 +309,21 @@ def confusion(run: Run, /) -> Answer:
     )
 
 
-def _described(run: Run, rows: Any, title: str) -> Answer:
+def _described(run: OpenedRun, rows: Any, title: str) -> Answer:
     from tracekit.analysis import identify, verdict_evidence
     from tracekit.model import Answer
 
     evidence = verdict_evidence(run.trace)
     meta = {
         **identify(run.trace),
-        **_verdicts(run),
+        **verdicts_of(run),
         **({"evidence": evidence} if evidence else {}),
     }
     found = Answer(rows=rows, meta=meta, title=title, command="info")
     return of_run(run, found).warning(run.warnings)
 
 
-def clocks(run: Run, /) -> Answer:
+def clocks(run: OpenedRun, /) -> Answer:
     """Say how it is known whose times can be compared; see `analysis.clocks.clock_evidence`."""
     from tracekit.analysis.clocks import clock_evidence
     from tracekit.model import Answer
@@ -347,21 +337,42 @@ def clocks(run: Run, /) -> Answer:
     return of_run(run, found)
 
 
-def memory(run: Run, /, what: str = "use", **options: Any) -> Answer:
+def memory(
+    run: OpenedRun,
+    /,
+    what: str = "use",
+    *,
+    smi: StrPath | None = None,
+    root: int = 0,
+    capacity: int | None = None,
+    margin: float = 0.1,
+) -> Answer:
     """Say how much memory the run takes; see `tracekit.memory`."""
-    from tracekit._memories import memory
+    from tracekit.sources import read_smi
 
-    return memory.answer([run], what=what, **options)
+    of = remembered([run], None if smi is None else read_smi(Path(smi)))
+    return memory_answer(of, what=what, root=root, capacity=capacity, margin=margin)
 
 
-def overhead(run: Run, /, **options: Any) -> Answer:
+def overhead(
+    run: OpenedRun,
+    /,
+    *,
+    baseline: str = "p2p",
+    as_matrix: bool = False,
+    api: bool = False,
+    profiler: bool = False,
+    crossover: Along | None = None,
+    skip: int = 0,
+) -> Answer:
     """Say what the run's ways to communicate, calls or profiler cost; see `tracekit.overhead`."""
-    from tracekit._studies import overhead
+    if api or profiler:
+        return api_answer([run]) if api else profiler_answer([run])
+    of = studied([run], skip=skip)
+    return overhead_answer(of, baseline=baseline, as_matrix=as_matrix, crossover=crossover)
 
-    return overhead.answer([run], **options)
 
-
-def sql(run: Run, /, query: str) -> Answer:
+def sql(run: OpenedRun, /, query: str) -> Answer:
     """Run a reading SQL statement over the canonical tables.
 
     Raises
@@ -375,16 +386,3 @@ def sql(run: Run, /, query: str) -> Answer:
     rows = run_query(run.trace, query, run.derived())
     found = of_run(run, Answer(rows=rows, meta={"query": query}, command="sql"))
     return replace(found, title="")
-
-
-def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
-    """Return what logs of NCCL say, or None without any."""
-    from tracekit.machine import read_nccl_log
-
-    return read_nccl_log(*map(Path, paths)) if paths else None
-
-
-def _verdicts(run: Run) -> dict[str, Any]:
-    from tracekit.analysis import verdict_meta
-
-    return verdict_meta(run.trace)

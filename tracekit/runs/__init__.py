@@ -1,0 +1,74 @@
+"""Runs: made of trace files, opened, and asked, one or several.
+
+From the bottom up: an opened run (`_opened`); what is answered of runs that are there (`_facts`,
+`_questions`, `_comparisons`, `_study_answers`, `_memory_answers`, `_reports`); a `Run`, to which
+questions are put; making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them
+(`_selecting`), and what is asked of those that are chosen by name or label (the others).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.runs._comparisons import compare
+    from tracekit.runs._dgx1 import study_dgx1
+    from tracekit.runs._history import history
+    from tracekit.runs._memories import memory
+    from tracekit.runs._memory_answers import memory_points
+    from tracekit.runs._opening import ingest, open
+    from tracekit.runs._projections import project
+    from tracekit.runs._reports import report_of
+    from tracekit.runs._run import Run
+    from tracekit.runs._selecting import select_runs
+    from tracekit.runs._studies import overhead, scaling, study
+    from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
+
+_HOMES = {
+    "Run": "tracekit.runs._run",
+    "Time": "tracekit.runs._waits",
+    "bubble_model": "tracekit.runs._waits",
+    "bubbles": "tracekit.runs._waits",
+    "compare": "tracekit.runs._comparisons",
+    "history": "tracekit.runs._history",
+    "ingest": "tracekit.runs._opening",
+    "input_cost": "tracekit.runs._waits",
+    "memory": "tracekit.runs._memories",
+    "memory_points": "tracekit.runs._memory_answers",
+    "open": "tracekit.runs._opening",
+    "overhead": "tracekit.runs._studies",
+    "project": "tracekit.runs._projections",
+    "report_of": "tracekit.runs._reports",
+    "scaling": "tracekit.runs._studies",
+    "select_runs": "tracekit.runs._selecting",
+    "stalls": "tracekit.runs._waits",
+    "study": "tracekit.runs._studies",
+    "study_dgx1": "tracekit.runs._dgx1",
+}
+
+__all__ = [
+    "Run",
+    "Time",
+    "bubble_model",
+    "bubbles",
+    "compare",
+    "history",
+    "ingest",
+    "input_cost",
+    "memory",
+    "memory_points",
+    "open",
+    "overhead",
+    "project",
+    "report_of",
+    "scaling",
+    "select_runs",
+    "stalls",
+    "study",
+    "study_dgx1",
+]
+
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

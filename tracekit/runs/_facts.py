@@ -1,0 +1,48 @@
+"""What answers say of the runs that they are of: their names, what they do, which are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tracekit.runs._opened import OpenedRun
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+
+def of_run(run: OpenedRun, answer: Answer) -> Answer:
+    """Return an answer that is one of a run, to be looked at."""
+    from tracekit.present import FACE
+
+    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=FACE)
+
+
+def called(run: OpenedRun) -> str:
+    """Return what titles call a run: no table may pass a simulated one for a recording."""
+    return f"{run.name} (simulated)" if is_simulated(run) else run.name
+
+
+def is_simulated(run: OpenedRun) -> bool:
+    """Tell whether a run is a simulator's, which labels it so."""
+    return run.labels.get("simulated") == "yes"
+
+
+def verdicts_of(run: OpenedRun) -> dict[str, Any]:
+    """Return what the processes of a run do."""
+    from tracekit.analysis import verdict_meta
+
+    return verdict_meta(run.trace)
+
+
+def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
+    """Return as ``verdicts`` what the processes of each run do, and which are ``simulated``."""
+    verdicts = {run.name: verdicts_of(run) for run in chosen}
+    return {"verdicts": verdicts, **simulated_of(chosen)}
+
+
+def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
+    """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
+    names = [run.name for run in chosen if is_simulated(run)]
+    return {"simulated": names} if names else {}

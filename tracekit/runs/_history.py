@@ -1,0 +1,94 @@
+"""Runs of a nightly job, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracekit.errors import UsageError
+from tracekit.runs._facts import facts_of
+from tracekit.runs._opened import OpenedRun
+from tracekit.runs._question import Question
+from tracekit.runs._selecting import Reference, select_runs
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison import Metric
+    from tracekit.model import Answer
+
+
+@Question
+def history(
+    label: str,
+    references: Sequence[Reference] = (),
+    *,
+    where: Mapping[str, str] | None = None,
+    metric: Metric = "mean",
+    skip: int = 0,
+    store: StrPath | None = None,
+) -> Answer:
+    """List the step of runs in the order of a label, and where it changed.
+
+    See `tracekit.analysis.comparison.history`.
+
+    Parameters
+    ----------
+    label
+        The label that orders them, such as ``night`` or ``commit``; runs without it do not count.
+    references, where
+        The runs, as for `select_runs`.
+    metric
+        Whether the mean or the median step counts.
+    skip
+        How many iterations to leave out at the beginning of each run.
+
+    Raises
+    ------
+    UsageError
+        If no run has the label, or none of them steps.
+    """
+    import polars as pl
+
+    from tracekit.analysis.comparison import history, typical_step
+    from tracekit.present import FACE
+
+    chosen = [
+        run for run in select_runs(references, where=where, store=store) if label in run.labels
+    ]
+    if not chosen:
+        raise UsageError(f"no run has the label {label!r}", "`tracekit runs` lists runs and labels")
+    rows = [
+        (
+            run.labels[label],
+            run.name,
+            run.created,
+            typical_step(run.trace, skip=skip, metric=metric),
+        )
+        for run in chosen
+    ]
+    table = pl.DataFrame(
+        rows, schema=["value", "run", "created", "step_ns"], orient="row",
+    ).with_columns(pl.col("step_ns").cast(pl.Float64))  # fmt: skip
+    found = history(table, label=label, metric=metric)
+    told = [f"not comparable: {text}" for text in _apart(chosen)]
+    per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
+    return replace(
+        found.saying(skip=skip, per=per, **facts_of(chosen), warnings=told),
+        source=f"{len(chosen)} runs",
+        face=FACE,
+    )
+
+
+def _apart(chosen: Sequence[OpenedRun]) -> list[str]:
+    """Say which runs cannot be compared with the first one, and why."""
+    from tracekit.analysis.comparison import comparability
+
+    first = chosen[0]
+    return [
+        reason
+        for other in chosen[1:]
+        for reason in comparability(
+            first.trace, other.trace, (first.labels, other.labels), names=(first.name, other.name)
+        )
+    ]

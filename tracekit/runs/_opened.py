@@ -1,0 +1,197 @@
+"""A run of a store, opened: its tables, its machine, and what it moved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.errors import UnknownRunError
+from tracekit.store import RunRecord, Store, SummaryValue
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.analysis.communication import Traffic
+    from tracekit.attribution import Rules
+    from tracekit.machine import Machine, NcclLog, Placed
+    from tracekit.model import Trace
+
+
+class OpenedRun:
+    """One run of a store: its tables, and what they are of.
+
+    Parameters
+    ----------
+    record, store
+        The run, and where it is.
+    rules
+        What names mean, where its ops are to be attributed anew.
+    """
+
+    def __init__(self, record: RunRecord, store: Store, rules: Rules | None = None) -> None:
+        self.record, self._reports = store.open_reports(record)
+        self._rules = rules
+
+    def __repr__(self) -> str:
+        numbers = self.record.summary
+        parts = [f"{numbers.get(key)} {key}" for key in ("devices", "ops", "iterations")]
+        return f"<Run {self.name!r} ({self.id}): {', '.join(parts)}>"
+
+    @property
+    def reports(self) -> Sequence[Trace]:
+        """The run's tables by report, as they were stored."""
+        return self._reports
+
+    @property
+    def id(self) -> str:
+        """The run's id, 12 hexadecimal digits."""
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """The run's name in its store."""
+        return self.record.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels that the run was given."""
+        return self.record.labels
+
+    @property
+    def created(self) -> datetime:
+        """When the run was ingested, UTC."""
+        return self.record.created
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know about this run, one sentence each."""
+        return self.trace.warnings
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The run's tables; attributed anew if rules were given when it was opened."""
+        from tracekit.model import combine
+
+        if self._rules is None:
+            return replace(combine(self._reports), warnings=self.record.warnings)
+        from tracekit.attribution import attribute
+
+        # By report, as ingest does: numbers follow time within a report and not throughout a run.
+        trace = combine([attribute(report, self._rules) for report in self._reports])
+        # An attribution that is done again warns again of what still holds.
+        stored = [replace(report, warnings=_found_in(report)) for report in self._reports]
+        earlier = set(combine(stored).warnings)
+        lasting = tuple(text for text in self.record.warnings if text not in earlier)
+        return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.
+
+        Raises
+        ------
+        UnknownRunError
+            If there is no such table.
+        """
+        derived = self.derived()
+        if name in derived:
+            return derived[name]().lazy()
+        if name not in self.trace.tables:
+            names = ", ".join((*self.trace.tables, *derived))
+            raise UnknownRunError(f"no table {name!r}", f"there are {names}")
+        return self.trace[name]
+
+    def machine(self, topology: StrPath | None = None) -> Machine:
+        """Return the machine that the run used; see `traffic` for `topology`."""
+        return self._placed(topology).machine
+
+    def _placed(self, topology: StrPath | None) -> Placed:
+        from tracekit.machine import machine_of
+
+        chosen = None if topology is None else os.fspath(topology)
+        recorded = self.trace.read("machine")["description"].to_list()
+        hosts = self.trace.read("reports").select("report", "host")
+        devices = self.trace.read("devices").join(hosts, on="report", how="left")
+        return machine_of(devices, chosen, recorded)
+
+    def traffic(
+        self,
+        *,
+        topology: StrPath | None = None,
+        nccl_log: Sequence[StrPath] = (),
+        sizes: Mapping[str, int] | None = None,
+        ranks: int | None = None,
+    ) -> Traffic:
+        """Return what the run moved between GPUs, and over which links.
+
+        Parameters
+        ----------
+        topology
+            A topology file or the name of a preset; by default the machine is what a report holds
+            (nvprof), else told by the names of the GPUs.
+        nccl_log
+            Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
+        sizes
+            Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+        ranks
+            Number of ranks of communicators of which it was not recorded.
+
+        Raises
+        ------
+        UsageError
+            If the topology has fewer GPUs than ran.
+        InputError
+            If the topology or a log cannot be read as one.
+        """
+        from tracekit.analysis.communication import Traffic
+
+        return Traffic(self.trace, self._placed(topology), read_log(nccl_log), sizes, ranks)
+
+    def summary(self) -> Mapping[str, SummaryValue]:
+        """Return the run's size and how much of it is explained."""
+        from tracekit.analysis import summarise
+
+        return summarise(self.trace)
+
+    def export(
+        self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
+    ) -> None:
+        """Write the run, or its steps from one to another, for Perfetto or Chrome.
+
+        See `tracekit.export.export`.
+        """
+        from tracekit.export import export
+
+        export(self.trace, Path(path), to, iterations)
+
+    def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
+        """Return what makes the tables that are worked out of the stored ones, by name."""
+        from tracekit.analysis import range_paths
+        from tracekit.analysis.communication import collective_calls
+
+        return {
+            "transfers": lambda: self.traffic().transfers,
+            "collectives": lambda: collective_calls(self.trace),
+            "path_texts": lambda: range_paths(self.trace),
+        }
+
+
+def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
+    """Return what logs of NCCL say, or None without any."""
+    from tracekit.machine import read_nccl_log
+
+    return read_nccl_log(*map(Path, paths)) if paths else None
+
+
+def _found_in(report: Trace) -> tuple[str, ...]:
+    """Return what was found when a report was attributed."""
+    from tracekit.attribution import stored_findings
+
+    return stored_findings(
+        {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
+    )

@@ -1,0 +1,176 @@
+"""The door: make runs of trace files, and open them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tracekit.runs._ingest import OnError, Request, add_run, content_digest
+from tracekit.runs._run import Run
+from tracekit.store import DEFAULT_MEMORY, RunRecord, Store
+from tracekit.support.files import StrPath
+from tracekit.support.progress import Progress, ReportProgress
+
+
+def _silent(*_: object) -> None:
+    """Report progress to no one."""
+
+
+def ingest(
+    path: StrPath | Sequence[StrPath],
+    *,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    rules: StrPath | None = None,
+    iteration: str | None = None,
+    verdict: str | None = None,
+    store: StrPath | None = None,
+    progress: Progress | None = None,
+    report_progress: ReportProgress | None = None,
+    memory: int = DEFAULT_MEMORY,
+    nsys: StrPath | None = None,
+    processes: int | None = None,
+    dask: str | None = None,
+    clocks: Mapping[str, int] | None = None,
+    force: bool = False,
+    on_error: OnError = "stop",
+) -> tuple[Run, bool]:
+    """Make a run of a trace file, or one run of several, in the store.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a columnar export; or several that are the reports of one run,
+        such as those of its ranks. They are put in order of their names, with ``rank10`` after
+        ``rank2``.
+    name
+        Name of the run; the file's by default, or that of the folder of several.
+    labels
+        Labels to give it.
+    rules
+        A rules file, in addition to the default rules.
+    iteration
+        A pattern of the ranges that are training steps.
+    verdict
+        What the processes do (``training``, ``inference`` or ``other``), in place of what is found.
+    store
+        Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
+        from the working directory, else a new one there.
+    progress
+        Told what is being done, how much of it is done, and how much there is.
+    report_progress
+        Of several files, told of each one: the file, and the same; at its end, an empty step.
+    memory
+        How much memory the work may use on a machine, bytes.
+    nsys
+        The nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default ``TRACEKIT_NSYS``, else
+        the one on the path.
+    processes
+        How many of several files are read at once, each in a process; by default as many as there
+        are cores.
+    dask
+        Address of a Dask scheduler, on whose workers they are read instead. Workers have to reach
+        the files and the store by the same paths.
+    clocks
+        What is known of the clocks of several reports: what to add to the times of some, in ns,
+        after the starts of their sessions have set them apart, by ``rank3`` or the file's name.
+        Where nothing is given, it is found out: see ``docs/clocks.md``.
+    force
+        Whether several reports are taken for one run even where something says that they are not
+        of one execution of one job.
+    on_error
+        What a file of several does that cannot be read, or is of another job than the first: it
+        ends everything (``stop``), or is left out with a warning (``skip``, or a function that is
+        told the file and the error).
+
+    Returns
+    -------
+    The run, and whether it is new. The same content with the same rules makes no second run; with
+    other rules it takes the place of the first.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read as a trace, or two are not of one run; the store is unchanged then.
+    UsageError
+        If the name, a rule or an option is wrong, or a path is given twice.
+    StoreError
+        If the store cannot be written.
+    """
+    from tracekit.attribution import Rules
+
+    is_many = not isinstance(path, (str, os.PathLike))
+    files: Sequence[StrPath] = path if not isinstance(path, (str, os.PathLike)) else [path]
+    request = Request(
+        files=[Path(file) for file in files],
+        is_many=is_many,
+        name=name,
+        labels=labels or {},
+        rules=Rules.load(None if rules is None else Path(rules), iteration, verdict),
+        memory=memory,
+        nsys=None if nsys is None else os.fspath(nsys),
+        processes=processes,
+        dask=dask,
+        clocks=clocks or {},
+        force=force,
+        on_error=on_error,
+        progress=progress or _silent,
+        report_progress=report_progress or _silent,
+    )
+    place = Store.discover(None if store is None else Path(store))
+    record, is_new = add_run(place, request)
+    return Run(record, place), is_new
+
+
+def open(  # noqa: A001 - the word that users of a library expect, as in tracekit.open(...)
+    reference: StrPath = "@latest",
+    *,
+    store: StrPath | None = None,
+    rules: StrPath | None = None,
+    iteration: str | None = None,
+    verdict: str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
+
+    A file that no run was made of is ingested on the way. With `rules`, `iteration` or
+    `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
+
+    Raises
+    ------
+    UnknownRunError
+        If there is no such run.
+    InputError, UsageError, StoreError
+        As for `ingest`.
+    """
+    place = Store.discover(None if store is None else Path(store))
+    record = _find(place, reference, progress or _silent)
+    chosen = None
+    if rules is not None or iteration is not None or verdict is not None:
+        from tracekit.attribution import Rules
+
+        chosen = Rules.load(None if rules is None else Path(rules), iteration, verdict)
+    return Run(record, place, chosen)
+
+
+def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
+    path = Path(reference)
+    if not path.exists() and not _looks_like_path(reference):
+        return place.find(str(reference))
+    from tracekit.sources import check_readable
+
+    check_readable(path)
+    digest = content_digest(path, progress)
+    known = next((record for record in place.runs() if record.digest == digest), None)
+    return known or ingest(path, store=place.root, progress=progress)[0].record
+
+
+def _looks_like_path(reference: StrPath) -> bool:
+    """Tell whether someone who wrote this meant a file, even if there is none."""
+    text = str(reference)
+    return (
+        not isinstance(reference, str)
+        or os.sep in text
+        or text.endswith((".sqlite", ".db", ".nsys-rep", ".qdrep"))
+    )
