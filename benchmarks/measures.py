@@ -102,7 +102,7 @@ def one_round(export: Path, workshop: Workshop, nsys: Mapping[str, float]) -> Ro
     costs["reading, library alone"] = script("read_columns.py", export, "--library-alone")
     with workshop.store() as store:
         costs["ingest"] = ingest([export], store)
-        for by in ("kernel", "range", "stage"):
+        for by in ("kernel", "range", "stage", "iteration"):
             costs[f"by {by}"] = breakdown(store, by)
     costs["by stage, small run"] = breakdown(workshop.small_store, "stage")
     costs["--help"] = run([*_TRACEKIT, "--help"])

@@ -11,6 +11,22 @@ if TYPE_CHECKING:
 
     Figures = Mapping[str, Any]
 
+BUDGET = {
+    "digest": "0.13",
+    "pages to columns": "0.14",
+    "shaping and sorting": "0.10",
+    "attribution": "0.20",
+    "writing": "0.20",
+}
+"""What parts of an ingest are to take at 5 million kernels: prototypes of each take as much."""
+_GAINS = {
+    "kernels by range, from the export": ("nvtx_kern_sum", ("ingest", "by range")),
+    "the same, asked again": ("nvtx_kern_sum", ("by range",)),
+    "GPU time of ranges and stages, from the export": (
+        "nvtx_gpu_proj_sum", ("ingest", "by stage"),
+    ),
+    "kernels by name, asked again": ("cuda_gpu_kern_sum", ("by kernel",)),
+}  # fmt: skip
 BEGIN = "<!-- figures: written by benchmarks/run.py -->"
 END = "<!-- end of figures -->"
 
@@ -32,18 +48,26 @@ def write_page(page: Path, figures: Figures) -> None:
 
 
 def tables(figures: Figures) -> str:
-    """Return the figures as Markdown: the machine, goals, ratios, growth, steps, many reports."""
+    """Return the figures as Markdown: what is gained, ratios, parts, many reports, goals."""
     exports: list[Figures] = figures["exports"]
     heads = [f"{export['kernels']:,} kernels" for export in exports]
-    shares = [export | {"shares": dict(_shares(export["steps_s"]))} for export in exports]
+    shares = [
+        export | {"shares": dict(_shares(export["steps_s"])), "parts": dict(_parts(export))}
+        for export in exports
+    ]
     sections = [
         _machine(figures["machine"]),
-        _goals(figures, heads),
+        _table(["question", "kernels", "nsys stats", "tracekit", "times faster"], _gains(exports)),
         _table(["wall time / sql_max (wall time, peak memory)", *heads], _processes(exports)),
         _table(["comparison, times faster", *heads], _rows(exports, "comparisons", _times)),
         _table(["growth from the column before", *heads], _growth(exports)),
+        _table(
+            ["seconds of processors per million kernels", "budget", *heads],
+            [[row[0], BUDGET.get(row[0], "-"), *row[1:]] for row in _rows(shares, "parts", str)],
+        ),
         _table(["step of an ingest, seconds (share)", *heads], _rows(shares, "shares", str)),
         _reports(figures.get("reports")),
+        _goals(figures, heads),
     ]
     return "\n\n".join(section for section in sections if section)
 
@@ -67,23 +91,45 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _gains(exports: Sequence[Figures]) -> Iterator[list[str]]:
+    """Yield by question what nsys takes and what tracekit does, of the largest export of both."""
+    for question, (report, names) in _GAINS.items():
+        having = [each for each in exports if {f"nsys {report}", *names} <= set(each["measures"])]
+        if not having:
+            continue
+        measures = having[-1]["measures"]
+        other, own = measures[f"nsys {report}"], sum(measures[name]["wall_s"] for name in names)
+        than = "" if other["ended"] else "> "
+        yield [
+            question,
+            f"{having[-1]['kernels']:,}",
+            f"{than}{other['wall_s']:.1f} s (`{report}`)",
+            f"{own:.1f} s ({' + '.join(f'`{name}`' for name in names)})",
+            f"{than}{other['wall_s'] / own:.0f}",
+        ]
+
+
 def _goals(figures: Figures, heads: Sequence[str]) -> str:
     goals = [_goal(goal) for goal in figures["goals"]]
     for goal in figures.get("goals_of_reports", ()):
-        *first, cell = _goal(goal)
-        goals.append([*first, *["-"] * (len(heads) - 1), cell])
-    return _table(["goal", "set for", "limit", *heads], goals)
+        first, cell = _goal(goal)
+        goals.append([first, *["-"] * (len(heads) - 1), cell])
+    return _table(["measured (its goal)", *heads], goals)
 
 
 def _goal(goal: Figures) -> list[str]:
     sign, unit = ("≥" if goal["is_least"] else "≤"), goal["unit"]
-    cells = ["-" if each is None else _verdict(each, unit) for each in goal["measured"]]
-    return [goal["name"], goal["at"], f"{sign} {goal['limit']:g}{unit}", *cells]
+    return [goal["name"], *(_held(each, sign, unit) for each in goal["measured"])]
 
 
-def _verdict(measured: Figures, unit: str) -> str:
-    verdict = {True: "met", False: "**not met**", None: "not known"}[measured["met"]]
-    return f"{'' if measured['is_all'] else '> '}{measured['value']:.2f}{unit}, {verdict}"
+def _held(measured: Figures | None, sign: str, unit: str) -> str:
+    if measured is None:
+        return "-"
+    value = f"{'' if measured['is_all'] else '> '}{measured['value']:.2f}{unit}"
+    if measured["limit"] is None:
+        return value
+    met = {True: ", met", False: "", None: ", not known"}[measured["met"]]
+    return f"{value} ({sign} {measured['limit']:g}{unit}{met})"
 
 
 def _processes(exports: Sequence[Figures]) -> list[list[str]]:
@@ -118,6 +164,13 @@ def _shares(steps_s: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     total = sum(steps_s.values())
     for step, seconds in steps_s.items():
         yield step, f"{seconds:.2f} ({seconds / total:.0%})"
+
+
+def _parts(export: Figures) -> Iterator[tuple[str, str]]:
+    """Yield seconds of processors by part, per million kernels but for what is done once."""
+    per = export["kernels"] / 1_000_000
+    for part, seconds in export["parts_cpu_s"].items():
+        yield part, f"{seconds / per:.2f}" if part in BUDGET else f"{seconds:.2f} in all"
 
 
 def _reports(reports: Figures | None) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PROCESSES = (1, 2)
+FIXED = "start, imports and exit"
 _UP_TO = {
     "cuda_gpu_kern_sum": 5_000_000,
     "nvtx_kern_sum": 1_000_000,
@@ -48,7 +49,7 @@ def measure(kernels: int, asked: argparse.Namespace, workshop: Workshop) -> dict
 
     Returns
     -------
-    Figures by measure, comparisons, and the seconds of each step of an ingest.
+    Figures by measure, comparisons, the seconds of each step of an ingest, and by part.
     """
     count = asked.rounds_large if kernels >= asked.large else asked.rounds
     reports = [report for report in asked.nsys if kernels <= _up_to(asked, report)]
@@ -70,7 +71,7 @@ def measure(kernels: int, asked: argparse.Namespace, workshop: Workshop) -> dict
             "rounds": count,
             "measures": measured(first, rounds),
             "comparisons": dict(compared(rounds, COMPARISONS)),
-            "steps_s": _steps(export, workshop, count),
+            **_steps(export, workshop, count),
         }
     finally:
         export.unlink()
@@ -80,15 +81,27 @@ def _up_to(asked: argparse.Namespace, report: str) -> int:
     return int(getattr(asked, f"{report}_up_to"))
 
 
-def _steps(export: Path, workshop: Workshop, rounds: int) -> dict[str, float]:
-    """Return the median seconds of each step of an ingest; they add up to the whole process."""
-    repeated = []
+def _steps(export: Path, workshop: Workshop, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the median seconds of each step of an ingest, and seconds of processors by part.
+
+    Each of the two adds up to the whole process.
+    """
+    repeated: list[dict[str, dict[str, float]]] = []
     for _ in range(rounds):
         with workshop.store() as store:
             cost = run([sys.executable, HERE / "pipeline_steps.py", export, store], output=True)
         told = json.loads(str(cost.output))
-        repeated.append({"start, imports and exit": cost.wall_s - sum(told.values()), **told})
-    return {step: median(times[step] for times in repeated) for step in repeated[0]}
+        outside = {"steps_s": cost.wall_s, "parts_cpu_s": cost.cpu_s}
+        repeated.append(
+            {
+                key: {FIXED: outside[key] - sum(seconds.values()), **seconds}
+                for key, seconds in told.items()
+            }
+        )
+    return {
+        key: {name: median(each[key][name] for each in repeated) for name in seconds}
+        for key, seconds in repeated[0].items()
+    }
 
 
 def measure_reports(asked: argparse.Namespace, workshop: Workshop) -> dict[str, Any]:
