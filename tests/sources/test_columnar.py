@@ -87,6 +87,7 @@ class TestSameAsSqlite:
             ([Where("name", "is", ("a:x", "b:y"))], [1, 2, 3]),
             ([Where("name", "is", ("it's",))], [4]),
             ([Where("name", "starts", ("a",))], [1, 3]),
+            ([Where("name", "starts", ("b:", "it's"))], [2, 4]),
             ([Where("name", "ends", (":x",)), Where("value", "starts", ("K=",))], [1]),
             ([Where("kind", "first")], [1, 3, 6]),
             ([], [1, 2, 3, 4, 5, 6]),

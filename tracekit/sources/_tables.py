@@ -23,8 +23,8 @@ class Where:
     column
         Name of the column, which the table has.
     how
-        Whether its text is one of `texts`, starts or ends with the only one of them, or the row is
-        the ``first`` in the table of those with the same value.
+        Whether its text is one of `texts`, starts or ends with one of them, or the row is the
+        ``first`` in the table of those with the same value.
     texts
         Constants of this program.
     """

@@ -223,9 +223,9 @@ def _test(where: Where) -> pl.Expr | None:
         case "is":
             return column.is_in(where.texts)
         case "starts":
-            return column.str.starts_with(where.texts[0])
+            return pl.any_horizontal(column.str.starts_with(text) for text in where.texts)
         case "ends":
-            return column.str.ends_with(where.texts[0])
+            return pl.any_horizontal(column.str.ends_with(text) for text in where.texts)
         case "first":
             return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -20,7 +22,7 @@ _EXPORT_KEYS = (
     "EXPORT_PARAM_TABLES_TO_EXPORT",
     "EXPORT_PARAM_TIMES_TO_EXPORT",
 )
-_VISIBLE = "CUDA_VISIBLE_DEVICES="
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _RANKS = (
     "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
 )  # fmt: skip
@@ -33,6 +35,9 @@ _JOBS = (
     "TORCHELASTIC_RUN_ID", "MASTER_PORT",
 )  # fmt: skip
 """Variables that have one value in all processes of a job, and another in other jobs."""
+
+_VARIABLES = (_VISIBLE, *_RANKS, *_SIZES, *_JOBS)
+"""Variables that are looked at. Others may hold secrets, so they do not even leave the file."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Metadata:
 def read_metadata(file: ExportFile) -> Metadata:
     """Read the metadata tables; of the environment only GPUs, rank and job are looked at."""
     export = _export_values(file)
+    variables = _variables(file)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
     return Metadata(
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
@@ -69,10 +75,10 @@ def read_metadata(file: ExportFile) -> Metadata:
         session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
         duration=_first(file, "ANALYSIS_DETAILS", "duration"),
         host=_host(file),
-        visible_devices=_visible_devices(file),
-        rank=_number(file, _RANKS),
-        ranks=_number(file, _SIZES),
-        job=_job(file),
+        visible_devices=_visible_devices(variables),
+        rank=_number(variables, _RANKS),
+        ranks=_number(variables, _SIZES),
+        job=_job(variables),
         traced=_traced(file),
         warnings=_filter_warnings(export),
     )
@@ -105,25 +111,25 @@ def _host(file: ExportFile) -> str | None:
     return columns["value"][0] if columns.height else None
 
 
-def _visible_devices(file: ExportFile) -> tuple[str, ...] | None:
+def _visible_devices(variables: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the entries of CUDA_VISIBLE_DEVICES; None where it is not set, or set in two ways."""
-    value = _variable(file, _VISIBLE)
+    value = variables.get(_VISIBLE)
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
-def _number(file: ExportFile, variables: tuple[str, ...]) -> int | None:
+def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     """Return the number that the first of some variables holds."""
-    found = (_variable(file, f"{name}=") for name in variables)
-    return next((int(text) for text in found if text and re.fullmatch("[0-9]{1,9}", text)), None)
+    found = (variables.get(name, "") for name in names)
+    return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
 
 
-def _job(file: ExportFile) -> str | None:
+def _job(variables: Mapping[str, str]) -> str | None:
     """Return what tells jobs apart, as digests: two of them can be compared, and nothing read."""
-    values = ((name, _variable(file, f"{name}=")) for name in _JOBS)
     told = [
-        f"{name}={hashlib.sha256(value.encode()).hexdigest()[:12]}" for name, value in values
-        if value
-    ]  # fmt: skip
+        f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
+        for name in _JOBS
+        if variables.get(name)
+    ]
     return " ".join(told) or None
 
 
@@ -134,19 +140,18 @@ def _traced(file: ExportFile) -> frozenset[str]:
     return frozenset(file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].drop_nulls())
 
 
-def _variable(file: ExportFile, start: str) -> str | None:
-    """Return what follows `start` in an environment variable; None if it is set in no or two ways.
-
-    Other variables may hold secrets, so they do not even leave the file.
-    """
+def _variables(file: ExportFile) -> dict[str, str]:
+    """Return those of the variables that are looked at that are set, and in one way."""
     if not file.has(_CAPTURE_TABLE, "name", "value"):
-        return None
+        return {}
     wanted = (
         Where("name", "ends", (":ENVIRONMENT_VARIABLE",)),
-        Where("value", "starts", (start,)),
+        Where("value", "starts", tuple(f"{name}=" for name in _VARIABLES)),
     )
-    values = file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].unique()
-    return str(values[0]).removeprefix(start) if len(values) == 1 else None
+    texts = set(file.read(_CAPTURE_TABLE, {"value": "text"}, wanted)["value"].to_list())
+    names = Counter(text.partition("=")[0] for text in texts)
+    known = (text.partition("=") for text in texts)
+    return {name: value for name, _, value in known if names[name] == 1}
 
 
 def _filter_warnings(export: dict[str, str]) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ class MpiCalls:
         rows
             How many rows to work on at once.
         """
+        if not self:
+            return
         ranks, made = self._ranks(), self._communicators()
         names = Texts(self._export.strings)
         closed = pl.max_horizontal(pl.col("end").fill_null(last), "start")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -197,12 +197,17 @@ def _in_sql(table: str, where: Where) -> str:
         case "is":
             return f"{column} IN ({', '.join(texts)})"
         case "starts":
-            return f"substr({column}, 1, {len(where.texts[0])}) = {texts[0]}"
+            return _either((f"substr({column}, 1, {len(text)})" for text in where.texts), texts)
         case "ends":
-            return f"substr({column}, -{len(where.texts[0])}) = {texts[0]}"
+            return _either((f"substr({column}, -{len(text)})" for text in where.texts), texts)
         case "first":
             firsts = f"SELECT min(rowid) FROM {quoted(table)} GROUP BY {column}"  # noqa: S608
             return f"rowid IN ({firsts})"
+
+
+def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
+    """Return that one of some parts is its text."""
+    return f"({' OR '.join(map(' = '.join, zip(parts, texts, strict=True)))})"
 
 
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
