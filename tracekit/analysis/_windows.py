@@ -218,6 +218,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     first, final = (latest(ops, edge, begun, owners) for edge in ("start", "end"))
     alone = (first == final).fill_null(value=False)
     within = _clipped(ops.filter(alone), spans.select(pl.all().gather(first.filter(alone))))
+    if alone.all():
+        return within
     return pl.concat([within, _spread(ops.filter(~alone), spans, owners)])
 
 

@@ -121,10 +121,14 @@ def sleeps(trace: Trace) -> pl.DataFrame:
     return own.select("thread", "start", "end", "name").collect()
 
 
-def of_pairs(intervals: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name`` of intervals on either thread of each pair."""
+def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, thread``: both threads of each pair."""
     sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
-    threads = pl.concat(sides).drop_nulls().unique(maintain_order=True)
+    return pl.concat(sides).drop_nulls().unique(maintain_order=True)
+
+
+def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name`` of intervals on the threads of each pair."""
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 

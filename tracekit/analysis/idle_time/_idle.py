@@ -137,15 +137,15 @@ class _Found:
     gaps: pl.DataFrame
     pieces: pl.DataFrame
     windows: pl.DataFrame
-    pairs: pl.DataFrame
 
     def with_ranges(self, trace: Trace) -> _Found:
         """Cut pieces where the host enters or leaves a range, and name the range."""
-        inside = states(_named_ranges(trace, self.pairs), "pair", "range")
+        pairs = pairs_of(trace, self.gaps)
+        inside = states(_named_ranges(trace, pairs), "pair", "range")
         cut_too = split_at(self.pieces, inside, "pair", "range").with_columns(
             pl.col("range").fill_null(_NO_RANGE)
         )
-        return _Found(self.gaps, cut_too, self.windows, self.pairs)
+        return _Found(self.gaps, cut_too, self.windows)
 
 
 def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
@@ -162,7 +162,7 @@ def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
         list(range(ranks.len())), ranks, default=None, return_dtype=ranks.dtype
     )
     placed = placed.with_columns(rank=rank).sort("gap", "start")
-    return _Found(gaps, placed, windows, pairs_of(trace, gaps))
+    return _Found(gaps, placed, windows)
 
 
 def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
@@ -225,7 +225,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
     total = meta["idle_ns"]
     pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
-    own = _Found(found.gaps, pieces, found.windows, found.pairs).with_ranges(trace).pieces
+    own = _Found(found.gaps, pieces, found.windows).with_ranges(trace).pieces
     neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
     wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
     ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))

@@ -20,6 +20,7 @@ from tracekit.analysis.idle_time._host_states import (
     profiling,
     sleeps,
     step_states,
+    threads_of,
     waited_before,
     waits,
 )
@@ -75,7 +76,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     gaps = gaps.join(
         pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
-    waiting = of_pairs(waits(trace), pairs)
+    waiting = of_pairs(waits(trace), threads_of(pairs))
     pieces = _by_host(trace, _phases(gaps), pairs, waiting)
     pieces = _credited(pieces, waited_before(gaps, waiting))
     return gaps, _held(trace, pieces, gaps)
@@ -105,14 +106,15 @@ def _by_host(
     of_host = pl.col("phase").is_in(["host", "call"])
     staged = driver_ranges(trace, pairs, staged=True)
     pieces = phases.filter(of_host)
+    threads = threads_of(pairs)
     for state, intervals in (
-        ("profiler", of_pairs(profiling(trace), pairs)),
-        ("allocation", of_pairs(allocations(trace), pairs)),
-        ("loading", of_pairs(loads(trace, QUEUED_NS), pairs)),
+        ("profiler", of_pairs(profiling(trace), threads)),
+        ("allocation", of_pairs(allocations(trace), threads)),
+        ("loading", of_pairs(loads(trace, QUEUED_NS), threads)),
         ("waiting", waiting),
-        ("collective", of_pairs(messages(trace, is_collective=True), pairs)),
-        ("message", of_pairs(messages(trace, is_collective=False), pairs)),
-        ("sleep", of_pairs(sleeps(trace), pairs)),
+        ("collective", of_pairs(messages(trace, is_collective=True), threads)),
+        ("message", of_pairs(messages(trace, is_collective=False), threads)),
+        ("sleep", of_pairs(sleeps(trace), threads)),
     ):
         pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = split_at(pieces, states(staged, "pair", "stage"), "pair", "stage")

@@ -23,6 +23,8 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     state
         What it says.
     """
+    if intervals.is_empty():
+        return intervals.select(key, state, time="start").select(key, "time", state)
     held = intervals.filter(pl.col("end") > pl.col("start"))
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
     begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
@@ -56,6 +58,8 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     -------
     The columns of `pieces`, and `state`; null before the first mark.
     """
+    if marks.is_empty():
+        return pieces.with_columns(pl.lit(None, marks.schema[state]).alias(state))
     turn = pl.int_range(pl.len(), dtype=pl.Int64).over(key)
     ordered = marks.sort(key, "time").with_columns(turn=turn).sort("time")
     turns = ordered.select(key, "time", "turn")
