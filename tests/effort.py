@@ -14,6 +14,12 @@ def choose(effort: str) -> None:
     _chosen = effort
 
 
-def examples(usual: int) -> int:
-    """Return how many random examples a test tries that usually tries `usual`."""
+def examples(usual: int, *, thorough: int | None = None) -> int:
+    """Return how many random examples a test tries that usually tries `usual`.
+
+    Where an example takes a tenth of a second or more, CI tries few of them. ``thorough`` is how
+    many a thorough run tries then.
+    """
+    if thorough is not None and _chosen == "thorough":
+        return thorough
     return max(FEWEST, round(usual * EFFORTS[_chosen]))

@@ -241,7 +241,7 @@ def shaken(
     return true, seen, late
 
 
-@settings(deadline=None, max_examples=examples(20))
+@settings(deadline=None, max_examples=examples(12, thorough=200))
 @given(
     st.integers(-(10**12), 10**12),
     st.sampled_from([0.0, 3e-6, -20e-6]),

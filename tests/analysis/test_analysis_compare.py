@@ -186,7 +186,7 @@ def test_time_between_iterations_is_part_of_a_step() -> None:
 _LENGTHS = st.lists(st.integers(0, 800), min_size=1, max_size=9)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(12, thorough=200), deadline=None)
 @given(_LENGTHS, _LENGTHS, st.integers(1, 2))
 def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
     runs = [_run(lengths, devices=devices) for lengths in (a, b)]
@@ -208,7 +208,7 @@ def test_contributions_add_up(a: list[int], b: list[int], devices: int) -> None:
         assert parts["share"].sum() == pytest.approx(1)
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(8, thorough=150), deadline=None)
 @given(_LENGTHS, _LENGTHS)
 def test_means_are_those_of_breakdowns(a: list[int], b: list[int]) -> None:
     """Each iteration's time is a row of the breakdown by iteration, and 0 where there is none."""

@@ -181,7 +181,7 @@ def _nested(draw: Any, low: int, high: int, depth: int = 3) -> list[tuple[int, i
     return found
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(18, thorough=300))
 @given(st.lists(_nested(0, 40), min_size=1, max_size=2), st.lists(_nested(0, 40, 0), max_size=1))
 def test_stages_as_if_laid_out_by_the_nanosecond(
     threads: list[list[tuple[int, int, str]]], apart: list[list[tuple[int, int, str]]]

@@ -407,7 +407,7 @@ def _traces(draw: st.DrawFn) -> Trace:
     return b.trace()
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(7, thorough=200), deadline=None)
 @given(_traces())
 def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
     whole = breakdown(trace).meta["idle_ns"]
@@ -464,7 +464,7 @@ def _naive(trace: Trace) -> Counter[str]:
     return found
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(20, thorough=600), deadline=None)
 @given(_traces())
 def test_causes_are_those_of_every_nanosecond(trace: Trace) -> None:
     thread = pl.when(pl.col("launch_thread").is_not_null()).then(0)

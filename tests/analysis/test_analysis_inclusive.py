@@ -304,7 +304,7 @@ def _busy(ops: list[dict[str, Any]], style: str) -> int:
     return sum(map(_union, lines.values()))
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15, thorough=250))
 @given(_traces())
 def test_it_is_what_going_up_from_every_op_gives(trace: Trace) -> None:
     table = breakdown(trace, "range", inclusive=True).rows.drop_nulls("style")
@@ -336,7 +336,10 @@ def _naive_kernels(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("few_rows", [0, 1 << 30], ids=["compiled", "as they stand"])
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10, thorough=250),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(trace=_traces())
 def test_by_kernel_it_is_what_listing_the_kernels_of_every_range_gives(
     trace: Trace, few_rows: int, monkeypatch: pytest.MonkeyPatch
@@ -349,7 +352,7 @@ def test_by_kernel_it_is_what_listing_the_kernels_of_every_range_gives(
     assert found == _naive_kernels(trace)
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10, thorough=200))
 @given(_traces())
 def test_a_path_stands_above_those_inside_it(trace: Trace) -> None:
     table = breakdown(trace, "range", inclusive=True).rows.filter(pl.col("style") == "push_pop")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -348,7 +349,7 @@ def test_efficiency_is_speedup_for_each_gpu(times: dict[int, float], mode: Any) 
         assert (serial is not None) == (mode == "strong" and first == 1 and n > 1)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(50, thorough=1000))
 @given(_TIMES)
 def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, float]) -> None:
     rows = [{"gpus": n, "step_ns": time, "batch": 1} for n, time in times.items()]

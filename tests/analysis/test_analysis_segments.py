@@ -108,7 +108,7 @@ def _trace(rows: list[Row]) -> Trace:
 BYS = st.sampled_from(("stage", "kernel", "kind", "range", "stream", "device", "stage,device"))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20, thorough=400), deadline=None)
 @given(rows=ROWS.filter(bool), by=BYS, size=st.integers(1, 12), in_order=st.booleans())
 def test_neither_batches_nor_the_order_of_ops_matter(
     rows: list[Row], by: str, size: int, in_order: bool

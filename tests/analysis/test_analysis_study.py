@@ -297,7 +297,7 @@ _SPANS = st.tuples(
 )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(18, thorough=300), deadline=None)
 @given(st.lists(_SPANS, min_size=1, max_size=25), st.integers(0, 2))
 def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: int) -> None:
     builder = TraceBuilder()

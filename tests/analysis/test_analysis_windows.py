@@ -305,7 +305,7 @@ def _trace(ops: list[Op], steps: Steps) -> Trace:
     return builder.trace()
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15, thorough=300), deadline=None)
 @given(ops=OPS)
 def test_stages_of_the_whole_run(ops: list[Op]) -> None:
     trace, windows = _trace(ops, {}), _whole(ops)
@@ -332,7 +332,7 @@ def test_stages_of_the_whole_run(ops: list[Op]) -> None:
     assert meta["launched"] == sum(op.at is not None for op in ops) / len(ops)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(20, thorough=300), deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
     trace, windows = _trace(ops, steps), _steps(_by_iteration(ops, steps))
@@ -367,7 +367,7 @@ def test_stages_of_each_iteration(ops: list[Op], steps: Steps) -> None:
     assert table["ops"].sum() == len(ops)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(20, thorough=300), deadline=None)
 @given(ops=OPS, steps=STEPS, skip=st.integers(1, 3))
 def test_stages_of_the_iterations_that_are_kept(ops: list[Op], steps: Steps, skip: int) -> None:
     trace = _trace(ops, steps)
@@ -406,7 +406,7 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
             assert row["median_ns"] == median(times)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15, thorough=300), deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_rows_of_a_step_by_stage_add_up_to_it(ops: list[Op], steps: Steps) -> None:
     trace = _trace(ops, steps)
@@ -417,7 +417,7 @@ def test_rows_of_a_step_by_stage_add_up_to_it(ops: list[Op], steps: Steps) -> No
         assert parts[row["iteration"]] == row["window_ns"]
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(10, thorough=300), deadline=None)
 @given(ops=OPS, steps=STEPS)
 def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
     """What a comparison and a study make of one process's steps, nanosecond by nanosecond."""
@@ -475,7 +475,7 @@ def test_idle_time_by_the_range_that_the_host_is_in() -> None:
     assert idle_ranges(trace, skip=1).rows() == [("step N", 5)]
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12, thorough=250), deadline=None)
 @given(ops=OPS, steps=STEPS, spans=st.lists(st.tuples(st.integers(-3, 45), st.integers(1, 9))))
 def test_idle_ranges_add_up_to_idle_time(
     ops: list[Op], steps: Steps, spans: list[tuple[int, int]]

@@ -32,7 +32,7 @@ __all__ = ["mode"]
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 SAMPLES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")
 QUICK = settings(
-    max_examples=examples(12),
+    max_examples=examples(6, thorough=120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

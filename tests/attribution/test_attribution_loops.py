@@ -386,7 +386,7 @@ def _expected(
 
 
 @settings(
-    max_examples=examples(20),
+    max_examples=examples(8, thorough=200),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

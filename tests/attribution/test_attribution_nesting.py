@@ -144,7 +144,7 @@ NAMES = ("forward", "backward", "optimizer", "validation", "some layer", "aten::
 MEANS = {"forward": "FP", "backward": "BP", "optimizer": "WU"}
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(18, thorough=300), deadline=None)
 @given(
     ranges=st.lists(
         st.tuples(

@@ -621,7 +621,7 @@ LINES = [*V24.splitlines(), *V27.splitlines(), *V218.splitlines(), *V223.splitli
          *_dgx1v().splitlines()]  # fmt: skip
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40, thorough=600), deadline=None)
 @given(
     lines=st.lists(
         st.one_of(

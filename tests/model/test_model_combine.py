@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -290,7 +291,7 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(60, thorough=1000))
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4))
 def test_as_a_naive_combination_row_by_row(shapes) -> None:
     traces = [

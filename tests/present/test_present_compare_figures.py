@@ -107,7 +107,7 @@ def test_no_step_without_time() -> None:
         assert "no time in any stage" in texts(steps(rows))
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15, thorough=300), deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 10**10)] * 2), min_size=1, max_size=6))
 def test_the_last_part_ends_at_the_step_of_b(times: list[tuple[int, int]]) -> None:
     rows = [(stage, a, b, b - a) for stage, (a, b) in zip(STAGE_COLOURS, times, strict=False)]

@@ -231,7 +231,7 @@ def _naive(events: list[tuple[int, int, int, bool, int, int]]) -> list[tuple[int
     return changes
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(18, thorough=300), deadline=None)
 @given(
     st.lists(
         st.tuples(

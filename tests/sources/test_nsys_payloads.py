@@ -269,7 +269,7 @@ def _structs(draw: st.DrawFn) -> list[tuple[int, Any]]:
     return [(number, draw(_values(NUMBERS[number]))) for number in types]
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(18, thorough=300), deadline=None)
 @given(fields=_structs(), explicit=st.booleans())
 def test_what_c_packs_comes_back(fields: list[tuple[int, Any]], explicit: bool) -> None:
     kinds = "".join(NUMBERS[number] for number, _ in fields)

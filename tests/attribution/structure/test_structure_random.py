@@ -87,7 +87,7 @@ def test_any_work_is_told_consistently(values: dict[str, Any], repeats: int) -> 
     check_consistent(work, find_structure(work))
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(90, thorough=1500))
 @given(st.integers(20, 120).flatmap(lambda size: columns(size, 2)), st.integers(1, 3))
 def test_work_of_few_symbols_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
     work = made(values, repeats)
