@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import effort
 import pytest
@@ -16,6 +18,11 @@ import typer
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+if TYPE_CHECKING:
+    from tracekit.store import ReportOptions
+    from tracekit.store._report import ReportMade
+
+BUNDLED = Path(__file__).resolve().parents[1] / "sample_traces"
 TRACES = Path(
     os.environ.get("TRACEKIT_REAL_TRACES")
     or Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -149,3 +156,45 @@ def real_trace() -> Callable[[str], Path]:
 def real_sample() -> Callable[[str], Path]:
     """Give the path of a small export without GPU work, likewise."""
     return lambda name: _found(SAMPLES, name)
+
+
+class _ReadOnce:
+    """Makes the report of a bundled trace once; where it is wanted again, it is copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[tuple[object, ...], tuple[Path, ReportMade]] = {}
+
+    def __call__(
+        self, path: Path, folder: Path, options: ReportOptions, progress: Callable[..., None]
+    ) -> ReportMade:
+        from tracekit.store._report import make_report
+
+        if not path.resolve().is_relative_to(BUNDLED):
+            return make_report(path, folder, options, progress)
+        rules = options.rules
+        key = (path, options.digest, rules.canonical(), rules.file, *rules.given.items())
+        if key not in self._made:
+            kept = Path(tempfile.mkdtemp(dir=self._folder)) / "report"
+            self._made[key] = kept, make_report(path, kept, options, progress)
+        kept, made = self._made[key]
+        shutil.copytree(kept, folder)
+        return made
+
+
+@pytest.fixture(scope="session")
+def _read_once(tmp_path_factory: pytest.TempPathFactory) -> _ReadOnce:
+    return _ReadOnce(tmp_path_factory.mktemp("reports"))
+
+
+@pytest.fixture(scope="module")
+def samples_read_once(_read_once: _ReadOnce) -> Iterator[None]:
+    """Let each bundled trace be read and attributed once, for tests of what is asked of its run.
+
+    All else of an ingest is done each time. Reading has tests of its own.
+    """
+    from tracekit.store import _jobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_jobs, "make_report", _read_once)
+        yield

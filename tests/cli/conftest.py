@@ -24,6 +24,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _asked_of_samples(request: pytest.FixtureRequest) -> None:
+    if "ingest" not in request.path.name:
+        request.getfixturevalue("samples_read_once")
+
+
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one run, `ddp`, made once."""
