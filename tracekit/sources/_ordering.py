@@ -8,6 +8,7 @@ that overlap in time are cut at the same instants and merged between them.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.model import PolarsType
+from tracekit.model import Maker, PolarsType
 from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
@@ -39,8 +40,8 @@ class Ordered:
     """
 
     def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
         self._spool = Spool(workspace)
-        self._rows = workspace.rows
         self._samples: list[NDArray[np.int64]] = []
         self._edges: list[tuple[int, int]] = []
         self._columns: list[tuple[str, ...]] = []
@@ -52,8 +53,7 @@ class Ordered:
         """Add rows with ``start`` and ``end`` (ns, never null)."""
         if frame.is_empty():
             return
-        # What is null throughout need not wait; it is null again when it is read.
-        held = [column for column in frame if column.null_count() < frame.height]
+        held = _held(frame)
         self._wide |= {column.name for column in held if column.dtype == pl.Int64}
         frame = pl.DataFrame([_shrunk(column) for column in held])
         if not _in_order(frame):
@@ -63,6 +63,37 @@ class Ordered:
         self._edges.append((int(start[0]), int(start[-1])))
         self._columns.append(tuple(frame.columns))
         self._spool.append(frame)
+
+    def settle(self, columns: Mapping[str, Maker]) -> None:
+        """Bring the rows into order for good, and columns of them into their last form.
+
+        What is read again and again is then neither merged nor made again. No more can be added.
+
+        Parameters
+        ----------
+        columns
+            How to make columns of others, which go.
+        """
+        plan = self._planned()
+        left = Counter(part.piece for chunk in plan for part in chunk)
+        settled = Spool(self._workspace)
+        held: list[tuple[str, ...]] = []
+        for chunk in plan:
+            rows = self._made(self._merged(chunk, ()), columns)
+            settled.append(rows)
+            held.append(tuple(rows.columns))
+            left.subtract(part.piece for part in chunk)
+            for piece in {part.piece for part in chunk if not left[part.piece]}:
+                self._spool.drop(piece)
+        self._spool, self._columns = settled, held
+        self._plan = [(_Slice(n, 0, rows),) for n, rows in enumerate(settled.heights)]
+
+    def _made(self, rows: pl.DataFrame, columns: Mapping[str, Maker]) -> pl.DataFrame:
+        gone = {name for maker in columns.values() for name in maker.needs}
+        used = rows.select(_present(rows.columns, gone))
+        used = used.with_columns(pl.col(_present(used.columns, self._wide)).cast(pl.Int64))
+        made = [pl.Series(name, maker.make(used)) for name, maker in columns.items()]
+        return pl.DataFrame(_held(rows.drop(used.columns).with_columns(made)))
 
     @property
     def height(self) -> int:
@@ -76,15 +107,16 @@ class Ordered:
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return chunk `number`, or those of some columns that it has."""
-        parts = self._planned()[number]
-        if len(parts) == 1:
-            rows = self._part(parts[0], columns)
-        else:
-            order = tuple(dict.fromkeys((*columns, "start", "end"))) if columns else ()
-            pieces = [self._part(part, order) for part in parts]
-            merged = pl.concat(pieces, how="diagonal_relaxed")
-            rows = _sorted(merged).select(_present(merged.columns, columns) or pl.all())
+        rows = self._merged(self._planned()[number], columns)
         return rows.with_columns(pl.col(_present(rows.columns, self._wide)).cast(pl.Int64))
+
+    def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:
+        if len(parts) == 1:
+            return self._part(parts[0], columns)
+        order = tuple(dict.fromkeys((*columns, "start", "end"))) if columns else ()
+        pieces = [self._part(part, order) for part in parts]
+        merged = pl.concat(pieces, how="diagonal_relaxed")
+        return _sorted(merged).select(_present(merged.columns, columns) or pl.all())
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
         """Return some columns of all chunks in order; absent ones are null."""
@@ -128,8 +160,13 @@ class Ordered:
     def _cuts(self) -> NDArray[np.int64]:
         """Return the times at which chunks begin, but for the first one."""
         times = np.sort(np.concatenate(self._samples))
-        every = max(self._rows // _SAMPLED, 1)
+        every = max(self._workspace.rows // _SAMPLED, 1)
         return np.unique(times[every::every])
+
+
+def _held(frame: pl.DataFrame) -> list[pl.Series]:
+    """Return the columns but for those null throughout, which are null again when they are read."""
+    return [column for column in frame if column.null_count() < frame.height]
 
 
 def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:

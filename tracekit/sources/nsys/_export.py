@@ -38,7 +38,7 @@ _REQUIRED = {
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
 _REPORT = pl.lit(0, pl.Int32).alias("report")
-_NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process_gid": pl.Int64})
+_NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
 _OP_IDENTITIES = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 
 
@@ -99,6 +99,7 @@ def read(
     range_columns = places.ranges(
         nvtx.domains(ranges.rows), nvtx.categories(), last, metadata.duration
     )
+    places.settle(ops.rows, calls.rows, ranges.rows)
     metrics = Metrics(file, metadata, devices.numbers)
     counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
     counted[PAYLOADS] = nvtx.extended
@@ -274,7 +275,7 @@ def _coercions(file: ExportFile) -> tuple[str, ...]:
 def _unrecorded_graphs(ops: Seen, calls: Seen) -> tuple[str, ...]:
     """Say how many launches of CUDA graphs left no op."""
     named: dict[str, PolarsType] = {
-        "name": pl.Categorical(), "correlation": pl.Int64, "thread_gid": pl.Int64
+        "name": pl.Categorical(), "correlation": pl.Int64, "process": pl.Int32
     }  # fmt: skip
     silent = pl.concat([_NO_KEYS, *map(_graph_launches, calls.rows.chunks(named))])
     for chunk in ops.rows.chunks(_NO_KEYS.schema) if silent.height else ():
@@ -290,9 +291,7 @@ def _graph_launches(calls: pl.DataFrame) -> pl.DataFrame:
     launching = names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
     if launching.is_empty():
         return _NO_KEYS
-    return calls.filter(pl.col("name").is_in(launching.implode())).select(
-        "correlation", process_gid=process_of(pl.col("thread_gid"))
-    )
+    return calls.filter(pl.col("name").is_in(launching.implode())).select(_NO_KEYS.columns)
 
 
 def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:

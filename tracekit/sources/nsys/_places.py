@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
@@ -62,29 +64,42 @@ class Places:
         pairs = _pair(self.process(ops["process_gid"]), ops[ordinal].fill_null(-1))
         return self._devices.gather(_position(pairs, self._pairs))
 
-    def ops(self) -> Mapping[str, Maker]:
-        """Return how columns of ops are made."""
+    def settle(self, ops: Ordered, calls: Ordered, ranges: Ordered) -> None:
+        """Put numbers into rows in the place of ids, once for all who read them."""
+        threads, ended = self._of_threads(), Maker(("thread_gid", "end_thread_gid"), self._ended)
+        work = (
+            (ops, self._of_gpus()), (calls, threads), (ranges, {**threads, "end_thread": ended})
+        )  # fmt: skip
+        with ThreadPoolExecutor(len(work), "settle") as executor:
+            for done in [executor.submit(rows.settle, columns) for rows, columns in work]:
+                done.result()
+
+    def _of_gpus(self) -> Mapping[str, Maker]:
         gid = "process_gid"
         devices = {
             f"{role}device": Maker((gid, f"{role}ordinal"), partial(self.device, f"{role}ordinal"))
             for role in ("", "src_", "dst_")
         }
+        return {**devices, "process": Maker((gid,), lambda ops: self.process(ops[gid]))}
+
+    def _of_threads(self) -> Mapping[str, Maker]:
+        gid = "thread_gid"
         return {
-            **devices,
+            "thread": Maker((gid,), lambda calls: self.thread(calls[gid])),
+            "process": Maker((gid,), lambda calls: self.process_by_thread(calls[gid])),
+        }
+
+    def ops(self) -> Mapping[str, Maker]:
+        """Return how columns of ops are made."""
+        return {
             "report": _constant(0, REPORTS.schema["report"]),
-            "process": Maker((gid,), lambda ops: self.process(ops[gid])),
             "stage": _constant("OTHER", STAGE),
             "stage_source": _constant("none", STAGE_SOURCE),
         }
 
     def calls(self) -> Mapping[str, Maker]:
         """Return how columns of calls are made."""
-        gid = "thread_gid"
-        return {
-            "report": _constant(0, REPORTS.schema["report"]),
-            "thread": Maker((gid,), lambda calls: self.thread(calls[gid])),
-            "process": Maker((gid,), lambda calls: self.process_by_thread(calls[gid])),
-        }
+        return {"report": _constant(0, REPORTS.schema["report"])}
 
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
@@ -102,6 +117,7 @@ class Places:
         """
         over = OPEN if duration is None else duration
         closed = pl.max_horizontal(pl.lit(last), "start")
+        domains, categories = map(self._by_process, (domains, categories))
         ids = ("domain_id", "category_id")
         return {
             **self.calls(),
@@ -114,12 +130,15 @@ class Places:
                 ),
             ),
             "open": Maker(("end",), lambda rows: rows["end"] >= over),
-            "end_thread": Maker(("thread_gid", "end_thread_gid"), self._end_thread),
-            "domain": Maker(("thread_gid", *ids[:1]), lambda rows: _named(rows, domains, *ids[:1])),
-            "category": Maker(("thread_gid", *ids), lambda rows: _named(rows, categories, *ids)),
+            "domain": Maker(("process", *ids[:1]), lambda rows: _named(rows, domains, *ids[:1])),
+            "category": Maker(("process", *ids), lambda rows: _named(rows, categories, *ids)),
         }
 
-    def _end_thread(self, ranges: pl.DataFrame) -> pl.Series:
+    def _by_process(self, names: pl.DataFrame) -> pl.DataFrame:
+        """Return names with the numbers of processes in the place of their ids."""
+        return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
+
+    def _ended(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the thread that ended a range, if of the process that began it."""
         if "end_thread_gid" not in ranges.columns:
             return pl.repeat(None, ranges.height, dtype=pl.Int32, eager=True)
@@ -159,9 +178,6 @@ def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
     nothing = names.is_empty() or any(each not in ranges.columns for each in ids)
     if nothing or (len(ids) == 1 and not (ranges[ids[0]] != 0).any()):
         return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)
-    key = ["process_gid", *ids]
-    return (
-        ranges.select(*ids, process_gid=process_of(pl.col("thread_gid")))
-        .join(names, on=key, how="left", maintain_order="left")
-        .get_column(name)
-    )
+    key = ["process", *ids]
+    named = ranges.select(key).join(names, on=key, how="left", maintain_order="left")
+    return named.get_column(name)

@@ -19,10 +19,10 @@ from tracekit.support.compiled import ALWAYS, compiled
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-_locate, _integers, _reals, _texts, _gather = (
-    compiled(loop, ALWAYS)
-    for loop in (_pages.locate, _pages.integers, _pages.reals, _pages.texts, _pages.gather)
+_decode, _reals, _texts, _gather = (
+    compiled(loop, ALWAYS) for loop in (_pages.decode, _pages.reals, _pages.texts, _pages.gather)
 )
+_WHOLE = ("int", "rowid")
 _DTYPES = {"int": pl.Int64, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary}
 
 
@@ -43,8 +43,11 @@ class Decoder:
         self._names = names
         self._roles = record.roles
         self._usable = usable
-        self._slots = np.array(record.slots, np.int64)
-        self._optional = np.array(record.optional, np.uint8)
+        self._layout = _pages.Layout(
+            np.array(record.slots, np.int64),
+            np.array([role in _WHOLE for role in record.roles], np.uint8),
+            np.array(record.optional, np.uint8),
+        )
 
     def decode(self, pages: PagesRead, upto: Ints, after: int) -> pl.DataFrame | None:
         """Return the rows of leaf pages, texts as bytes; None where it takes SQLite to read them.
@@ -63,45 +66,49 @@ class Decoder:
         """
         if (pages.cells > self._usable // _pages.FEWEST_CELL_BYTES).any():
             return None
-        rows = int(pages.cells.sum())
-        places, rowids = np.empty((len(self._names), rows), np.int64), np.empty(rows, np.int64)
-        layout = (self._usable, self._slots, self._optional)
-        status = _locate(pages.data, pages.starts, upto, after, *layout, places, rowids)
+        rows, columns = int(pages.cells.sum()), len(self._names)
+        found = _pages.Rows(
+            np.empty(rows, np.int64),
+            np.empty((columns, rows), np.int64),
+            np.full((columns, -(-rows // 8)), 255, np.uint8),
+            np.zeros(columns, np.int64),
+        )
+        read = _pages.Pages(pages.data, pages.starts, upto)
+        status = _decode(read, self._usable, after, self._layout, found)
         if status == _pages.DAMAGED:
             raise MisplacedError
-        return self._frame(pages.data, places, rowids) if status == _pages.OK else None
+        return self._frame(pages.data, found) if status == _pages.OK else None
 
-    def _frame(self, data: Bytes, places: Ints, rowids: Ints) -> pl.DataFrame | None:
+    def _frame(self, data: Bytes, rows: _pages.Rows) -> pl.DataFrame | None:
         columns: dict[str, pl.Series] = {}
-        for name, role, each in zip(self._names, self._roles, places, strict=True):
-            column = _column(role, data, each, rowids)
+        for slot, (name, role) in enumerate(zip(self._names, self._roles, strict=True)):
+            column = _column(role, data, rows, slot)
             if column is None:
                 return None
             columns[name] = column
         return pl.DataFrame(columns)
 
 
-def _column(role: Role, data: Bytes, places: Ints, rowids: Ints) -> pl.Series | None:
-    """Return the values at `places`; None if they are not all what they should be."""
-    rows = places.size
-    valid = np.full(-(-rows // 8), 255, np.uint8)
+def _column(role: Role, data: Bytes, found: _pages.Rows, slot: int) -> pl.Series | None:
+    """Return a column; None if its values are not all what they should be."""
+    stored, valid, nulls = found.stored[slot], found.valid[slot], int(found.nulls[slot])
+    rows = stored.size
     buffers: list[Any]
     if role == "text":
         ends = np.empty(rows + 1, np.int64)
-        nulls = _texts(places, ends, valid)
+        nulls = _texts(stored, ends, valid)
         text = np.empty(ends[-1] if nulls not in {_pages.UNFIT, rows} else 0, np.uint8)
         buffers, schema = [ends, text], large_binary()
         if text.size:
-            _gather(data, places, ends, text)
+            _gather(data, stored, ends, text)
     elif role == "real":
-        floats = places.view(np.float64)
-        nulls = _reals(data, places, floats, valid)
+        floats = stored.view(np.float64)
+        nulls = _reals(data, stored, floats, valid)
         buffers, schema = [floats], float64()
     else:
-        nulls = _integers(data, places, valid)
-        buffers, schema = [places], int64()
+        buffers, schema = [stored], int64()
     if role == "rowid":  # which records leave out
-        nulls, buffers = 0 if nulls == rows else _pages.UNFIT, [rowids]
+        nulls, buffers = 0 if nulls == rows else _pages.UNFIT, [found.rowids]
     if nulls == _pages.UNFIT:
         return None
     if nulls == rows:

@@ -222,9 +222,9 @@ def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFram
     for frame in frames:
         held.append(frame)
         while sum(each.height for each in held) >= rows:
-            whole = pl.concat(held)
+            whole = pl.concat(held, rechunk=True)
             yield whole[:rows]
             held = [whole[rows:]]
-    left = pl.concat(held) if held else pl.DataFrame()
+    left = pl.concat(held, rechunk=True) if held else pl.DataFrame()
     if left.height:
         yield left

@@ -7,6 +7,8 @@ of its page before it is used. This module loads the compiler; only large tables
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,61 @@ OK, BEYOND, DAMAGED = 0, 1, 2
 UNFIT = -1
 """Instead of the number of nulls: a value has another type than its column is to have."""
 FEWEST_CELL_BYTES = 4
+
+
+class Pages(NamedTuple):
+    """Leaf pages of a table.
+
+    Parameters
+    ----------
+    data, starts
+        Bytes read from the file, and where each page starts in them.
+    upto
+        The greatest rowid that each page may hold.
+    """
+
+    data: Bytes
+    starts: Ints
+    upto: Ints
+
+
+class Layout(NamedTuple):
+    """Where the columns that are wanted lie in the records of a table.
+
+    Parameters
+    ----------
+    slots
+        For each stored column, up to the last one wanted: its place among those wanted, or -1.
+    whole
+        For each column wanted: whether it holds whole numbers.
+    optional
+        For each column wanted: whether records may end before it.
+    """
+
+    slots: Ints
+    whole: Bytes
+    optional: Bytes
+
+
+class Rows(NamedTuple):
+    """What is in cells.
+
+    Parameters
+    ----------
+    rowids
+        Of each row.
+    stored
+        For each column the whole number in each row, 0 for null; of other columns where the value
+        starts, with its serial type.
+    valid, nulls
+        For each column of whole numbers a bit for each row, set at first, cleared for null; and how
+        many nulls there are, 0 at first.
+    """
+
+    rowids: Ints
+    stored: Ints
+    valid: Bytes
+    nulls: Ints
 
 _LEAF = 13
 _HEADER_BYTES = 8
@@ -86,42 +143,33 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     return rowid, at, at + size
 
 
-def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
-    data: Bytes,
-    starts: Ints,
-    upto: Ints,
-    after: int,
-    usable: int,
-    slots: Ints,
-    optional: Bytes,
-    places: Ints,
-    rowids: Ints,
+def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
+    pages: Pages, usable: int, after: int, layout: Layout, rows: Rows
 ) -> int:
-    """Find where the values of all cells of leaf pages are.
+    """Decode the cells of leaf pages: whole numbers as such, of other values where they are.
 
     Parameters
     ----------
-    data, starts
-        Bytes read from the file, and where each page starts in them.
-    upto, after
-        The greatest rowid that each page may hold, and the one that all must exceed.
+    pages
+        The pages, in rowid order.
     usable
         Bytes of a page that SQLite uses.
-    slots
-        For each stored column, up to the last one wanted: its row in `places`, or -1.
-    optional
-        For each row of `places`: whether records may end before its column.
-    places, rowids
-        To be filled: where the values of each column start, with their serial types, and rowids.
+    after
+        The rowid that all must exceed.
+    layout
+        Where columns lie in records.
+    rows
+        Becomes what is in the cells.
 
     Returns
     -------
     int
         `OK`, or why nothing here may be used.
     """
+    data, slots, stored, rowids = pages.data, layout.slots, rows.stored, rows.rowids
     row, last = 0, after
-    for page in range(starts.size):
-        base = starts[page]
+    for page in range(pages.starts.size):
+        base = pages.starts[page]
         end = base + usable
         if base < 0 or end > data.size or data[base] != _LEAF:
             return BEYOND
@@ -140,7 +188,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
                 return DAMAGED
             # Nothing comes before the first page; the least rowid of all may be on it.
             is_least = row == 0 and rowid == after and after == _LEAST
-            if rowid > upto[page] or (rowid <= last and not is_least):
+            if rowid > pages.upto[page] or (rowid <= last and not is_least):
                 return DAMAGED
             rowids[row] = last = rowid
             header_bytes, head = _varint(data, at, stop)
@@ -154,44 +202,40 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
                     head += 1
                     if kind >= _MORE:
                         kind, head = _varint(data, head - 1, header_end)
-                elif field == stop and (slot < 0 or optional[slot]):
+                elif field == stop and (slot < 0 or layout.optional[slot]):
                     kind = _NULL  # the record is older than the column
                 else:
                     return BEYOND
                 if kind < 0 or kind > _LAST_KIND:
                     return BEYOND
                 length = _BYTES_OF_KIND[kind] if kind < _MORE else (kind - _FIRST_TEXT) >> 1
-                if length < 0:
+                if length < 0 or field + length > stop:
                     return BEYOND
                 if slot >= 0:
-                    places[slot, row] = (field << _KIND_BITS) | kind
+                    if not layout.whole[slot]:
+                        stored[slot, row] = (field << _KIND_BITS) | kind
+                    elif _NULL < kind <= _LONGEST_INT:
+                        stored[slot, row] = _integer(data, field, kind)
+                    elif kind == _NULL:
+                        stored[slot, row] = 0
+                        rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+                        rows.nulls[slot] += 1
+                    elif kind in (_ZERO, _ONE):
+                        stored[slot, row] = kind - _ZERO
+                    else:
+                        return BEYOND
                 field += length
-            if field > stop or head > header_end or (head == header_end and field != stop):
+            if head > header_end or (head == header_end and field != stop):
                 return BEYOND
             row += 1
     return OK if row == rowids.size else BEYOND
 
 
-def integers(data: Bytes, places: Ints, valid: Bytes) -> int:
-    """Put integers in the stead of their `places`, clear the bits of nulls and count them."""
-    nulls = 0
-    for row in range(places.size):
-        kind = places[row] & _KIND
-        if kind == _NULL:
-            places[row] = 0
-            valid[row >> 3] &= np.uint8(255 - (1 << (row & 7)))
-            nulls += 1
-        elif kind <= _LONGEST_INT:
-            places[row] = _integer(data, places[row] >> _KIND_BITS, kind)
-        elif kind in (_ZERO, _ONE):
-            places[row] = kind - _ZERO
-        else:
-            return UNFIT
-    return nulls
-
-
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
-    """Do the same for reals; `floats` is the same memory as `places`."""
+    """Put reals in the stead of their `places`, clear the bits of nulls and count them.
+
+    `floats` is the same memory as `places`.
+    """
     nulls = 0
     for row in range(places.size):
         kind = places[row] & _KIND
