@@ -81,7 +81,7 @@ PUBLIC = {
         REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
         TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathNodes
         PathTree Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
-        covered_by damaged_files in_any is_checked layered_lengths layers_down
+        damaged_files in_any is_checked layered_lengths
         missing_files normalised_name path_number path_texts replace_table same_machine
         traits union_length with_one_tree
     """,

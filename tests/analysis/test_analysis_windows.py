@@ -498,12 +498,12 @@ def test_a_step_begins_with_its_first_op_that_is_no_input_copy_else_with_its_fir
            (170, 180, 105, "BP"), (230, 240, 202, "IO"), (250, 260, 203, "IO")]  # fmt: skip
     columns = ("start", "end", "launch_start", "stage")
     rows = pl.DataFrame(ops, schema=columns, orient="row").with_columns(
-        process=0, device=0, iteration=pl.col("launch_start") // 100, launch_thread=0
+        process=0, device=0, iteration=pl.col("launch_start") // 100
     )
-    rows = rows.cast({"launch_thread": pl.Int64, "process": pl.Int64, "device": pl.Int64})
+    rows = rows.cast({"process": pl.Int32, "device": pl.Int32})
     steps = pl.DataFrame(
         {"process": 0, "thread": 0, "iteration": n, "start": 100 * n, "end": 100 * n + 100,
          "clock": "a", "source": "ranges"} for n in range(3)
     )  # fmt: skip
-    found = iteration_windows(rows, steps)
+    found = iteration_windows(rows, steps.cast({"process": pl.Int32}))
     assert found.sort("start").select("iteration", "start").rows() == [(0, 10), (1, 150), (2, 230)]

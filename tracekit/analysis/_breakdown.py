@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -18,9 +18,10 @@ from tracekit.analysis._keys import (
     share_meaning,
 )
 from tracekit.analysis._outside import named_ranges
-from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks, with_devices
+from tracekit.analysis._stage_tally import StageTally
 from tracekit.analysis._steps import (
     Counted,
     by_host,
@@ -29,7 +30,7 @@ from tracekit.analysis._steps import (
     torn,
     with_steps,
 )
-from tracekit.analysis._tallies import Counting, GroupTally, Named, StageTally
+from tracekit.analysis._tallies import Counting, GroupTally, Named
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._words import OUTSIDE_STEPS
@@ -37,6 +38,7 @@ from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
 
+_Some = TypeVar("_Some")
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _OWNER = ("process", "device")
 _PASSES = ("FP", "BP")
@@ -173,15 +175,12 @@ def _measured(
             )
         table, more = view(work, skip)
         return table, {**_whole_meta(trace, skip), **more}
-    if "iteration" in keys:  # its windows are not those that the run is measured by
-        found = _found(work, keys, skip=skip)
-        table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
-        meta = _whole_meta(trace, skip)
-        return table, {**meta, **_denominator(meta, is_of_steps=True)}
-    found = _found(work, keys, skip=skip, with_stages=True)
+    found = _found(work, keys, skip=skip, with_whole=True)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
+    meta = _meta(work, found.whole, skip)
+    if "iteration" in keys:
+        return table, {**meta, **_denominator(meta, is_of_steps=True)}
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
-    meta = _meta(work, found, skip)
     # By device no row is a sum over several.
     over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
     if per_iteration:
@@ -192,7 +191,7 @@ def _measured(
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
     """Return what the stages of a run are measured against, whatever its rows are by."""
     work = work_of(trace, ("stage",))
-    return _meta(work, _found(work, ("stage",), skip=skip), skip)
+    return _meta(work, _found(work, ("stage",), skip=skip).stages, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
@@ -221,23 +220,63 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was added up, of which windows."""
+    """What was added up, of which windows.
+
+    Parameters
+    ----------
+    stages
+        What was added up by stage.
+    grouped
+        What was added up by other keys, if there are any.
+    whole
+        As `stages`, of the windows that the run is measured by.
+    windows
+        The windows.
+    """
 
     stages: StageTally | None
-    groups: GroupTally | None
+    grouped: GroupTally | None
+    whole: StageTally | None
     windows: pl.DataFrame
 
+    @property
+    def sums(self) -> GroupTally | StageTally:
+        """What has the sums of groups."""
+        return self.grouped or _there(self.stages)
 
-def _found(work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False) -> _Found:
+
+def _there(tally: StageTally | None) -> StageTally:
+    if tally is None:
+        raise AssertionError("stages are tallied where this is asked")
+    return tally
+
+
+def _found(
+    work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False,
+    with_whole: bool = False,
+) -> _Found:  # fmt: skip
     per_iteration = "iteration" in keys
+    is_whole = with_whole and not per_iteration
+    of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
+    stages = StageTally(of_pieces=work.is_host) if of_windows or with_stages or is_whole else None
+    whole = StageTally(of_pieces=work.is_host) if with_whole and per_iteration else None
     counting = work.counting(is_cut=skip > 0 or per_iteration)
-    by_stage = is_by_stage(keys)
-    stages = StageTally(counting) if by_stage or with_stages else None
-    groups = None if by_stage else _group_tally(work.trace, keys, counting)
-    tallies = [tally for tally in (stages, groups) if tally is not None]
-    cutter = by_host(work.cutter) if per_iteration else work.cutter
-    windows = hand_out(work.trace, tallies, skip=skip, per_iteration=per_iteration, cutter=cutter)
-    return _Found(stages, groups, with_steps(windows) if per_iteration else windows)
+    grouped = None if of_windows else _group_tally(work.trace, keys, counting)
+    windows = hand_out(
+        work.trace,
+        Receivers(_those(grouped), _those(stages), _those(whole)),
+        skip=skip,
+        per_iteration=per_iteration,
+        cutter=by_host(work.cutter) if per_iteration else work.cutter,
+    )
+    return _Found(
+        stages, grouped, stages if is_whole else whole,
+        with_steps(windows) if per_iteration else windows,
+    )  # fmt: skip
+
+
+def _those(one: _Some | None) -> Sequence[_Some]:
+    return () if one is None else (one,)
 
 
 def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> GroupTally:
@@ -258,11 +297,10 @@ def _named(trace: Trace, name: str) -> Named:
     return Named(("process",), pl.col("process"), process_ranks(trace)[name])
 
 
-def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
-    """Return what a breakdown is measured against, of stages that were tallied."""
-    if found.stages is None:
-        raise AssertionError("stages are tallied where this is asked")
-    stages, windows = found.stages.stages(), found.windows
+def _meta(work: Work, tally: StageTally | None, skip: int) -> dict[str, Any]:
+    """Return what a breakdown is measured against."""
+    found = _there(tally)
+    stages, windows = found.stages(), found.windows()
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
     # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
@@ -270,7 +308,7 @@ def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
     ops = int(stages["ops"].sum())
     iterations = work.trace.read("iterations").sort("process", "start")
     owners = windows["device"].n_unique()
-    launched = found.stages.launched() / ops if ops else None
+    launched = found.launched() / ops if ops else None
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return {
         "window_ns": window,
@@ -281,8 +319,7 @@ def _meta(work: Work, found: _Found, skip: int) -> dict[str, Any]:
         "skip": skip,
         **({} if work.is_host else {"launched": launched}),
         "coverage": {
-            source: length / busy if busy else 0.0
-            for source, length in found.stages.sources().items()
+            source: length / busy if busy else 0.0 for source, length in found.sources().items()
         },
         **verdict_meta(work.trace),
     }
@@ -317,18 +354,16 @@ def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
     """Return the measures of each group, added over windows."""
     columns = columns_of(keys)
     of_windows = found.windows.select("window", *OF_WINDOWS)
-    if found.groups is None:
-        if found.stages is None:
-            raise AssertionError("something was tallied")
-        stages = found.stages.stages().join(of_windows, on="window", how="left")
+    if is_by_stage(keys):
+        stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
         return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    groups = found.groups.groups().join(of_windows, on="window", how="left")
+    groups = found.sums.groups().join(of_windows, on="window", how="left")
     measures = [name for name in groups.columns if name in ("ops", "total_ns", "busy_ns")]
     table = groups.group_by(columns).agg(pl.col(measures).sum())
-    if "kernel" not in keys:
+    if found.grouped is None or "kernel" not in keys:
         return table
-    each = found.groups.kernels()
+    each = found.grouped.kernels()
     if set(columns) & set(OF_WINDOWS):
         each = each.join(of_windows, on="window", how="left")
     overlapped = pl.col("busy_ns").fill_null(0)
@@ -374,9 +409,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: _Found) -> pl
 
 def _between(found: _Found, own: Sequence[str]) -> pl.DataFrame:
     """Return for how long nothing runs while the host is in no iteration."""
-    if found.groups is None:
-        raise AssertionError("rows that are whole windows are groups")
-    busy = found.groups.groups().group_by("window").agg(pl.col("busy_ns").sum())
+    busy = found.sums.groups().group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
@@ -518,9 +551,7 @@ def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> 
 
 
 def _stages_of(found: _Found) -> pl.DataFrame:
-    if found.stages is None:
-        raise AssertionError("stages were asked for")
-    return found.stages.stages().select("window", "stage", "busy_ns", "exposed_ns")
+    return _there(found.stages).stages().select("window", "stage", "busy_ns", "exposed_ns")
 
 
 def _found_steps(

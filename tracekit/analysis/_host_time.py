@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from tracekit.analysis._windows import host_marks
+from tracekit.analysis._launch_groups import host_marks
 from tracekit.model import STAGE_SOURCE, Trace
 
 _EVENT = ["line", "time", "begins", "turn"]

@@ -13,7 +13,7 @@ import polars as pl
 from tracekit.analysis._open_ranges import SUMS, OpenTally, start_end_ranges
 from tracekit.analysis._outside import outside_ranges
 from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
-from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_loops import carry_up, count_twice
 from tracekit.analysis._tallies import Counting, GroupTally, Tally
 from tracekit.analysis._work import Work
@@ -147,7 +147,7 @@ def _held(work: Work, skip: int) -> _Held:
         ["range"], counting, by_kernel=False, named={"range": outside_ranges(trace)}
     )
     tallies: list[Tally] = [pushed, outside, *([opened] if opened.ranges.height else [])]
-    windows = hand_out(trace, tallies, skip=skip, per_iteration=False)
+    windows = hand_out(trace, Receivers(tallies), skip=skip, per_iteration=False)
     own = pushed.ranges()
     carried = _carried_up(tree.ranges.join(own, on="range", how="left", maintain_order="left"))
     return _Held(

@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analysis._open_ranges import kernels_during, start_end_ranges
 from tracekit.analysis._outside import outside_ranges
 from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
-from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_loops import carry_up, find_holders
 from tracekit.analysis._tallies import Counting, Named
 from tracekit.analysis._work import Work
@@ -121,7 +121,7 @@ def inclusive_kernels(
     tally = KernelTally(
         start_end_ranges(trace), outside_ranges(trace), work.counting(is_cut=skip > 0)
     )
-    hand_out(trace, [tally], skip=skip, per_iteration=False)
+    hand_out(trace, Receivers([tally]), skip=skip, per_iteration=False)
     own = tally.own()
     pushed = _pushed(tree, own)
     shown = pushed if depth is None else pushed.filter(pl.col("depth") < depth)

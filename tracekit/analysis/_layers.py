@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
-from tracekit.analysis._pieces import hand_out
+from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._tallies import GroupTally, Named
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
         GroupTally(by, counting, by_kernel=False, named={key: keys[key] for key in by})
         for by in (["layer"], ["layer", "pass"], ["pass", "joined"])
     ]
-    windows = hand_out(work.trace, tallies, skip=skip, per_iteration=False)
+    windows = hand_out(work.trace, Receivers(tallies), skip=skip, per_iteration=False)
     both, each, joined = (tally.groups() for tally in tallies)
     window = int((windows["end"] - windows["start"]).sum())
     share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)

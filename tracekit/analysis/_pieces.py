@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._launch_groups import NEEDED, thinned
 from tracekit.analysis._segments import feed
 from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
+    from tracekit.analysis._stage_tally import StageTally
     from tracekit.analysis._tallies import Tally
     from tracekit.model import Trace
 
-_OF_WINDOWS = {"launch_start", "stage", "iteration"}
-"""Columns of ops that windows take beside their owners and times."""
+_OWNER = ["process", "device"]
 _BATCH = 1_000_000
 """Ops that are read at once: enough that a batch takes long beside handing it over."""
 _AT_ONCE = 2
@@ -27,22 +30,41 @@ _FEW = 10_000
 """Ops that are added up before a thread has begun."""
 
 
+@dataclass(frozen=True)
+class Receivers:
+    """What adds ops up.
+
+    Parameters
+    ----------
+    tallies
+        Of ops that are cut at the edges of windows.
+    sweeps
+        Of whole ops, in the same windows.
+    whole
+        Of whole ops, with a window for each device.
+    """
+
+    tallies: Sequence[Tally] = ()
+    sweeps: Sequence[StageTally] = ()
+    whole: Sequence[StageTally] = ()
+
+
 def hand_out(
     trace: Trace,
-    tallies: Sequence[Tally],
+    receivers: Receivers,
     *,
     skip: int,
     per_iteration: bool,
     cutter: Cutter = iteration_windows,
 ) -> pl.DataFrame:
-    """Give all ops inside the windows to `tallies`.
+    """Give all ops inside the windows to what adds them up.
 
     Parameters
     ----------
     trace
         The run.
-    tallies
-        What adds them up.
+    receivers
+        What adds up.
     skip, per_iteration, cutter
         As for `chosen_windows`; with neither, each device is a window.
 
@@ -50,52 +72,113 @@ def hand_out(
     -------
     The windows: ``window, device, iteration, start, end``.
     """
-    columns = dict.fromkeys(name for tally in tallies for name in tally.columns)
+    windows, whole = None, None
     if skip or per_iteration:
-        windows = _cut_at_windows(
-            trace, tallies, list(columns), skip, per_iteration=per_iteration, cutter=cutter
-        )
-    else:
-        windows = _whole(trace, tallies, list(columns))
-    return windows
+        choose = partial(_chosen, trace, _groups(trace), skip, cutter)
+        windows = choose(per_iteration=per_iteration)
+        whole = choose(per_iteration=False) if skip else None
+    found = _handed_out(trace, receivers, windows, whole)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        in_order = replace(trace, tables={**trace.tables, "ops": trace["ops"].sort("start")})
+        found = _handed_out(in_order, receivers, windows, whole)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    return found
 
 
-def _whole(trace: Trace, tallies: Sequence[Tally], columns: list[str]) -> pl.DataFrame:
-    """Hand out whole ops; each device is a window, and its number that of the window."""
-    ops = trace["ops"].select("start", "end", *columns, window="device")
-    edges = _feed_all(ops.collect_batches(chunk_size=_BATCH), "window", tallies)
-    if edges is None:  # several reports saw one device, and each has its ops by start
-        edges = _feed_all([ops.sort("start").collect()], "window", tallies)
-    windows = _known(edges).cast({"window": pl.Int32})
-    _require_ops(windows.height)
-    return windows.with_columns(device="window", iteration=pl.lit(None, pl.Int64))
+def _groups(trace: Trace) -> pl.DataFrame:
+    """Return what windows are made of."""
+    ops = trace["ops"].select(NEEDED).collect_batches(chunk_size=_BATCH)
+    groups = thinned(ops, trace.read("iterations"))
+    _require_ops(groups.height)
+    return groups
 
 
-def _cut_at_windows(
-    trace: Trace,
-    tallies: Sequence[Tally],
-    columns: list[str],
-    skip: int,
-    *,
-    per_iteration: bool,
-    cutter: Cutter,
+def _chosen(
+    trace: Trace, groups: pl.DataFrame, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> pl.DataFrame:
-    """Hand out what windows cut ops into."""
-    needed = dict.fromkeys(["start", "end", "process", "device", *columns])
-    ops = trace["ops"].select(*needed, *(_OF_WINDOWS - set(needed))).collect()
-    _require_ops(ops.height)
-    windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration, cutter=cutter)
-    ops = ops.select(*needed)
-    owners = ["process", "device"]
-    # Windows of one owner follow each other, and so do the pieces in them.
-    windows = windows.with_row_index("window").with_columns(
-        line=pl.struct(owners).rank("dense").cast(pl.Int64)
-    )
-    pieces = cut(ops, windows.drop("window", "line"))
-    del ops  # of which pieces are a copy
-    pieces = pieces.with_columns(windows["line"].gather(pieces["window"])).sort("start")
-    _feed_all([pieces], "line", tallies)
+    """Return numbered windows; those of one owner have a ``line``, and follow each other."""
+    windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
+    return windows.with_row_index("window").with_columns(line=line)
+
+
+def _handed_out(
+    trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
+) -> pl.DataFrame | None:
+    """Hand out all ops, and return the windows; nothing if ops turned out not to come by start."""
+    for sweep in receivers.sweeps:
+        sweep.begin(windows)
+    for sweep in receivers.whole:
+        sweep.begin(whole)
+    sweeps = [*receivers.sweeps, *receivers.whole]
+    owner = ["device"] if windows is None else _OWNER
+    columns = [name for sweep in sweeps for name in sweep.columns]
+    columns += [name for tally in receivers.tallies for name in tally.columns]
+    ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
+    batches = _swept(ops.collect_batches(chunk_size=_BATCH), sweeps)
+    try:
+        edges = _fed(batches, receivers.tallies, windows)
+    except _DisorderError:
+        return None
+    if windows is None:
+        windows = edges if receivers.tallies else sweeps[0].windows()
+        _require_ops(windows.height)
     return windows
+
+
+class _DisorderError(Exception):
+    """Ops of a line do not come by start."""
+
+
+def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[StageTally]) -> Iterator[pl.DataFrame]:
+    """Yield batches that some have looked at."""
+    for batch in batches:
+        if not all(sweep.add(batch) for sweep in sweeps):
+            raise _DisorderError
+        yield batch
+
+
+def _fed(
+    batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Give all ops to tallies; return each device as a window."""
+    if not tallies:
+        for _ in batches:
+            pass
+        return pl.DataFrame()
+    if windows is None:
+        lines = (batch.with_columns(window="device") for batch in batches)
+        edges = _feed_all(lines, "window", tallies)
+    else:
+        edges = _feed_all(_pieces(batches, windows), "line", tallies)
+    if edges is None:
+        raise _DisorderError
+    if windows is not None:
+        return edges
+    edges = edges.cast({"window": pl.Int32})
+    return edges.with_columns(device="window", iteration=pl.lit(None, pl.Int64))
+
+
+def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield what windows cut ops into, on each line by start.
+
+    A piece in a later window than that in which its op starts waits for the ops before it.
+    """
+    spans = windows.drop("window", "line")
+    lines = windows.select(*_OWNER, "line").unique()
+    latest: dict[int, int] = {}
+    held: list[pl.DataFrame] = []
+    for batch in batches:
+        reached = batch.group_by(_OWNER).agg(pl.col("start").max()).join(lines, on=_OWNER)
+        latest |= dict(reached.select("line", "start").rows())
+        cut_up = cut(batch, spans)
+        cut_up = cut_up.with_columns(windows["line"].gather(cut_up["window"]))
+        pieces = pl.concat([*held, cut_up])
+        is_due = pl.col("start") <= pl.col("line").replace_strict(latest, return_dtype=pl.Int64)
+        yield pieces.filter(is_due).sort("start")
+        held = [pieces.filter(~is_due)]
+    yield pl.concat(held).sort("start")
 
 
 def _feed_all(
@@ -123,12 +206,6 @@ def _feed_all(
         edges = feed(batches, line, take)
         for adding in begun:
             adding.result()
-    return edges
-
-
-def _known(edges: pl.DataFrame | None) -> pl.DataFrame:
-    if edges is None:
-        raise AssertionError("ops that were sorted come by start")
     return edges
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._latest import latest
+from tracekit.analysis._launch_groups import NEEDED, LaunchGroups
 from tracekit.analysis._step_ends import with_step_ends
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_NONE = -(1 << 62)
-"""Stands for no iteration where one has a number."""
 Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 """Cuts ops' time by iterations, as `iteration_windows` does."""
 
@@ -49,8 +48,9 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
     between iterations, and before the first and after the last one.
     """
-    needed = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
-    launched = _placed(ops.select(needed).drop_nulls("launch_start"), iterations)
+    groups = LaunchGroups(iterations)
+    groups.add(ops.select(NEEDED).drop_nulls("launch_start"))
+    launched = groups.table()
     begins = pl.coalesce(
         pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
     )
@@ -71,51 +71,6 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
         *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last", is_open=False
     )
     return pl.concat([with_step_ends(windows, launched, unlaunched, clocks), unknown])
-
-
-def _placed(launched: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return launched ops with ``iteration`` and ``part`` of what they are of, -1 before all.
-
-    That is the iteration which ranges tell of the thread that launched the op, where it is in one;
-    else what the process was in then.
-    """
-    marks = host_marks(iterations)
-    told = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
-    own = marks.join(told, on=["process", "iteration"], how="semi").select(
-        "process", own="iteration", own_part="part"
-    )
-    last = latest(launched, "launch_start", marks, ["process"])
-    then = marks.select(pl.col("iteration", "part").gather(last))
-    stated = launched.select("process", own="iteration")
-    told = own.rename({"own": "time"})
-    place = latest(stated.with_columns(pl.col("own").fill_null(_NONE)), "own", told, ["process"])
-    of_own = told.select(pl.col("time", "own_part").gather(place))
-    # The latest step that is told is none after it.
-    is_own = (of_own["time"] == stated["own"]).fill_null(value=False)
-    return launched.drop("iteration").with_columns(
-        iteration=pl.when(is_own).then(stated["own"]).otherwise(then["iteration"]),
-        part=pl.when(is_own).then(of_own["own_part"]).otherwise(then["part"]).fill_null(-1),
-    )
-
-
-def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return when on the host an iteration, or the time after one, begins."""
-    return (
-        pl.concat(
-            [
-                iterations.select("process", "iteration", time="start", begins=1),
-                iterations.select(
-                    "process", iteration=pl.lit(None, pl.Int64), time="end", begins=0
-                ),
-            ]
-        )
-        .sort("process", "time", "begins")
-        # Where one iteration ends as the next begins, nothing lies between them.
-        .unique(["process", "time"], keep="last", maintain_order=True)
-        .with_columns(part=pl.int_range(pl.len()).over("process"))
-        .sort("time")
-        .select("process", "time", "iteration", "part")
-    )
 
 
 def chosen_windows(

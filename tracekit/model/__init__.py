@@ -4,7 +4,7 @@ from tracekit.model._answer import Answer, Face
 from tracekit.model._checks import damaged_files, is_checked
 from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
-from tracekit.model._intervals import covered_by, layered_lengths, layers_down, union_length
+from tracekit.model._intervals import layered_lengths, union_length
 from tracekit.model._kernel_names import normalised_name
 from tracekit.model._paths import (
     PATH_SEPARATOR,
@@ -129,12 +129,10 @@ __all__ = [
     "TraceWriter",
     "Traits",
     "combine",
-    "covered_by",
     "damaged_files",
     "in_any",
     "is_checked",
     "layered_lengths",
-    "layers_down",
     "missing_files",
     "normalised_name",
     "path_number",

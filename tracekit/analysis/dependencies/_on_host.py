@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._windows import host_marks
+from tracekit.analysis._launch_groups import host_marks
 from tracekit.analysis.dependencies._edges import edges
 from tracekit.analysis.idle_time._timeline import covered, merged
 

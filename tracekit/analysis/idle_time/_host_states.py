@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
-from tracekit.analysis._windows import host_marks
+from tracekit.analysis._launch_groups import host_marks
 from tracekit.analysis.idle_time._timeline import covered, merged, states
 
 if TYPE_CHECKING:

@@ -1,0 +1,246 @@
+"""The loops that go over ops by start, once.
+
+Where intervals come by start, the part of one that is new to a union of intervals is what lies
+beyond the furthest end so far. So one number for each union is all that has to be kept, and whoever
+comes next may be read when it is its turn.
+
+A line is what has windows of its own: a device, or a process on one. The windows of a line are rows
+from ``first[line]`` to ``first[line + 1]``, by start, and do not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from numpy.typing import NDArray
+
+from tracekit.model import STAGES
+from tracekit.support.compiled import inner
+
+Array: TypeAlias = NDArray[Any]
+
+
+class Ops(NamedTuple):
+    """Ops, in their order."""
+
+    lines: Array
+    """-1 where an op is on none."""
+    starts: Array
+    ends: Array
+    stages: Array
+    """Places in `STAGES`: what comes first has precedence."""
+    sources: Array
+    counted: Array
+    """Whether the row stands for an op; of several pieces of one only the first does."""
+    launched: Array
+    """Whether its launch is known."""
+
+
+class Windows(NamedTuple):
+    """Windows."""
+
+    first: Array
+    begins: Array
+    ends: Array
+
+
+class Reached(NamedTuple):
+    """How far lines have come."""
+
+    windows: Array
+    """The window that the latest op of each starts in; the one before its first one, before it."""
+    earliest: Array
+    latest: Array
+    """Where the first and the latest op of each start."""
+    ends: Array
+    """The furthest end."""
+    stages: Array
+    sources: Array
+    """The furthest end of each stage and source, a row for each line."""
+
+
+class Sums(NamedTuple):
+    """What is added up, a row for each window."""
+
+    launched: Array
+    total: Array
+    ops: Array
+    busy: Array
+    exposed: Array
+    """These three have a column for each stage."""
+    seen: Array
+    sources: Array
+    """How many ops of each source there are, and for how long any runs."""
+
+
+@inner
+def spread(
+    begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
+    sign: int,
+) -> None:  # fmt: skip
+    """Add the length of an interval to the windows that it lies in, of those from `window` on."""
+    while window < last and windows.begins[window] < end:
+        low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])
+        if low < high:
+            sums[window, column] += sign * (high - low)
+        window += 1
+
+
+@inner
+def expose(
+    begin: int, end: int, line: int, stage: int, window: int, last: int, windows: Windows,
+    reached: Reached, sums: Array,
+) -> None:  # fmt: skip
+    """Add what an op exposes of its stage, and take away what it covers of those below it.
+
+    With the stages above, a stage is busy beyond ``low``. From stage to stage that is later; what
+    lies between was exposed time of the lower one, as nothing above it was busy then.
+    """
+    low = begin
+    for above in range(stage + 1):
+        low = max(low, reached.stages[line, above])
+    if low < end:
+        spread(low, end, window, last, windows, sums, stage, 1)
+    for below in range(stage + 1, reached.stages.shape[1]):
+        further = min(end, reached.stages[line, below])
+        if low < further:
+            spread(low, further, window, last, windows, sums, below, -1)
+            low = further
+
+
+def sweep(ops: Ops, windows: Windows, reached: Reached, sums: Sums) -> int:
+    """Add up ops in windows.
+
+    Returns
+    -------
+    Whether the ops of each line came by start; if not, what was added up is of no use.
+    """
+    for row in range(ops.starts.size):
+        line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]
+        if line < 0:
+            continue
+        if start < reached.latest[line]:
+            return 0
+        reached.latest[line] = start
+        reached.earliest[line] = min(reached.earliest[line], start)
+        window, last = reached.windows[line], windows.first[line + 1]
+        while window + 1 < last and windows.begins[window + 1] <= start:
+            window += 1
+        reached.windows[line] = window
+        stage, source = ops.stages[row], ops.sources[row]
+        if window >= windows.first[line]:
+            until = windows.ends[window]
+            # An op without length may lie at the very end of the last window.
+            if ops.counted[row] and (start < until or start == end == until):
+                sums.ops[window, stage] += 1
+                sums.total[window] += end - start
+                sums.launched[window] += ops.launched[row]
+                sums.seen[window, source] += 1
+        else:
+            window = windows.first[line]
+        begin = max(start, reached.stages[line, stage])
+        if begin < end:
+            spread(begin, end, window, last, windows, sums.busy, stage, 1)
+            expose(start, end, line, stage, window, last, windows, reached, sums.exposed)
+            reached.stages[line, stage] = end
+        begin = max(start, reached.sources[line, source])
+        if begin < end:
+            spread(begin, end, window, last, windows, sums.sources, source, 1)
+            reached.sources[line, source] = end
+        reached.ends[line] = max(reached.ends[line], end)
+    return 1
+
+
+class Marks(NamedTuple):
+    """When processes enter and leave iterations on the host."""
+
+    first: Array
+    """The marks of a process are those from ``first[process]`` to ``first[process + 1]``."""
+    times: Array
+    told_first: Array
+    told: Array
+    """The iterations that ranges tell of, in order; those of a process likewise."""
+    places: Array
+    """The mark at which each of these begins."""
+
+
+class Launched(NamedTuple):
+    """Ops whose launches are known, in any order."""
+
+    lines: Array
+    starts: Array
+    ends: Array
+    launches: Array
+    own: Array
+    """The iteration that the launching thread was in, `NONE` where that is not known."""
+    stages: Array
+
+
+class Groups(NamedTuple):
+    """What ops of one line, launched after one mark, and of one stage have in common."""
+
+    starts: Array
+    ends: Array
+    launches: Array
+    own: Array
+    """These two of any one of them."""
+
+
+_STAGES = len(STAGES)
+NONE = -(1 << 62)
+"""Stands for no iteration where one has a number."""
+
+
+@inner
+def last_until(values: Array, low: int, high: int, now: int) -> int:
+    """Return the last place, of sorted values from `low` to `high`, of one that is at most `now`.
+
+    It is ``low - 1`` where there is none.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= now:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Array,
+          groups: Groups) -> None:  # fmt: skip
+    """Put ops into groups, by which their time can be cut into iterations.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    processes
+        The process of each line.
+    marks
+        The marks of processes.
+    near
+        For each line a mark to begin the search with; updated.
+    begins
+        The first group of each line: there are groups for what comes before all marks, and then for
+        what comes after each.
+    groups
+        The groups; updated.
+    """
+    for row in range(ops.starts.size):
+        line, now, own = ops.lines[row], ops.launches[row], ops.own[row]
+        process = processes[line]
+        low, high = marks.first[process], marks.first[process + 1]
+        mark = near[line]
+        is_there = low <= mark < high and marks.times[mark] <= now
+        if not (is_there and (mark + 1 == high or now < marks.times[mark + 1])):
+            mark = last_until(marks.times, low, high, now)
+            near[line] = mark
+        if own != NONE:
+            least = marks.told_first[process]
+            place = last_until(marks.told, least, marks.told_first[process + 1], own)
+            if place >= least and marks.told[place] == own:
+                mark = marks.places[place]
+        at = (begins[line] + mark - low + 1) * _STAGES + ops.stages[row]
+        groups.starts[at] = min(groups.starts[at], ops.starts[row])
+        groups.ends[at] = max(groups.ends[at], ops.ends[row])
+        groups.launches[at], groups.own[at] = now, own
