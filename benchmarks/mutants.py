@@ -1,198 +1,56 @@
 """Change one thing in the code at a time, and count which changes no test notices.
 
-    python benchmarks/mutants.py cover FOLDER                # which test runs which line, once
+    python benchmarks/mutants.py cover FOLDER [TESTS...]     # which test runs which line, once
     python benchmarks/mutants.py try FOLDER --sample 500     # a sample, fixed by its --seed
-    python benchmarks/mutants.py again FOLDER                # what survived, against all tests
+    python benchmarks/mutants.py again FOLDER                # what survived, for longer
 
-A mutant is a copy of a module of `model/`, `attribution/` or `analysis/` with one operator, number,
-condition or method exchanged. It is run in a copy of the repository against those tests of the
-rooms that run the changed line, the fastest first, until one fails. Needs the package `coverage`;
-everything is written into FOLDER, and `results.json` there says what became of each mutant.
+A mutant is a module of `model/`, `attribution/` or `analysis/` with one operator, number, condition
+or method exchanged (`mutations.py`). It is tried in a copy of the repository with the tests that
+run the changed line, the fastest first, until one fails; a test counts that passes, after the same
+tests as before, without the change. Needs the package `coverage`. Everything is written into
+FOLDER: `results.json` there says what became of each mutant, and a second `try` goes on with those
+of which that is not known, or whose module has changed since.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import dataclasses
+import hashlib
 import importlib
+import importlib.abc
+import importlib.util
 import json
 import os
-import random
+import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("model", "attribution", "analysis")
+sys.path[:0] = [str(ROOT / "benchmarks")]
+
+from mutations import ROOMS, Module, Mutant, all_mutants, drawn  # noqa: E402 - beside this script
+
 KILLED, SURVIVED, UNCOVERED, HUNG = "killed", "survived", "run by no test", "hung"
-MOST_TESTS, MOST_SECONDS = 40, 20.0
-"""Of the tests that run a line, the fastest are tried: so many, and for so long as usual."""
+MOST_SECONDS = 20.0
+"""Tests are tried until they took so long as they were covered, which is longer than usual."""
 PATIENCE_SECONDS = 120
 """What takes longer by the processor's clock hangs, and so is noticed."""
-
-COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
-}  # fmt: skip
-OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*",
-    ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<",
-}  # fmt: skip
-METHODS = {
-    "min": "max", "max": "min", "sum": "max", "mean": "max", "median": "max", "first": "last",
-    "last": "first", "any": "all", "all": "any", "head": "tail", "tail": "head", "is_null":
-    "is_not_null", "is_not_null": "is_null", "cum_max": "cum_min", "cum_min": "cum_max",
-    "min_horizontal": "max_horizontal", "max_horizontal": "min_horizontal", "ceil": "floor",
-    "floor": "ceil", "any_horizontal": "all_horizontal", "all_horizontal": "any_horizontal",
-}  # fmt: skip
-WORDS = {
-    "left": "inner", "inner": "left", "anti": "semi", "semi": "anti", "backward": "forward",
-    "forward": "backward", "both": "none", "right": "left",
-}  # fmt: skip
-"""Values of the options below that are exchanged."""
-WORD_OPTIONS = {"how", "strategy", "closed", "side"}
-SMALL = 16
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one module: the text between two places of its source."""
-
-    module: str
-    line: int
-    begin: int
-    end: int
-    before: str
-    after: str
-
-    def of(self, source: str) -> str:
-        """Return the source of the module with the change."""
-        return source[: self.begin] + self.after + source[self.end :]
-
-
-def mutants_of(module: str, source: str) -> list[Mutant]:
-    """Return every change that is known, in the order of the source."""
-    places = _Places(source)
-    found = (
-        Mutant(module, places.line(begin), begin, end, source[begin:end], after)
-        for node in _code(ast.parse(source))
-        for begin, end, after in _changes(node, places)
-    )
-    return sorted(found, key=lambda each: (each.begin, each.after))
-
-
-def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is executed: neither annotations nor what only a type checker reads."""
-    for name, value in ast.iter_fields(tree):
-        if name in {"annotation", "returns", "decorator_list"}:
-            continue
-        for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-                continue
-            if isinstance(node, ast.AST):
-                yield node
-                yield from _code(node)
-
-
-class _Places:
-    """Where in a text what stands that the parser names by line and byte."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        lines = source.splitlines(keepends=True)
-        self._lines = lines
-        self._starts = [0]
-        for each in lines:
-            self._starts.append(self._starts[-1] + len(each))
-
-    def at(self, line: int, column: int) -> int:
-        text = self._lines[line - 1].encode()[:column].decode()
-        return self._starts[line - 1] + len(text)
-
-    def begin(self, node: Any) -> int:
-        return self.at(node.lineno, node.col_offset)
-
-    def end(self, node: Any) -> int:
-        return self.at(node.end_lineno, node.end_col_offset)
-
-    def line(self, place: int) -> int:
-        return self.source.count("\n", 0, place) + 1
-
-    def between(self, left: ast.AST, right: ast.AST, what: str) -> tuple[int, int] | None:
-        """Find an operator between its two sides."""
-        begin, end = self.end(left), self.begin(right)
-        at = self.source.find(what, begin, end)
-        return None if at < 0 else (at, at + len(what))
-
-
-def _changes(node: ast.AST, places: _Places) -> Iterator[tuple[int, int, str]]:
-    match node:
-        case ast.Compare(ops=[operator]):
-            yield from _exchanged(places, node.left, node.comparators[0], operator, COMPARISONS)
-        case ast.BinOp():
-            if not isinstance(node.left, ast.Constant) or not isinstance(node.left.value, str):
-                yield from _exchanged(places, node.left, node.right, node.op, OPERATORS)
-        case ast.BoolOp(values=[left, right, *_]):
-            word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-            if place := places.between(left, right, word):
-                yield *place, other
-        case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub()):
-            begin = places.begin(node)
-            yield begin, begin + (3 if isinstance(node.op, ast.Not) else 1), ""
-        case ast.If() | ast.IfExp():
-            begin, end = places.begin(node.test), places.end(node.test)
-            yield begin, end, f"(not ({places.source[begin:end]}))"
-        case _:
-            yield from _other_values(node, places)
-
-
-def _other_values(node: ast.AST, places: _Places) -> Iterator[tuple[int, int, str]]:
-    match node:
-        case ast.Constant(value=bool() | int() | float() as value):
-            yield places.begin(node), places.end(node), repr(_other(value))
-        case ast.keyword(arg=name, value=ast.Constant(value=str() as word)):
-            if name in WORD_OPTIONS and word in WORDS:
-                yield places.begin(node.value), places.end(node.value), repr(WORDS[word])
-        case ast.Call(func=ast.Attribute(attr=name)) if name in METHODS:
-            end = places.end(node.func)
-            yield end - len(name), end, METHODS[name]
-
-
-def _exchanged(
-    places: _Places, left: ast.AST, right: ast.AST, operator: Any, table: Any
-) -> Iterator[tuple[int, int, str]]:
-    symbols = {
-        ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-        ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.Add: "+",
-        ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-        ast.BitAnd: "&", ast.BitOr: "|", ast.LShift: "<<", ast.RShift: ">>",
-    }  # fmt: skip
-    if type(operator) in table and (place := places.between(left, right, symbols[type(operator)])):
-        yield *place, table[type(operator)]
-
-
-def _other(value: float) -> float | bool:
-    if isinstance(value, bool):
-        return not value
-    return value + 1 if abs(value) <= SMALL else value * 2
-
-
-def all_mutants(root: Path = ROOT) -> list[Mutant]:
-    """Return all mutants of the rooms."""
-    files = [path for room in ROOMS for path in sorted((root / "tracekit" / room).rglob("*.py"))]
-    return [
-        mutant
-        for path in files
-        for mutant in mutants_of(path.relative_to(root).as_posix(), path.read_text())
-    ]
+MOST_BYTES = 6 << 30
+"""What takes more memory is noticed as well."""
+OPTIONS = ["-q", "-n", "0", "-m", "not nightly and not slow", "-p", "no:cacheprovider"]
+IMPORTED_ALREADY = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
 class Told:
@@ -213,172 +71,422 @@ class Told:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
 
-def cover(folder: Path) -> None:
-    """Write down which test of the rooms runs which line, and how long it takes."""
+def cover(folder: Path, tests: list[str]) -> None:
+    """Write down which of some tests runs which line, and how long it takes."""
     import coverage
     import pytest
 
+    tests = tests or [f"tests/{room}" for room in ROOMS]
+    name = "-".join(re.sub(r"\W+", "_", each) for each in tests)[-100:]
+    (folder / "covered").mkdir(exist_ok=True)
     told = Told()
     measured = coverage.Coverage(
-        data_file=str(folder / "coverage"), branch=True, source=[str(ROOT / "tracekit")]
+        data_file=str(folder / "covered" / f"{name}.coverage"),
+        branch=True,
+        source=[str(ROOT / "tracekit")],
     )
+    measured.erase()
     measured.start()
-    rooms = [f"tests/{room}" for room in ROOMS]
-    options = ["-q", "-n", "0", "-m", "not nightly and not slow", "-p", "no:cacheprovider"]
-    failed = pytest.main([*rooms, *options], plugins=[told])
+    failed = pytest.main([*tests, *OPTIONS], plugins=[told])
     measured.stop()
     measured.save()
+    (folder / "covered" / f"{name}.json").write_text(json.dumps(told.seconds))
     if failed:
         sys.exit("the tests fail as the code is")
-    (folder / "seconds.json").write_text(json.dumps(told.seconds))
 
 
 class Covering:
     """Which tests to try a mutant with."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, copy: Path) -> None:
         import coverage
 
-        self._data = coverage.CoverageData(str(folder / "coverage"))
-        self._data.read()
-        self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
-        self._names = {Path(each).as_posix(): each for each in self._data.measured_files()}
+        self._copy = copy
+        self._data = []
+        self._seconds: dict[str, float] = {}
+        for path in sorted((folder / "covered").glob("*.coverage"), key=os.path.getmtime):
+            data = coverage.CoverageData(str(path))
+            data.read()
+            names = {each.rpartition("/tracekit/")[2]: each for each in data.measured_files()}
+            self._data.append((data, names))
+            self._seconds |= json.loads(path.with_suffix(".json").read_text())
+        self.module = cache(lambda name: Module((copy / name).read_text()))
+        self._runs = cache(self._read_runs)
 
-    def tests(self, mutant: Mutant, most: int = MOST_TESTS) -> list[str]:
-        """Return those that run the line, the fastest first.
+    @property
+    def files(self) -> list[str]:
+        """Where the tests stand."""
+        return sorted({test.partition("::")[0] for test in self._seconds})
 
-        Of a line that is run when its module is imported, they are those of the module.
+    def _read_runs(self, module: str) -> dict[int, set[str]]:
+        """Return which tests run each line of a module."""
+        found: dict[int, set[str]] = {}
+        for data, names in self._data:
+            if full := names.get(module.removeprefix("tracekit/")):
+                for line, tests in data.contexts_by_lineno(full).items():
+                    found.setdefault(line, set()).update(tests)
+        return found
+
+    def runs_before_tests(self, mutant: Mutant) -> bool:
+        """Tell whether what is changed is run as modules are imported."""
+        around = self.module(mutant.module).around(mutant)
+        runs = self._runs(mutant.module)
+        return around.function is None or any("" in runs.get(each, ()) for each in around.lines)
+
+    def tests(self, mutant: Mutant, most_seconds: float) -> list[str]:
+        """Return what to try: the tests that run the statement, then those beside them.
+
+        Tests of one file share what is worked out once for all of them, by whichever is first. A
+        value that is given as a module is imported is tried by what runs the lines that name it.
         """
-        name = next((full for key, full in self._names.items() if key.endswith(mutant.module)), "")
-        found = set(self._data.contexts_by_lineno(name).get(mutant.line, ()) if name else ()) - {""}
-        if not found:  # a line of a statement of several, or what runs when it is imported
-            near = self._data.contexts_by_lineno(name) if name else {}
-            found = {test for tests in near.values() for test in tests} - {""}
+        around = self.module(mutant.module).around(mutant)
+        if around.function:
+            found = self._running(mutant.module, around.lines)
+        else:
+            found = self._naming(around.names) - {""} or self._running(mutant.module, None)
+        found &= self._seconds.keys()
+        files = {test.partition("::")[0] for test in found}
+        beside = {test for test in self._seconds if test.partition("::")[0] in files} - found
         chosen: list[str] = []
-        budget = MOST_SECONDS if most == MOST_TESTS else float("inf")
-        for test in sorted(found & self._seconds.keys(), key=self._seconds.__getitem__):
-            budget -= self._seconds[test]
-            if budget < 0 and chosen:
+        for test in (*self._fastest(found), *self._fastest(beside)):
+            most_seconds -= self._seconds[test]
+            if most_seconds < 0 and chosen:
                 break
             chosen.append(test)
-        return chosen[:most]
+        return chosen
+
+    def _fastest(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self._seconds[test], test))
+
+    def _running(self, module: str, lines: Iterable[int] | None) -> set[str]:
+        runs = self._runs(module)
+        return set().union(*(runs.get(each, set()) for each in (runs if lines is None else lines)))
+
+    def _naming(self, names: Iterable[str]) -> set[str]:
+        """Return what runs lines that name something, or what is worked out of it on import."""
+        modules = {name: self.module(name) for name in _sources(self._copy)}
+        known: set[str] = set()
+        while new := set(names) - known:
+            known |= new
+            names = {each for module in modules.values() for each in module.given_of(known)}
+        found: set[str] = set()
+        for name, module in modules.items():
+            if lines := module.lines_of(known):
+                found |= self._running(name, lines)
+        return found
 
 
-def outcome(copy: Path, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
-    """Tell what becomes of a mutant in a copy of the repository, and by which test."""
-    if not tests:
-        return UNCOVERED, ""
-    path = copy / mutant.module
-    source = path.read_text()
-    path.write_text(mutant.of(source))
-    try:
-        return _tested(copy, tests)
-    finally:
-        path.write_text(source)
+def _sources(copy: Path) -> list[str]:
+    return [path.relative_to(copy).as_posix() for path in (copy / "tracekit").rglob("*.py")]
 
 
-def _tested(copy: Path, tests: list[str]) -> tuple[str, str]:
-    """Run tests in a child of this process, which has imported what takes long already."""
+Child = Callable[[Callable[[str], object]], bool]
+"""What a child of this process does: it says who fails first, and returns whether none did."""
+
+
+def _apart(do: Child) -> tuple[str, str]:
+    """Do something in a child of this process, which has imported what takes long already."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _run_tests(copy, tests, writing)
+        _end_with(do, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as words:
         said = words.read().decode()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return (HUNG if os.WTERMSIG(status) == signal.SIGXCPU else KILLED), ""
+        stopped = os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGALRM)
+        return (HUNG if stopped else KILLED), said
     return (SURVIVED if os.waitstatus_to_exitcode(status) == 0 else KILLED), said
 
 
-def _run_tests(copy: Path, tests: list[str], writing: int) -> None:
-    import resource
-
+def _end_with(do: Child, writing: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_SECONDS, PATIENCE_SECONDS + 5))
-    os.chdir(copy)
-    sys.path[:0] = [str(copy)]
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    signal.alarm(5 * PATIENCE_SECONDS)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    import pytest
-
-    class First:
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            if report.failed:
-                os.write(writing, report.nodeid.encode())
-
-    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is imported already
     code = 9
     with suppress(BaseException):
-        code = int(pytest.main([*options, *tests], plugins=[First()]))
+        code = 0 if do(lambda test: os.write(writing, test.encode())) else 1
     os._exit(code)
 
 
-def _preload() -> None:
-    """Import what tests import of others, so that a child need not; nothing of tracekit."""
-    for name in ("hypothesis", "numpy", "polars.testing", "pytest", "scipy.stats", "sqlalchemy"):
-        importlib.import_module(name)
+class First:
+    """A plugin of pytest that tells which test fails first."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell = tell
+        self.failed = False
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Tell of the first that fails."""
+        if report.failed and not self.failed:
+            self.failed = True
+            self._tell(report.nodeid)
 
 
-def try_sample(folder: Path, count: int, seed: int, minutes: float, named: list[str]) -> None:
-    """Try a sample of all mutants, and write what became of each, however far it comes."""
-    folder = folder.resolve()
-    copy = _copied(folder)
-    covering = Covering(folder)
-    everything = all_mutants(copy)
-    chosen = random.Random(seed).sample(everything, min(count, len(everything)))
-    if named:
-        chosen = [each for each in everything if f"{each.module}:{each.line}" in named]
-    _preload()
-    _confirm(copy, covering.tests(chosen[0]))
-    deadline = time.monotonic() + 60 * minutes
-    results: list[dict[str, Any]] = []
-    for number, mutant in enumerate(chosen, 1):
-        if time.monotonic() > deadline:
-            break
-        what, by = outcome(copy, mutant, covering.tests(mutant))
-        results.append({**asdict(mutant), "outcome": what, "by": by})
-        line = f"{mutant.module}:{mutant.line} {mutant.before!r} -> {mutant.after!r}"
-        print(f"{number} of {len(chosen)}: {what}: {line}", flush=True)
-        whole = {"all": len(everything), "seed": seed, "asked": len(chosen), "tried": results}
-        (folder / "results.json").write_text(json.dumps(whole, indent=1))
-    _confirm(copy, [each["by"] for each in results])
-    noticed = sum(each["outcome"] in (KILLED, HUNG) for each in results)
-    print(f"{noticed} of {len(results)} mutants were noticed, of {len(everything)} that there are")
+def _changed(copy: Path, mutant: Mutant, folder: Path) -> Path:
+    """Write the module that a mutant is of, with its change, into a folder."""
+    path = folder / Path(mutant.module).name
+    path.write_text(mutant.of((copy / mutant.module).read_text()))
+    return path
 
 
-def try_again(folder: Path, minutes: float) -> None:
-    """Try the mutants that survived against all tests that run their lines."""
-    folder = folder.resolve()
-    whole = json.loads((folder / "results.json").read_text())
-    copy = _copied(folder)
-    covering = Covering(folder)
-    _preload()
-    deadline = time.monotonic() + 60 * minutes
-    names = {field.name for field in dataclasses.fields(Mutant)}
-    left = [each for each in whole["tried"] if each["outcome"] == SURVIVED]
-    for each in left:
-        mutant = Mutant(**{name: each[name] for name in names})
-        tried, every = covering.tests(mutant), covering.tests(mutant, sys.maxsize)
-        more = [test for test in every if test not in set(tried)]
-        if not more or time.monotonic() > deadline:
-            continue
-        each["outcome"], each["by"] = outcome(copy, mutant, more)
-        print(each["outcome"], f"{mutant.module}:{mutant.line}", len(more), flush=True)
-        (folder / "results.json").write_text(json.dumps(whole, indent=1))
+class _Instead(importlib.abc.MetaPathFinder):
+    """Finds one module in another file than its own.
 
+    Compiled loops are kept by the text of the file that they say they are of, so none of what was
+    compiled of the module as it is stands for one with a change.
+    """
 
-def _confirm(copy: Path, tests: list[str]) -> None:
-    """See that the tests that noticed mutants pass without them."""
-    noticing = sorted({test for test in tests if test})
-    what, by = _tested(copy, noticing) if noticing else (SURVIVED, "")
-    if what != SURVIVED:
-        sys.exit(
-            f"without any mutant {by or 'a test'} fails as well: what it noticed counts for nothing"
+    def __init__(self, module: str, path: Path) -> None:
+        self._name = module.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        self._path = path
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
+        del path, target
+        if name != self._name:
+            return None
+        inside = [str(self._path.parent)] if self._path.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(
+            name, self._path, submodule_search_locations=inside
         )
+
+
+class Afresh:
+    """Tries mutants in processes that import the code with its change: for whatever is changed."""
+
+    def __init__(self, copy: Path) -> None:
+        self._copy = copy
+        for name in ("hypothesis", "jinja2", "networkx", "numba", "numpy", "polars.testing",
+                     "pytest", "rich.console", "scipy.stats", "sqlalchemy", "typer"):  # fmt: skip
+            importlib.import_module(name)  # what tests import of others, so that no child need to
+
+    def run(self, mutant: Mutant | None, tests: list[str]) -> tuple[str, str]:
+        """Tell what becomes of tests, the first few of them before all others are looked for."""
+        for some in (tests[:8], tests[8:]):
+            with tempfile.TemporaryDirectory() as name:
+                found = _apart(lambda tell, s=some, n=name: self._run(mutant, s, Path(n), tell))
+            if found[0] != SURVIVED or not tests[8:]:
+                break
+        return found
+
+    def _run(
+        self, mutant: Mutant | None, tests: list[str], folder: Path, tell: Callable[[str], object]
+    ) -> bool:
+        import pytest
+
+        os.chdir(self._copy)
+        sys.path[:0] = [str(self._copy)]
+        if mutant:
+            sys.meta_path.insert(0, _Instead(mutant.module, _changed(self._copy, mutant, folder)))
+        options = [*OPTIONS, *IMPORTED_ALREADY, "-x", f"--basetemp={folder / 'tmp'}"]
+        return pytest.main([*options, *tests], plugins=[First(tell)]) == 0
+
+
+class InPlace:
+    """A plugin of pytest that tries mutants where all tests are collected, which is much faster.
+
+    A change inside a function is put into that function as it is in memory, in a child.
+    """
+
+    def __init__(self, copy: Path, work: Callable[[InPlace], None]) -> None:
+        self._copy = copy
+        self._work = work
+        self._items: dict[str, Any] = {}
+        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Try mutants instead of running the tests."""
+        import gc
+
+        self._items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()
+        for module in _sources(self._copy):
+            if module.split("/")[1] in ROOMS:
+                name = module.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+                importlib.import_module(name)
+        for each in gc.get_objects():
+            if isinstance(each, FunctionType):
+                code = each.__code__
+                known = (code.co_filename, code.co_qualname, code.co_firstlineno)
+                self._functions.setdefault(known, []).append(each)
+        gc.collect()
+        gc.freeze()
+        self._work(self)
+        return True
+
+    def can(self, mutant: Mutant, module: Module) -> bool:
+        """Tell whether the function that is changed is in memory."""
+        function = module.around(mutant).function
+        return bool(function) and self._known(mutant, function) in self._functions
+
+    def _known(self, mutant: Mutant, function: tuple[str, int]) -> tuple[str, str, int]:
+        return str(self._copy / mutant.module), *function
+
+    def run(self, mutant: Mutant | None, tests: list[str]) -> tuple[str, str]:
+        """Tell what becomes of tests."""
+        return _apart(lambda tell: self._run(mutant, tests, tell))
+
+    def _run(self, mutant: Mutant | None, tests: list[str], tell: Callable[[str], object]) -> bool:
+        if mutant:
+            self._put_in(mutant)
+        items = [self._items[test] for test in tests if test in self._items]
+        first = First(tell)
+        items[0].config.pluginmanager.register(first)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if first.failed:
+                break
+        with suppress(BaseException):
+            items[0].session._setupstate.teardown_exact(None)  # noqa: SLF001 - as pytest does at its end
+        return not first.failed
+
+    def _put_in(self, mutant: Mutant) -> None:
+        source = mutant.of((self._copy / mutant.module).read_text())
+        function = Module((self._copy / mutant.module).read_text()).around(mutant).function
+        path = str(self._copy / mutant.module)
+        made = {(code.co_qualname, code.co_firstlineno): code
+                for code in _codes(compile(source, path, "exec", dont_inherit=True))}  # fmt: skip
+        for each in self._functions[self._known(mutant, function)]:
+            each.__code__ = made[function]
+
+
+def _codes(code: CodeType) -> Iterable[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+Way = Afresh | InPlace
+
+
+class Trying:
+    """A sample of mutants, and what became of each, which is written down as it is found."""
+
+    def __init__(self, folder: Path, count: int, seed: int) -> None:
+        self.copy = _copied(folder)
+        self.covering = Covering(folder, self.copy)
+        self._path = folder / "results.json"
+        everything = all_mutants(self.copy)
+        self.chosen = drawn(everything, count, seed)
+        self._head = {"all": len(everything), "seed": seed, "asked": len(self.chosen)}
+        self.known: dict[str, dict[str, Any]] = {}
+        self._unfit: set[str] = set()
+        self.read()
+        self._loops = _loop_modules(self.copy)
+
+    def read(self) -> None:
+        """Take what is written down."""
+        told = json.loads(self._path.read_text())["tried"] if self._path.exists() else []
+        self.known = {each["key"]: each for each in told}
+
+    def is_since(self, mutant: Mutant, begin: float) -> bool:
+        """Tell whether a mutant was tried since some time."""
+        return self.known.get(mutant.key, {}).get("at", 0.0) >= begin
+
+    def of(self, outcomes: set[str | None], named: list[str]) -> list[Mutant]:
+        """Return those of which such an outcome is known, or of which none is."""
+        return [
+            each
+            for each in self.chosen
+            if (self._outcome(each) in outcomes if not named else _is_named(each, named))
+        ]
+
+    def _outcome(self, mutant: Mutant) -> str | None:
+        known = self.known.get(mutant.key)
+        return known["outcome"] if known and known["module_is"] == self._digest(mutant) else None
+
+    def _digest(self, mutant: Mutant) -> str:
+        source = self.covering.module(mutant.module).source
+        return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+    def is_quick(self, mutant: Mutant) -> bool:
+        """Tell whether a change is seen by what has imported the code before."""
+        return mutant.module not in self._loops and not self.covering.runs_before_tests(mutant)
+
+    def attempt(self, way: Way, mutant: Mutant, most_seconds: float) -> None:
+        """Try a mutant, and write down what becomes of it."""
+        begin = time.monotonic()
+        what, by, tests = UNCOVERED, "", self.covering.tests(mutant, most_seconds)
+        while tests := [each for each in tests if each not in self._unfit]:
+            what, by = way.run(mutant, tests)
+            if what == SURVIVED or not by:
+                break
+            before = tests[: tests.index(by) + 1] if by in tests else tests
+            wrong, who = way.run(None, before)
+            if wrong == SURVIVED:
+                break
+            print(f"fails without any change as well: {who or before}", file=sys.stderr)
+            self._unfit.update([who] if who else before)
+            what, by = UNCOVERED, ""
+        took = round(time.monotonic() - begin, 1)
+        self._write(mutant, {"outcome": what, "by": by, "seconds": took, "at": time.time()})
+        where = f"{mutant.module}:{mutant.line} {mutant.change}"
+        print(f"{len(self.known)}: {what} ({took} s): {where}", file=sys.stderr, flush=True)
+
+    def _write(self, mutant: Mutant, found: dict[str, Any]) -> None:
+        row = {"key": mutant.key, "module_is": self._digest(mutant), **asdict(mutant), **found}
+        self.known[mutant.key] = row
+        tried = [self.known[each.key] for each in self.chosen if each.key in self.known]
+        whole = self._path.with_suffix(".new")
+        whole.write_text(json.dumps({**self._head, "tried": tried}, indent=1))
+        whole.replace(self._path)
+
+
+def _is_named(mutant: Mutant, named: list[str]) -> bool:
+    return f"{mutant.module}:{mutant.line}" in named
+
+
+def _loop_modules(copy: Path) -> set[str]:
+    """Return the modules of which something is compiled."""
+    texts = {name: (copy / name).read_text() for name in _sources(copy)}
+    loops = {name for text in texts.values() for name in re.findall(r"compiled\(\s*(\w+),", text)}
+    defines = re.compile(rf"^def ({'|'.join(loops)})\(|support\.compiled", re.MULTILINE)
+    return {name for name, text in texts.items() if defines.search(text)}
+
+
+def try_all(trying: Trying, mutants: list[Mutant], minutes: float, most_seconds: float) -> None:
+    """Try mutants for so many minutes, first those that are tried quickly."""
+    begin = time.time()
+    afresh = Afresh(trying.copy)
+
+    def attempt(way: Way, some: list[Mutant]) -> None:
+        for each in some:
+            if time.time() < begin + 60 * minutes:
+                trying.attempt(way, each, most_seconds)
+
+    def in_place(way: InPlace) -> None:
+        module = trying.covering.module
+        attempt(way, [each for each in quick if way.can(each, module(each.module))])
+
+    if quick := [each for each in mutants if trying.is_quick(each)]:
+        _collected(trying, in_place)
+        trying.read()
+    attempt(afresh, [each for each in mutants if not trying.is_since(each, begin)])
+    outcomes = [each["outcome"] for each in trying.known.values()]
+    noticed = sum(each in (KILLED, HUNG) for each in outcomes)
+    print(f"{noticed} of {len(outcomes)} mutants were noticed")
+
+
+def _collected(trying: Trying, work: Callable[[InPlace], None]) -> None:
+    """Do something in a child of this process that has collected all tests."""
+    import pytest
+
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.chdir(trying.copy)
+    sys.path[:0] = [str(trying.copy)]
+    with tempfile.TemporaryDirectory() as name:
+        options = [*OPTIONS, *IMPORTED_ALREADY, "--capture=sys", f"--basetemp={name}/tmp"]
+        pytest.main([*options, *trying.covering.files], plugins=[InPlace(trying.copy, work)])
+    os._exit(0)
 
 
 def _copied(folder: Path) -> Path:
@@ -400,23 +508,25 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     covering = commands.add_parser("cover")
     covering.add_argument("folder", type=Path)
-    trying = commands.add_parser("try")
-    trying.add_argument("folder", type=Path)
-    trying.add_argument("--sample", type=int, default=500)
-    trying.add_argument("--seed", type=int, default=22)
-    trying.add_argument("--minutes", type=float, default=30)
-    trying.add_argument("--named", nargs="*", default=[], metavar="MODULE:LINE")
-    again = commands.add_parser("again")
-    again.add_argument("folder", type=Path)
-    again.add_argument("--minutes", type=float, default=30)
+    covering.add_argument("tests", nargs="*")
+    for name, seconds in (("try", MOST_SECONDS), ("again", 10 * MOST_SECONDS)):
+        trying = commands.add_parser(name)
+        trying.add_argument("folder", type=Path)
+        trying.add_argument("--sample", type=int, default=500)
+        trying.add_argument("--seed", type=int, default=22)
+        trying.add_argument("--minutes", type=float, default=60)
+        trying.add_argument("--most-seconds", type=float, default=seconds)
+        trying.add_argument("--named", nargs="*", default=[], metavar="MODULE:LINE")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     if given.command == "cover":
-        cover(given.folder.resolve())
-    elif given.command == "again":
-        try_again(given.folder, given.minutes)
-    else:
-        try_sample(given.folder, given.sample, given.seed, given.minutes, given.named)
+        cover(folder, given.tests)
+        return
+    trying = Trying(folder, given.sample, given.seed)
+    outcomes = {None} if given.command == "try" else {SURVIVED, UNCOVERED}
+    mutants = trying.of(outcomes, given.named)
+    try_all(trying, mutants, given.minutes, given.most_seconds)
 
 
 if __name__ == "__main__":
