@@ -265,11 +265,19 @@ class Afresh:
                      "pytest", "rich.console", "scipy.stats", "sqlalchemy", "typer"):  # fmt: skip
             importlib.import_module(name)  # what tests import of others, so that no child need to
 
-    def run(self, mutant: Mutant | None, tests: list[str]) -> tuple[str, str]:
+    def known(self, tests: list[str]) -> list[str]:
+        """Return the tests that can be run: all."""
+        return tests
+
+    def run(self, mutant: Mutant, tests: list[str], *, changed: bool = True) -> tuple[str, str]:
         """Tell what becomes of tests, the first few of them before all others are looked for."""
         for some in (tests[:8], tests[8:]):
             with tempfile.TemporaryDirectory() as name:
-                found = _apart(lambda tell, s=some, n=name: self._run(mutant, s, Path(n), tell))
+                found = _apart(
+                    lambda tell, s=some, n=name: self._run(
+                        mutant if changed else None, s, Path(n), tell
+                    )
+                )
             if found[0] != SURVIVED or not tests[8:]:
                 break
         return found
@@ -295,6 +303,7 @@ class InPlace:
 
     def __init__(self, copy: Path, work: Callable[[InPlace], None]) -> None:
         self._copy = copy
+        self._loops = _loop_modules(copy)
         self._work = work
         self._items: dict[str, Any] = {}
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
@@ -327,14 +336,24 @@ class InPlace:
     def _known(self, mutant: Mutant, function: tuple[str, int]) -> tuple[str, str, int]:
         return str(self._copy / mutant.module), *function
 
-    def run(self, mutant: Mutant | None, tests: list[str]) -> tuple[str, str]:
-        """Tell what becomes of tests."""
-        return _apart(lambda tell: self._run(mutant, tests, tell))
+    def known(self, tests: list[str]) -> list[str]:
+        """Return the tests that can be run: those that are collected."""
+        return [each for each in tests if each in self._items]
 
-    def _run(self, mutant: Mutant | None, tests: list[str], tell: Callable[[str], object]) -> bool:
-        if mutant:
+    def run(self, mutant: Mutant, tests: list[str], *, changed: bool = True) -> tuple[str, str]:
+        """Tell what becomes of tests."""
+        if not tests:
+            return SURVIVED, ""
+        return _apart(lambda tell: self._run(mutant, tests, tell, changed=changed))
+
+    def _run(
+        self, mutant: Mutant, tests: list[str], tell: Callable[[str], object], *, changed: bool
+    ) -> bool:
+        if mutant.module in self._loops:
+            _forget_what_was_compiled()
+        if changed:
             self._put_in(mutant)
-        items = [self._items[test] for test in tests if test in self._items]
+        items = [self._items[test] for test in tests]
         first = First(tell)
         items[0].config.pluginmanager.register(first)
         for item, following in zip(items, [*items[1:], None], strict=True):
@@ -378,7 +397,6 @@ class Trying:
         self.known: dict[str, dict[str, Any]] = {}
         self._unfit: set[str] = set()
         self.read()
-        self._loops = _loop_modules(self.copy)
 
     def read(self) -> None:
         """Take what is written down."""
@@ -407,23 +425,26 @@ class Trying:
 
     def is_quick(self, mutant: Mutant) -> bool:
         """Tell whether a change is seen by what has imported the code before."""
-        return mutant.module not in self._loops and not self.covering.runs_before_tests(mutant)
+        return not self.covering.runs_before_tests(mutant)
 
     def attempt(self, way: Way, mutant: Mutant, most_seconds: float) -> None:
         """Try a mutant, and write down what becomes of it."""
         begin = time.monotonic()
         what, by, tests = UNCOVERED, "", self.covering.tests(mutant, most_seconds)
         while tests := [each for each in tests if each not in self._unfit]:
-            what, by = way.run(mutant, tests)
+            what, by = way.run(mutant, way.known(tests))
             if what == SURVIVED or not by:
                 break
-            before = tests[: tests.index(by) + 1] if by in tests else tests
-            wrong, who = way.run(None, before)
+            before = way.known(tests)
+            before = before[: before.index(by) + 1] if by in before else before
+            wrong, who = way.run(mutant, before, changed=False)
             if wrong == SURVIVED:
                 break
             print(f"fails without any change as well: {who or before}", file=sys.stderr)
             self._unfit.update([who] if who else before)
             what, by = UNCOVERED, ""
+        if what == SURVIVED and len(way.known(tests)) < len(tests):
+            return  # there are others to try, in another way
         took = round(time.monotonic() - begin, 1)
         self._write(mutant, {"outcome": what, "by": by, "seconds": took, "at": time.time()})
         where = f"{mutant.module}:{mutant.line} {mutant.change}"
@@ -440,6 +461,17 @@ class Trying:
 
 def _is_named(mutant: Mutant, named: list[str]) -> bool:
     return f"{mutant.module}:{mutant.line}" in named
+
+
+def _forget_what_was_compiled() -> None:
+    """Compile loops anew, for what is kept of them is known by the text that is changed here."""
+    import numba
+
+    from tracekit.support import compiler, native
+
+    native.find = lambda *_: None
+    native.keep = lambda *_: None
+    compiler.kept = numba.njit(nogil=True)
 
 
 def _loop_modules(copy: Path) -> set[str]:
@@ -485,8 +517,25 @@ def _collected(trying: Trying, work: Callable[[InPlace], None]) -> None:
     sys.path[:0] = [str(trying.copy)]
     with tempfile.TemporaryDirectory() as name:
         options = [*OPTIONS, *IMPORTED_ALREADY, "--capture=sys", f"--basetemp={name}/tmp"]
-        pytest.main([*options, *trying.covering.files], plugins=[InPlace(trying.copy, work)])
+        files = [each for each in trying.covering.files if _apart(_importing(each))[0] == SURVIVED]
+        pytest.main([*options, *files], plugins=[InPlace(trying.copy, work)])
     os._exit(0)
+
+
+def _importing(file: str) -> Child:
+    """Return what imports a test file, and tells whether polars works in forks afterwards.
+
+    It does until its threads run, which some files start as they make the cases of their tests.
+    """
+
+    def do(tell: Callable[[str], object]) -> bool:
+        del tell
+        sys.path[:0] = [str(Path(file).parent), "tests", "sample_traces", "docs"]
+        importlib.import_module(Path(file).stem)
+        threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        return not any(re.match(r"polars-\d|tokio", each) for each in threads)
+
+    return do
 
 
 def _copied(folder: Path) -> Path:

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
+EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.toml"
 sys.path[:0] = [str(ROOT / each) for each in (".", "tests", "tests/sources", "sample_traces")]
 
 import reliability_page  # noqa: E402 - which lies beside this script
@@ -315,14 +317,24 @@ def _shares(counts: Counter[str]) -> dict[str, float]:
 
 
 def mutants(path: Path) -> Part:
-    """Take what became of mutants."""
+    """Take what became of mutants, and of which it was judged that they change nothing."""
     told = json.loads(path.read_text())
+    judged = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
+    reasons = {(each["module"], each["code"], each["change"]): each["reason"] for each in judged}
     rooms: dict[str, Counter[str]] = {}
+    left, equal = [], Counter[str]()
     for each in told["tried"]:
-        rooms.setdefault(each["module"].split("/")[1], Counter())[each["outcome"]] += 1
-    left = [f"{each['module']}:{each['line']} {each['before']} -> {each['after']}"
-            for each in told["tried"] if each["outcome"] not in ("killed", "hung")]  # fmt: skip
-    return {"all": told["all"], "seed": told["seed"], "rooms": rooms, "left": left}
+        change = " ".join(f"{each['before']} -> {each['after']}".split())
+        reason = reasons.get((each["module"], each["code"], change))
+        noticed = each["outcome"] in ("killed", "hung")
+        if reason and not noticed:
+            equal[reason] += 1
+        elif not noticed:
+            left.append(f"{each['module']}:{each['line']} {change}")
+        outcome = "equivalent" if reason and not noticed else each["outcome"]
+        rooms.setdefault(each["module"].split("/")[1], Counter())[outcome] += 1
+    return {"all": told["all"], "seed": told["seed"], "asked": told["asked"], "rooms": rooms,
+            "left": left, "equivalent": equal}  # fmt: skip
 
 
 def _peak() -> int:

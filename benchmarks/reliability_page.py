@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -116,17 +117,22 @@ def _mutants(part: Results) -> Iterator[str]:
     tried = sum(sum(each.values()) for each in part["rooms"].values())
     words = (
         f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): {tried:,} of {part['all']:,}"
-        f" possible changes, drawn with the seed {part['seed']}, against the tests that run the changed line, of which at most"
-        " the 40 fastest are tried: others may notice what these did not. Of what is left some are thresholds and the order of equals, and some are gaps."
+        f" possible changes, drawn with the seed {part['seed']}, each against the tests of the rooms that run the changed line and"
+        " those beside them. A test counts if it passes without the change, after the same tests as before. Changes of which"
+        " reading shows that no answer depends on them are in `benchmarks/equivalent_mutants.toml`, each with its reason; the"
+        " score is the share noticed of the others."
     )
     yield from _section("Mutants", part["date"], words)
-    rows = []
-    for room, found in sorted(part["rooms"].items()):
-        noticed, of = found.get("killed", 0) + found.get("hung", 0), sum(found.values())
-        rows.append((room, of, noticed, f"{noticed / of:.0%}"))
-    noticed = sum(row[2] for row in rows)
-    rows.append(("**all**", tried, noticed, f"{noticed / max(1, tried):.0%}"))
-    yield from _table(("folder", "tried", "noticed", "score"), rows)
+    rows = [_scored(room, found) for room, found in sorted(part["rooms"].items())]
+    whole: Counter[str] = sum((Counter(each) for each in part["rooms"].values()), Counter())
+    head = ("folder", "tried", "noticed", "change nothing", "left", "score")
+    yield from _table(head, [*rows, _scored("**all**", whole)])
     if part["left"]:
         yield "Not noticed:\n"
         yield "\n".join(f"- `{each}`" for each in part["left"]) + "\n"
+
+
+def _scored(name: str, found: Mapping[str, int]) -> tuple[object, ...]:
+    noticed, equal = found.get("killed", 0) + found.get("hung", 0), found.get("equivalent", 0)
+    of = sum(found.values())
+    return name, of, noticed, equal, of - noticed - equal, f"{noticed / max(1, of - equal):.0%}"

@@ -448,6 +448,12 @@ class TestCosts:
         for name in ("transfer_ns", "wait_ns", "skew_ns", "straggler_device", "straggler_share"):
             assert found[name] is None
 
+    def test_a_run_of_one_gpu_does_not_tell_how_many_ranks_there_are(self) -> None:
+        b = Builder()
+        b.kernel("all_reduce", 10, 110)
+        found = collectives(b.trace(), sizes={"all_reduce": 1000}).rows.row(0, named=True)
+        assert (found["algorithm_bandwidth_gb_s"], found["bus_bandwidth_gb_s"]) == (10.0, None)
+
     def test_some_ranks_of_more(self) -> None:
         b = Builder()
         for rank in range(2):

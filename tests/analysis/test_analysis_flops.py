@@ -123,6 +123,12 @@ def test_a_convolution_by_its_arguments(
     assert found["flops"] == (None if expected is None else pytest.approx(expected))
 
 
+def test_a_convolution_along_one_dimension() -> None:
+    dims = [[8, 3, 20], [6, 3, 5], []]
+    concrete = ["", "", "", "[1]", "[0]", "[1]", "1"]
+    assert only("aten::conv1d", payload=kineto(dims, concrete))["flops"] == 2 * 8 * 6 * 3 * 5 * 16
+
+
 def test_one_operator_of_a_nest_counts() -> None:
     b = TraceBuilder()
     dims = kineto(CONV, ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"])

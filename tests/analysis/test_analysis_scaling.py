@@ -56,6 +56,13 @@ def test_runs_that_stand_by_themselves_are_not_pooled() -> None:
     ]
 
 
+def test_one_epoch_that_was_measured_is_what_is_compared() -> None:
+    rows = table(*epochs({1: 100.0}), {"gpus": 2, "step_ns": 7.0})
+    found = scaling(rows)
+    assert found.meta["time"] == "epoch"
+    assert found.rows["gpus"].to_list() == [1]
+
+
 def test_the_spread_of_a_speedup_is_that_of_both_sides() -> None:
     rows = epochs({1: 100.0, 2: 50.0}) + epochs({1: 120.0, 2: 60.0})
     found = scaling(table(*rows)).rows.row(1, named=True)

@@ -20,9 +20,13 @@ PASSES = {0: (600, 600, 600, 600), 1: (700, 900, 700, 500), 2: (500, 600, 650, 6
 """How long each rank's backward pass is in each step, in us; then all exchange until the end."""
 
 
-def _of(passes: dict[int, tuple[int, ...]], *, hidden: bool = False) -> Trace:
+def _of(passes: dict[int, tuple[int, ...]], *, hidden: bool = False, alone: int = 0) -> Trace:
     b = TraceBuilder()
     for rank, lengths in passes.items():
+        for step in range(len(lengths), len(lengths) + alone):  # steps without an exchange
+            begin = step * STEP
+            b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=1, whole=True)
+            _op(b, begin, begin + 10, begin + STEP, rank, stage="BP")
         for step, length in enumerate(lengths):
             begin = step * STEP
             b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
@@ -85,6 +89,14 @@ def test_by_iteration() -> None:
     assert second["own_ns"].to_list() == own
     usual = sorted(own)[1]
     assert second["beyond_percent"][1] == pytest.approx(100 * (own[1] / usual - 1))
+
+
+def test_a_step_without_any_collective_counts_as_the_others_do() -> None:
+    rows = stragglers(_of(PASSES, alone=1), "iteration").rows
+    last = rows.filter(iteration=4)
+    assert last["device"].sort().to_list() == [0, 1, 2]
+    assert last.select("waited_ns", "last").unique().rows() == [(0, 0)]
+    assert last["own_ns"].to_list() == last["step_ns"].to_list()
 
 
 def test_without_one_clock_only_the_delay_is_unknown() -> None:

@@ -232,6 +232,19 @@ def test_a_data_loader_thread_is_input(name: str) -> None:
     assert _stage(builder, "resize") == ("IO", "thread_name")
 
 
+def test_what_has_no_launch_is_input_on_the_stream_of_a_data_loader_alone() -> None:
+    builder = TraceBuilder()
+    builder.thread(3, "pt_data_pin")
+    builder.range(0, 10, "forward")
+    builder.op("gemm", 5)
+    builder.op("of the loader", 20, thread=3, stream=9)
+    builder.op("no launch, its stream", start=60, stream=9)
+    builder.op("no launch, another stream", start=80, stream=7)
+    found = stages(builder.attributed())
+    assert found["no launch, its stream"] == ("IO", "copy_kind")
+    assert found["no launch, another stream"] == UNKNOWN
+
+
 def test_a_data_loader_thread_against_its_neighbours() -> None:
     builder = TraceBuilder()
     builder.thread(3, "pt_data_pin")

@@ -31,11 +31,14 @@ def test_what_was_not_run_has_no_section(writer: Any) -> None:
     assert "| relations | 3 |" in page
 
 
-def test_a_score_is_of_all_that_were_tried(writer: Any) -> None:
-    rooms = {"model": {"killed": 6, "hung": 1, "survived": 3}, "analysis": {"survived": 10}}
+def test_a_score_is_of_all_that_were_tried_and_change_something(writer: Any) -> None:
+    rooms = {
+        "model": {"killed": 6, "hung": 1, "survived": 1, "equivalent": 2},
+        "analysis": {"survived": 9, "run by no test": 1},
+    }
     page = writer.page(
         {"mutants": {"date": "d", "all": 99, "seed": 1, "rooms": rooms, "left": ["a.py:1 < -> >"]}}
     )
-    assert "| model | 10 | 7 | 70% |" in page
-    assert "| **all** | 20 | 7 | 35% |" in page
+    assert "| model | 10 | 7 | 2 | 1 | 88% |" in page
+    assert "| **all** | 20 | 7 | 2 | 11 | 39% |" in page
     assert "- `a.py:1 < -> >`" in page

@@ -57,6 +57,11 @@ class TestPeriod:
         step = [1, *([2, 3, 4] * 12), 5, *([6, 7, 8, 9] * 12), 10]
         assert find_period(np.tile(step, 12)).size == len(step)
 
+    def test_the_middle_of_a_long_sequence_tells(self) -> None:
+        begin, end = np.random.default_rng(1).integers(0, 1 << 40, (2, 80_000))
+        found = find_period(np.concatenate((begin, np.tile(np.arange(20), 8_000), end)))
+        assert (found.size, found.share) == (20, 1.0)
+
     def test_none(self) -> None:
         assert find_period(np.random.default_rng(1).integers(0, 50, 500)).size == 0
         assert find_period(np.zeros(3, np.int64)).size == 0
