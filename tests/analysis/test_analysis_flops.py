@@ -112,6 +112,8 @@ CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
         ([CONV[0], [6, 1, 5, 5], []], ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "3"],
          16 * 16 / 3),
         (CONV, None, None),
+        # a kernel that is larger than what it slides over, in one of the two dimensions
+        ([[8, 3, 20, 1], *CONV[1:]], ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"], None),
         (CONV, ["", "", "", "same", "", "[1, 1]", "1"], None),
     ],
 )  # fmt: skip

@@ -173,6 +173,12 @@ def test_the_error_of_a_mean() -> None:
     assert freedom.tolist() == [20]
 
 
+@pytest.mark.parametrize(("slow", "edge"), [(3, np.nan), (4, 55.0)])
+def test_a_mode_has_a_tenth_of_the_steps(slow: int, edge: float) -> None:
+    sample = np.array([[10] * (40 - slow) + [100] * slow])
+    assert mode_edges(sample) == pytest.approx([edge], nan_ok=True)
+
+
 def test_modes() -> None:
     two = [10, 11, 50, 10, 51, 12, 11, 49, 10, 50]
     one = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]

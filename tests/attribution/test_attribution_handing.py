@@ -64,6 +64,12 @@ def test_gradients_of_activations_are_as_large_as_these() -> None:
     assert _copies(_pipeline(size=65)) == {("on", EXCHANGED), ("back", EXCHANGED)}
 
 
+def test_copies_that_go_both_ways_in_a_forward_pass_hand_nothing_on() -> None:
+    builder = _pipeline()
+    builder.op("on back", 120, thread=0, device=0, kind="p2p", src_device=1, dst_device=0, bytes=64)
+    assert _copies(builder) == {("on", EXCHANGED), ("back", EXCHANGED)}
+
+
 def test_copies_in_a_weight_update_exchange_gradients() -> None:
     expected = {("on", EXCHANGED), ("back", EXCHANGED), ("update", EXCHANGED)}
     assert _copies(_pipeline(end="update")) == expected
