@@ -88,25 +88,32 @@ def test_a_query_that_takes_too_much_is_given_up(
 
 
 WAITING = """
-import signal, sys, time, tracekit
-from tracekit.cli import main
+import signal, sys, time
 
 def wait(*_, **__):
     print("waiting", flush=True)
     time.sleep(60)
 
+class Slow:  # a disk from which one module takes its time
+    def find_spec(self, name, *_):
+        return wait() if name == MODULE else None
+
 # A shell lets what it runs in the background ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-tracekit.open = wait
-sys.argv = ["tracekit", "breakdown"]
+MODULE = sys.argv.pop()
+sys.meta_path.insert(0, Slow())
+from tracekit.cli import main
 main()
 """
 
 
 @pytest.mark.slow
-def test_an_interrupt_stops_with_one_line() -> None:
+@pytest.mark.parametrize(
+    "module", ["typer", "tracekit.cli._breakdown", "tracekit._run", "polars"]
+)  # fmt: skip
+def test_an_interrupt_at_any_moment_stops_with_one_line(stored: Path, module: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", WAITING],
+        [sys.executable, "-c", WAITING, "breakdown", "ddp", module],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
@@ -116,6 +123,12 @@ def test_an_interrupt_stops_with_one_line() -> None:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
     assert (process.returncode, stderr) == (130, b"tracekit: interrupted\n")
+
+
+def test_an_interrupt_before_the_command_is_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.core.TyperGroup.parse_args", lambda *_: raising(KeyboardInterrupt))
+    done = tracekit("breakdown")
+    assert (done.exit_code, done.stderr) == (130, "tracekit: interrupted\n")
 
 
 @pytest.mark.slow

@@ -9,16 +9,16 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.cli._all import app
-    from tracekit.cli._app import main
     from tracekit.cli._command import Judged, command
     from tracekit.cli._json import Json
+    from tracekit.cli._main import main
 
 _HOMES = {
     "Json": "tracekit.cli._json",
     "Judged": "tracekit.cli._command",
     "app": "tracekit.cli._all",
     "command": "tracekit.cli._command",
-    "main": "tracekit.cli._app",
+    "main": "tracekit.cli._main",
 }
 
 __all__ = ["Json", "Judged", "app", "command", "main"]

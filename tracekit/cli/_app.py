@@ -55,7 +55,7 @@ def _tracekit(
     """Say where each training step's time goes, from GPU traces of DNN training."""
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line and exit with its code."""
     own_process()
     asked = "".join(sys.argv[1:2])

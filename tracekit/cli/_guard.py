@@ -10,9 +10,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from tracekit.cli._main import INTERRUPTED
 from tracekit.errors import TracekitError
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _BAD_INPUT = 2
 # What the parser raises and prints; releases of typer have it in other places.
@@ -56,6 +56,13 @@ class GuardedGroup(ForgivingGroup):
             return two, self.commands[two], args[2:]
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the words up to the command."""
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt:  # which typer would end without a word
+            raise _interrupted() from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
@@ -65,8 +72,7 @@ class GuardedGroup(ForgivingGroup):
             complain(str(error))
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            complain("interrupted")
-            raise typer.Exit(_INTERRUPTED) from None
+            raise _interrupted() from None
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(_BROKEN_PIPE) from None
@@ -79,6 +85,11 @@ class GuardedGroup(ForgivingGroup):
             complain(_fault(error))
             raise typer.Exit(_FAULT) from error
         return result
+
+
+def _interrupted() -> typer.Exit:
+    complain("interrupted")
+    return typer.Exit(INTERRUPTED)
 
 
 def complain(message: str) -> None:

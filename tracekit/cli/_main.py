@@ -1,0 +1,23 @@
+"""The door of the command line: whenever an interrupt comes, one line and exit code 130 end it.
+
+Modules are imported behind it, for before it an interrupt would end in a traceback.
+"""
+
+import signal
+import sys
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        from tracekit.cli._app import run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("tracekit: interrupted\n")
+        sys.exit(INTERRUPTED)
+    finally:
+        # What is done is done: only Python is still to end.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
