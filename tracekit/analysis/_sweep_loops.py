@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 from tracekit.model import STAGES
-from tracekit.support.compiled import inner
+from tracekit.support.inner import inner
 
 Array: TypeAlias = NDArray[Any]
 

@@ -79,6 +79,7 @@ class Rows(NamedTuple):
     valid: Bytes
     nulls: Ints
 
+
 _LEAF = 13
 _HEADER_BYTES = 8
 _NOT_PAYLOAD = 35  # bytes of a page that one payload cannot have; what has more goes on elsewhere
