@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,39 @@ if TYPE_CHECKING:
 PATIENCE_S = 120
 
 
+@cache
+def _with_torch() -> ForkServerContext:
+    """Return what begins processes that have loaded PyTorch, which takes seconds each, once."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "workloads._loop"])
+    return context
+
+
+def modules_of(options: Options) -> set[str]:
+    """Train in a process that has done nothing yet, and return what it has loaded then."""
+    reader, writer = _with_torch().Pipe(duplex=False)
+    process = _with_torch().Process(target=_tell_modules, args=(options, writer))
+    process.start()
+    writer.close()
+    try:
+        assert reader.poll(PATIENCE_S), "the process takes too long"
+        loaded: set[str] = reader.recv()
+        return loaded
+    finally:
+        process.kill()
+
+
+def _tell_modules(options: Options, writer: Connection) -> None:
+    from workloads._loop import train
+    from workloads.methods._method import World
+
+    train(options, World())
+    writer.send(set(sys.modules))
+
+
 def train_each(wanted: Sequence[Options], size: int, folder: Path) -> list[Summary]:
     """Train as asked for, each time with `size` processes, and return what rank 0 tells."""
-    context = mp.get_context("spawn")
+    context = _with_torch()
     reader, writer = context.Pipe(duplex=False)
     arguments = (wanted, size, folder, writer)
     processes = [context.Process(target=_work, args=(rank, *arguments)) for rank in range(size)]
@@ -43,8 +75,10 @@ def _work(
     import torch
 
     from workloads._loop import train
+    from workloads._rank import _stay_on_this_host
     from workloads.methods._method import World
 
+    _stay_on_this_host(size)
     torch.set_num_threads(1)
     summaries: list[Any] = []
     for number, options in enumerate(wanted):

@@ -245,7 +245,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Return what training gave on one device and in a pipeline."""
     options = [replace(one, method="pipeline", gpus=STAGES) for one in WANTED.values()]
     found = train_each(options, STAGES, tmp_path_factory.mktemp("stores"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     alone = [train(one, World()) for one in WANTED.values()]
+    torch.set_num_threads(threads)
     return dict(zip(WANTED, zip(alone, found, strict=True), strict=True))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rank_helpers import train_each
 
 torch = pytest.importorskip("torch")
 
@@ -97,20 +98,20 @@ BACK = {Exchange.ALL_REDUCE: 0, Exchange.REDUCE_BROADCAST: 1, Exchange.SHARDED: 
 """How often weights go back in a step: sharded ones are gathered for either pass."""
 
 
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[Exchange, Summary]:
+    """What comes out of two processes, by how they exchange gradients."""
+    wanted = [replace(CPU, method="gloo", gpus=2, exchange=exchange) for exchange in Exchange]
+    found = train_each(wanted, 2, tmp_path_factory.mktemp("stores"))
+    return dict(zip(Exchange, found, strict=True))
+
+
 @pytest.mark.training
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        Exchange.ALL_REDUCE,
-        Exchange.REDUCE_BROADCAST,
-        pytest.param(Exchange.SHARDED, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("exchange", Exchange)
 def test_collectives_of_two_processes_are_as_good_as_one_device(
-    exchange: Exchange, alone: Summary
+    exchange: Exchange, alone: Summary, pairs: dict[Exchange, Summary]
 ) -> None:
-    summary = run(replace(CPU, method="gloo", gpus=2, exchange=exchange))
-    assert summary is not None
+    summary = pairs[exchange]
     _agree(summary, alone)
     assert (summary.gather_bytes, summary.scatter_bytes) == (BYTES, BACK[exchange] * BYTES)
     assert summary.evidence == "message"
