@@ -46,7 +46,7 @@ from mutations import ROOMS, Module, Mutant, all_mutants, drawn  # noqa: E402 - 
 KILLED, SURVIVED, UNCOVERED, HUNG = "killed", "survived", "run by no test", "hung"
 MOST_SECONDS = 20.0
 """Tests are tried until they took so long as they were covered, which is longer than usual."""
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 30
 """What takes longer by the processor's clock hangs, and so is noticed."""
 MOST_BYTES = 6 << 30
 """What takes more memory is noticed as well."""
@@ -211,7 +211,7 @@ def _apart(do: Child) -> tuple[str, str]:
 def _end_with(do: Child, writing: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_SECONDS, PATIENCE_SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    signal.alarm(5 * PATIENCE_SECONDS)
+    signal.alarm(20 * PATIENCE_SECONDS)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -565,7 +565,7 @@ def main() -> None:
     covering = commands.add_parser("cover")
     covering.add_argument("folder", type=Path)
     covering.add_argument("tests", nargs="*")
-    for name, seconds in (("try", MOST_SECONDS), ("again", 10 * MOST_SECONDS)):
+    for name, seconds in (("try", MOST_SECONDS), ("again", 3 * MOST_SECONDS)):
         trying = commands.add_parser(name)
         trying.add_argument("folder", type=Path)
         trying.add_argument("--sample", type=int, default=500)

@@ -175,6 +175,24 @@ def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> Non
     ]  # fmt: skip
 
 
+def test_disagreements_of_one_length_are_in_the_order_in_which_sources_decide() -> None:
+    opinions: list[Opinion] = [
+        ("FP", "nvtx", "nvtx", "FP", 50),
+        *[
+            ("FP", decides, differs, "BP", 10)
+            for decides, differs in [
+                ("thread_name", "nvtx"), ("nvtx", "structure"), ("process_range", "structure"),
+                ("nvtx", "autograd"), ("process_range", "autograd"),
+            ]
+        ],
+    ]  # fmt: skip
+    told = [text.partition("of which ")[2].split() for text in _told(_verdict(), opinions=opinions)]
+    assert [(words[0], words[5]) for words in told] == [
+        ("nvtx", "autograd"), ("nvtx", "structure"), ("thread_name", "nvtx"),
+        ("process_range", "autograd"), ("process_range", "structure"),
+    ]  # fmt: skip
+
+
 def test_an_exchange_contradicts_nothing() -> None:
     """It is a weight update by definition, whatever range it was launched in."""
     assert _disagreement(600, source="gradient_exchange", other="nvtx") == ()
