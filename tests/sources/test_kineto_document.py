@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from kineto_helpers import write
 
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
+from tracekit.sources.kineto import _document
 from tracekit.sources.kineto._document import Document, Piece
 
 TEXTS = st.text(st.sampled_from('"\\{}[],: \n\tabé😀'), max_size=8)
@@ -43,16 +47,20 @@ def _pieces(path: Path, block: int) -> tuple[list[list[Any]], dict[str, Any], li
     compact=st.booleans(),
     ascii_only=st.booleans(),
     suffix=st.sampled_from([".json", ".gz"]),
+    at_once=st.integers(1, 9),
+    most=st.integers(1, 9),
 )
 def test_all_events_are_found_in_order(
-    tmp_path, events, before, after, block, indent, compact, ascii_only, suffix
+    tmp_path, events, before, after, block, indent, compact, ascii_only, suffix, at_once, most
 ):
     whole = {**before, "traceEvents": events, **after}
     separators = (",", ":") if compact else None
     text = json.dumps(whole, indent=indent, separators=separators, ensure_ascii=ascii_only)
     path = write(tmp_path / f"t{suffix}", text)
-    pieces, around, offsets = _pieces(path, block)
+    with patch.multiple(_document, _SLICE=at_once, _MOST_EVENTS=most):
+        pieces, around, offsets = _pieces(path, block)
     assert [event for piece in pieces for event in piece] == events
+    assert all(0 < len(piece) <= most for piece in pieces)
     assert around == {**whole, "traceEvents": []}
     assert all(one < other for one, other in pairwise(offsets))
 
@@ -141,3 +149,34 @@ def test_a_gzip_stream_that_is_corrupt(tmp_path):
         with pytest.raises(InputError) as caught:
             _pieces(path, 1000)
         assert type(caught.value) in {DamagedTraceError, NotATraceError}
+
+
+@pytest.mark.parametrize(
+    ("before", "repeated", "message"),
+    [
+        (b'{"traceEvents":[{"a":', b"[", "holds no whole event after byte 16"),
+        (b'{"traceEvents":[{"a":"', b'\\"', "holds no whole event after byte 16"),
+        (b'{"traceEvents":[', b" ", "holds no whole event after byte 16"),
+        (b'{"a":', b"[", "holds no event in its first"),
+        (b'{"traceEvents":[],"a":', b"[", "goes on too long after its events"),
+    ],
+    ids=["brackets", "quotes", "blanks", "brackets before", "brackets after"],
+)
+def test_a_small_file_that_unpacks_to_much_takes_little_memory(
+    tmp_path: Path, before: bytes, repeated: bytes, message: str
+) -> None:
+    path = tmp_path / "t.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(before)
+        for _ in range(6):
+            file.write(repeated * ((1 << 20) // len(repeated)))
+    tracemalloc.start()
+    try:
+        with (
+            patch.multiple(_document, _MOST_AROUND=2 << 20, _MOST_EVENT=2 << 20),
+            pytest.raises(DamagedTraceError, match=message),
+        ):
+            _pieces(path, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 70 << 20
+    finally:
+        tracemalloc.stop()

@@ -25,9 +25,14 @@ GZIP = b"\x1f\x8b"
 _BLOCK = 1 << 22
 """Bytes that are read at once."""
 _HEAD = 1 << 16
-_MOST_AROUND = 1 << 27
+_SLICE = 1 << 20
+"""Bytes whose brackets are looked for at once: of a text of nothing else, each takes 40 bytes."""
+_MOST_AROUND = 1 << 24
 """Bytes that may stand before or after the events; real ones are some kilobytes."""
-_MOST_EVENT = 1 << 28
+_MOST_EVENT = 1 << 23
+"""Bytes of an event; real ones are some kilobytes."""
+_MOST_EVENTS = 1 << 16
+"""Events of a piece: a block of real ones holds fewer, and each is a row however short it is."""
 _QUOTE, _BACKSLASH, _COMMA, _NEWLINE, _BLANK = b'"\\,\n '
 _OPENING, _CLOSING = b"{[", b"}]"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*$')
@@ -135,8 +140,9 @@ class Document:
             more = self._read(size)
             text += more
             found = _Cut.of(text)
-            if found.end:
-                yield Piece(offset, self._lines(text, found, offset))
+            for begin, part in found.parts():
+                inside = text[begin : begin + part.end]
+                yield Piece(offset + begin, self._lines(inside, part, offset + begin))
             if found.closed is not None:
                 self._finish(text[found.closed :])
                 return
@@ -163,6 +169,8 @@ class Document:
         raise self._without_events(text)
 
     def _without_events(self, text: bytes) -> DamagedTraceError | NotATraceError:
+        if len(text) > _MOST_AROUND:
+            return DamagedTraceError(f"{self.path} holds no event in its first {len(text):,} bytes")
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -179,7 +187,7 @@ class Document:
     def _lines(self, text: bytes, found: _Cut, offset: int) -> bytes:
         """Return whole events, one per line."""
         # Line ends stand between tokens, for in strings they are escaped.
-        one_line = text[: found.end].translate(_ON_ONE_LINE)
+        one_line = text.translate(_ON_ONE_LINE)
         chars = np.frombuffer(one_line, np.uint8).copy()
         gaps = np.append(0, found.ends[:-1]), found.starts
         between = _ranges(*gaps)
@@ -257,39 +265,77 @@ class _Cut:
 
     @classmethod
     def of(cls, text: bytes) -> _Cut:
-        at, steps = _brackets(text)
-        depth = np.cumsum(steps)
-        over = np.flatnonzero(depth < 0)
-        closed = int(at[over[0]]) if over.size else None
-        if closed is not None:
-            at, steps, depth = at[: over[0]], steps[: over[0]], depth[: over[0]]
-        ends = at[(depth == 0) & (steps < 0)] + 1
-        starts = at[(depth == 1) & (steps > 0)][: ends.size]
-        return cls(starts, ends, closed)
+        starts, ends, above = [], [], 0
+        for at, steps in _brackets(text):
+            depth = above + np.cumsum(steps)
+            over = np.flatnonzero(depth < 0)
+            inside = slice(over[0] if over.size else None)
+            ends.append(at[inside][(depth[inside] == 0) & (steps[inside] < 0)] + 1)
+            starts.append(at[inside][(depth[inside] == 1) & (steps[inside] > 0)])
+            if over.size:
+                return cls._of(starts, ends, int(at[over[0]]))
+            above = int(depth[-1])
+        return cls._of(starts, ends, None)
+
+    @classmethod
+    def _of(
+        cls, starts: list[NDArray[np.int64]], ends: list[NDArray[np.int64]], closed: int | None
+    ) -> _Cut:
+        none = np.zeros(0, np.int64)
+        ended = np.concatenate([none, *ends])
+        return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
+
+    def parts(self) -> Iterator[tuple[int, _Cut]]:
+        """Yield some events at a time: where their text begins, and where they are in that."""
+        begin = 0
+        for first in range(0, self.ends.size, _MOST_EVENTS):
+            some = slice(first, first + _MOST_EVENTS)
+            yield begin, _Cut(self.starts[some] - begin, self.ends[some] - begin, None)
+            begin = int(self.ends[some][-1])
 
 
 def _start_of_events(text: bytes) -> int | None:
     """Return where the events begin, just after their bracket."""
-    at, steps = _brackets(text)
-    depth = np.cumsum(steps)
-    for start in at[(depth == 2) & (steps > 0)].tolist():  # noqa: PLR2004
-        # Only so far back, that many arrays before the events cost no more than one.
-        if text[start : start + 1] == b"[" and _EVENTS.search(text, max(0, start - 64), start):
-            return int(start) + 1
+    above = 0
+    for at, steps in _brackets(text):
+        depth = above + np.cumsum(steps)
+        for start in at[(depth == 2) & (steps > 0)].tolist():  # noqa: PLR2004
+            # Only so far back, that many arrays before the events cost no more than one.
+            is_list = text[start : start + 1] == b"["
+            if is_list and _EVENTS.search(text, max(0, start - 64), start):
+                return int(start) + 1
+        above = int(depth[-1])
     return None
 
 
-def _brackets(text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """Return where the brackets are that are in no string, and 1 if they open, -1 if they close."""
+def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]]]:
+    """Yield where brackets are that are in no string, and 1 if they open, -1 if they close.
+
+    Some at a time, in their order; at least one each time.
+    """
+    is_inside, is_escaping = False, False
+    for begin in range(0, len(text), _SLICE):
+        # As if the backslash whose meaning goes beyond the end of a slice began the next one.
+        some = b"\\" * is_escaping + text[begin : begin + _SLICE]
+        at, steps, is_inside = _brackets_of(some, is_inside=is_inside)
+        if at.size:
+            yield at + (begin - is_escaping), steps
+        is_escaping = (len(some) - len(some.rstrip(b"\\"))) % 2 == 1
+
+
+def _brackets_of(
+    text: bytes, *, is_inside: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int8], bool]:
+    """Return the same of a slice that begins in a string or not, and whether it ends in one."""
     marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
     kinds = np.frombuffer(text, np.uint8)[marks]
     quotes = kinds == _QUOTE
     if b"\\" in text:
         quotes &= ~_escaped(marks, kinds)
-    outside = np.cumsum(quotes) % 2 == 0
-    brackets = outside & _IS_BRACKET[kinds]
+    inside = (np.cumsum(quotes) + is_inside) % 2 == 1
+    brackets = ~inside & _IS_BRACKET[kinds]
     steps = np.where(_IS_OPENING[kinds[brackets]], 1, -1).astype(np.int8)
-    return marks[brackets], steps
+    return marks[brackets], steps, bool(inside[-1]) if inside.size else is_inside
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
