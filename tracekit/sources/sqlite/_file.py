@@ -90,8 +90,18 @@ class SqliteFile:
             tables.setdefault(table, []).append(column)
         return {table: tuple(columns) for table, columns in tables.items()}
 
+    @cached_property
+    def _views(self) -> set[str]:
+        """Names of its views of which nothing was said yet."""
+        return {name for (name,) in self._rows("SELECT name FROM sqlite_master WHERE type='view'")}
+
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether `table` exists and has all `columns`."""
+        if table in self._views:
+            self._views.discard(table)
+            self.warnings.append(
+                f"{table} is a view, which is not read: queries that a trace holds are not run"
+            )
         return table in self.tables and set(columns) <= set(self.tables[table])
 
     def holds_rows(self, table: str) -> bool:
