@@ -131,6 +131,8 @@ class NsysWriter:
         self.schema = load_schema(schema)
         self.path.unlink(missing_ok=True)
         self._file = sqlite3.connect(self.path)
+        for setting in ("journal_mode = MEMORY", "synchronous = OFF"):  # it is made again if lost
+            self._file.execute(f"PRAGMA {setting}")
         self._created: set[str] = set()
         self._strings: dict[str, int] = {}
         self._ranges = 0

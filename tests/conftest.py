@@ -128,6 +128,14 @@ def _programs_hear_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """Take what was written for written: what a power cut does is nothing that a test sees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _commands_are_made_once() -> Iterator[None]:
     """Let typer's runner make the commands of an application once, and not for every call.
 

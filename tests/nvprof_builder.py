@@ -46,6 +46,7 @@ class NvprofBuilder:
         self._file = sqlite3.connect(path)
         self._marker = 0
         execute = self._file.execute
+        execute("PRAGMA synchronous = OFF")
         execute("CREATE TABLE StringTable (_id_ INTEGER PRIMARY KEY AUTOINCREMENT,"
                 " value TEXT NOT NULL UNIQUE)")  # fmt: skip
         execute("INSERT INTO StringTable VALUES (0, '-- null --')")

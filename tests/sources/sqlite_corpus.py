@@ -65,6 +65,7 @@ class Maker:
         return Database(self.path, self.columns, frozenset(self.oddities))
 
     def _settings(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA synchronous = OFF")  # nobody waits for the disk
         db.execute(f"PRAGMA page_size = {self.page_size}")
         if self.odd("auto_vacuum", 0.2):
             db.execute(f"PRAGMA auto_vacuum = {self.pick.choice((1, 2))}")
@@ -131,9 +132,10 @@ class Maker:
         count = self.pick.choice((0, 1, 7, 60, 200, 600))
         if self.odd("neighbours", 0.5):
             db.execute("CREATE TABLE other (a, b)")
+        names = self._names(db)
         db.execute("BEGIN")
         for _ in range(count):
-            self._insert(db, scattered)
+            self._insert(db, names, scattered)
             if "neighbours" in self.oddities:
                 db.execute("INSERT INTO other VALUES (1, zeroblob(50))")
         db.execute("COMMIT")
@@ -144,8 +146,8 @@ class Maker:
     def _names(self, db: sqlite3.Connection) -> list[str]:
         return [name for (_, name, *_) in db.execute("PRAGMA table_info(t)") if name != "g"]
 
-    def _insert(self, db: sqlite3.Connection, scattered: bool) -> None:
-        row = self._row(self._names(db))
+    def _insert(self, db: sqlite3.Connection, names: list[str], scattered: bool) -> None:
+        row = self._row(names)
         if self.key:
             row[self.key] = self._rowid() if scattered or self.pick.random() < 0.9 else None
         elif scattered and "shadowed rowid" not in self.oddities:
@@ -174,8 +176,9 @@ class Maker:
         if names and "text" in self.columns.values() and self.odd("no utf8", 0.15):
             name = next(name for name, kind in self.columns.items() if kind == "text")
             db.execute(f"UPDATE t SET {name} = CAST(x'636166E9' AS TEXT) WHERE chance() % 9 = 0")
+        now = self._names(db)
         for _ in range(self.pick.choice((0, 20))):
-            self._insert(db, scattered=True)
+            self._insert(db, now, scattered=True)
         if names and self.odd("index", 0.2):
             db.execute(f"CREATE INDEX i ON t ({names[0]})")
         if self.odd("vacuumed", 0.2):

@@ -40,7 +40,7 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little memory mean few rows at once."""
-    monkeypatch.setattr(_spool, "_FEWEST_ROWS", 64)
+    monkeypatch.setattr(_spool, "_FEWEST_ROWS", 128)
     monkeypatch.setattr(_ordering, "_SAMPLED", 4)
 
 
