@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
+from tracekit.support.allocator import give_back_free_memory
 from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def make_report(
             for name, batches in recording.passing.items():
                 for batch in batches():
                     write(name, batch.clone)
+            give_back_free_memory()
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
     return ReportMade(warnings, dict(recording.labels))
 
