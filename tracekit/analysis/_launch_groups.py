@@ -60,7 +60,7 @@ class LaunchGroups:
         self._marks = _marks(self._table, iterations, self._processes)
         self._lines = Lines(_OWNER)
         self._begins = np.zeros(1, np.int64)
-        self._near = np.zeros(0, np.int64)
+        self._near = np.zeros((0, 2), np.int64)
         self._groups = _unused(0)
 
     def add(self, launched: pl.DataFrame) -> None:
@@ -90,7 +90,7 @@ class LaunchGroups:
             return
         count = np.diff(self._marks.first)[processes[known:]] + 1
         self._begins = np.append(self._begins, self._begins[-1] + np.cumsum(count))
-        self._near = np.append(self._near, np.full(count.size, -1))
+        self._near = np.zeros((processes.size, 2), np.int64)
         more = _unused(int(count.sum()))
         self._groups = Groups(*map(np.concatenate, zip(self._groups, more, strict=True)))
 

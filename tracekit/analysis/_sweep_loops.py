@@ -136,6 +136,13 @@ def sweep(ops: Ops, windows: Windows, reached: Reached, sums: Sums) -> int:
                 sums.total[window] += end - start
                 sums.launched[window] += ops.launched[row]
                 sums.seen[window, source] += 1
+            if reached.ends[line] <= start and end <= until:  # as most do, it overlaps nothing
+                sums.busy[window, stage] += end - start
+                sums.exposed[window, stage] += end - start
+                sums.sources[window, source] += end - start
+                reached.stages[line, stage] = reached.sources[line, source] = end
+                reached.ends[line] = end
+                continue
         else:
             window = windows.first[line]
         begin = max(start, reached.stages[line, stage])
@@ -192,11 +199,15 @@ NONE = -(1 << 62)
 
 
 @inner
-def last_until(values: Array, low: int, high: int, now: int) -> int:
+def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
     """Return the last place, of sorted values from `low` to `high`, of one that is at most `now`.
 
-    It is ``low - 1`` where there is none.
+    It is ``low - 1`` where there is none. It is looked for at a guess first.
     """
+    if low <= guess < high and values[guess] <= now:
+        low = guess + 1
+        if low < high and now < values[low]:
+            high = low
     while low < high:
         middle = (low + high) // 2
         if values[middle] <= now:
@@ -219,7 +230,7 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Ar
     marks
         The marks of processes.
     near
-        For each line a mark to begin the search with; updated.
+        For each line where to begin the search among times and among what is told; updated.
     begins
         The first group of each line: there are groups for what comes before all marks, and then for
         what comes after each.
@@ -230,14 +241,10 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Ar
         line, now, own = ops.lines[row], ops.launches[row], ops.own[row]
         process = processes[line]
         low, high = marks.first[process], marks.first[process + 1]
-        mark = near[line]
-        is_there = low <= mark < high and marks.times[mark] <= now
-        if not (is_there and (mark + 1 == high or now < marks.times[mark + 1])):
-            mark = last_until(marks.times, low, high, now)
-            near[line] = mark
+        mark = near[line, 0] = last_until(marks.times, low, high, now, near[line, 0])
         if own != NONE:
-            least = marks.told_first[process]
-            place = last_until(marks.told, least, marks.told_first[process + 1], own)
+            least, most = marks.told_first[process], marks.told_first[process + 1]
+            place = near[line, 1] = last_until(marks.told, least, most, own, near[line, 1])
             if place >= least and marks.told[place] == own:
                 mark = marks.places[place]
         at = (begins[line] + mark - low + 1) * _STAGES + ops.stages[row]
