@@ -524,23 +524,30 @@ def _collected(trying: Trying, work: Callable[[InPlace], None]) -> None:
     sys.path[:0] = [str(trying.copy)]
     with tempfile.TemporaryDirectory() as name:
         options = [*OPTIONS, *IMPORTED_ALREADY, "--capture=sys", f"--basetemp={name}/tmp"]
-        files = [each for each in trying.covering.files if _apart(_importing(each))[0] == SURVIVED]
+        files = _apart(_quiet(trying.covering.files))[1].split()
         pytest.main([*options, *files], plugins=[InPlace(trying.copy, work)])
     os._exit(0)
 
 
-def _importing(file: str) -> Child:
-    """Return what imports a test file, and tells whether polars works in forks afterwards.
+def _quiet(files: list[str]) -> Child:
+    """Return what tells the test files after whose import polars works in forks.
 
     It does until its threads run, which some files start as they make the cases of their tests.
     """
 
-    def do(tell: Callable[[str], object]) -> bool:
-        del tell
-        sys.path[:0] = [str(Path(file).parent), "tests", "sample_traces", "docs"]
+    def starts_nothing(file: str) -> bool:
+        sys.path[:0] = [str(Path(file).parent)]
         importlib.import_module(Path(file).stem)
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
         return not any(re.match(r"polars-\d|tokio", each) for each in threads)
+
+    def do(tell: Callable[[str], object]) -> bool:
+        sys.path[:0] = ["tests", "sample_traces", "docs"]
+        for file in files:
+            if _apart(lambda _, each=file: starts_nothing(each))[0] == SURVIVED:
+                starts_nothing(file)  # here too, so that the next one need not import as much
+                tell(f"{file} ")
+        return True
 
     return do
 

@@ -233,8 +233,12 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
-def _of_ranks(late: int) -> Trace:
-    """Return 4 steps of three ranks, of which one comes late to the all-reduce of each."""
+def _of_ranks(late: int, *ends: int) -> Trace:
+    """Return 4 steps of three ranks, of which one comes late to the all-reduce of each.
+
+    It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
+    one before it ends.
+    """
     b = TraceBuilder()
     for rank in range(3):
         for step in range(4):
@@ -245,7 +249,8 @@ def _of_ranks(late: int) -> Trace:
             _op(b, begin, begin + 10, begin + own * US, stage="BP", **place)
             reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
             place |= {"stage": "WU", "stream": 20, **reduced}
-            _op(b, begin + 20, begin + own * US, begin + STEP, **place)
+            for first, last in itertools.pairwise([own, *(ends or (1000,))]):
+                _op(b, begin + 20, begin + first * US, begin + last * US, **place)
     trace = b.trace()
     devices = pl.DataFrame(
         [{"device": each, "report": 0, "active": True, "identity": "assumed", "uuid": str(each)}
@@ -262,6 +267,13 @@ def test_a_rank_that_comes_late() -> None:
     assert row["finding"].startswith("GPU 1 comes last to 100 % of collectives")
     # The same kernels, of the same size, take 900 us there and 600 us elsewhere.
     assert _wins(found["slow_clocks"]) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
+
+
+def test_what_ranks_wait_for_each_other_could_not_be_hidden() -> None:
+    row = _found(_of_ranks(1, 940, 1000))["late_buckets"]
+    # Of the first 340, 40 and 340 us 40 each; the update needs the second. 300, 0 and 300 wait.
+    assert "nothing hides 40 us of that" in row["finding"]
+    assert row["evidence"][-1] == "200 us per step is waiting for other ranks"
 
 
 def test_cold_steps_are_left_out_and_named() -> None:

@@ -414,6 +414,8 @@ def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
     for by in KEYS:
         found = idle(trace, by)
         assert found.rows["idle_ns"].sum() == found.meta["idle_ns"] == whole
+        if whole:
+            assert found.rows["share"].sum() == pytest.approx(1)
     by_device = breakdown(trace, "device").rows.filter(pl.col("idle_ns") > 0)
     assert dict(idle(trace, "device").rows.select("device", "idle_ns").rows()) == dict(
         by_device.select("device", "idle_ns").rows()
