@@ -80,10 +80,13 @@ def _kills(part: Results) -> Iterator[str]:
 
 
 def _memory(part: Results) -> Iterator[str]:
-    words = f"Peak of the process that ingests an export of {part['kernels']:,} kernels."
+    words = "Peak of the process that ingests a generated export of so many kernels (`benchmarks/generate_export.py`)."
     yield from _section("Memory", part["date"], words)
-    rows = [(each["limit"], f"{each['peak_bytes'] / MIB:,.0f} MiB") for each in part["ingests"]]
-    yield from _table(("`--memory`", "peak"), rows)
+    rows = [
+        (f"{each['kernels']:,}", each["limit"], f"{each['peak_bytes'] / MIB:,.0f} MiB")
+        for each in part["ingests"]
+    ]
+    yield from _table(("kernels", "`--memory`", "peak"), rows)
 
 
 def _long(part: Results) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Mapping
@@ -144,8 +145,14 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         parquet.write(frame, path)
-    else:
+        return
+    try:
         frame.write_parquet(path, compression="zstd", compression_level=1)
+    except pl.exceptions.ComputeError:
+        # What polars says of a file that cannot be written may lack why, as of a full disk.
+        content = io.BytesIO()
+        frame.write_parquet(content, compression="zstd", compression_level=1)
+        path.write_bytes(content.getbuffer())
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:

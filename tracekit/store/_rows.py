@@ -39,7 +39,7 @@ NO_LOCKS = (
 _SQLITE_HINTS = {
     "locked": "another process keeps it busy, try again when it is done",
     "locking protocol": NO_LOCKS,
-    "disk I/O error": NO_LOCKS,
+    "disk I/O error": f"its disk fails, files may not grow so large (`ulimit -f`), or {NO_LOCKS}",
     "disk is full": FREE_SPACE,
     "not a database": REBUILT,
     "malformed": REBUILT,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,9 +30,11 @@ _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
 FREE_SPACE = "free some space"
 """The hint of errors of a full disk."""
+_MAY_NOT_GROW = "files may not grow that large here: see `ulimit -f`"
 _NO_LOCKS = "its file system has no locks: put the store elsewhere with --store or TRACEKIT_STORE"
 _HINTS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), FREE_SPACE),
+    errno.EFBIG: _MAY_NOT_GROW,
     **dict.fromkeys((errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP), _NO_LOCKS),
 }
 _OTHER_HINT = "choose another folder with --store or TRACEKIT_STORE"
@@ -50,9 +53,11 @@ def file_errors(root: Path) -> Iterator[None]:
         raise StoreError(f"the store {root} cannot be used ({cause}{file})", hint) from error
     except pl.exceptions.ComputeError as error:
         # So polars reports a full disk; an error of any other origin is not the store's.
-        if "(os error " not in str(error):
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
             raise
-        raise StoreError(f"the store {root} cannot be written ({error})", FREE_SPACE) from error
+        hint = _HINTS.get(int(number[1]), FREE_SPACE)
+        raise StoreError(f"the store {root} cannot be written ({error})", hint) from error
 
 
 class Folders:
