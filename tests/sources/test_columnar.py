@@ -6,6 +6,8 @@ import random
 import shutil
 import sqlite3
 import struct
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -14,6 +16,8 @@ import polars as pl
 import pytest
 from columnar_builder import write_columnar, write_table
 from effort import examples
+from hostile_files import KINDS as KINDS_OF_FILES
+from hostile_files import damaged
 from hypothesis import HealthCheck, given, settings
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
@@ -28,6 +32,7 @@ from tracekit.sources.columnar._types import typed
 from tracekit.sources.sqlite import SqliteFile
 from tracekit.store import file_digest, file_size
 
+ROOT = Path(__file__).parents[2]
 SUFFIXES = (".parquet", ".arrow")
 KINDS = {".parquet": "parquetdir", ".arrow": "arrowdir"}
 STRINGS = pl.DataFrame({"id": [0, 1], "value": ["a", "b"]})
@@ -394,3 +399,38 @@ class TestIngest:
         )
         assert skipped == ["empty"]
         assert run.record.files == (export.name,)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """An export of whose copies a page is damaged: a thread of polars breaks down over it."""
+    kind = KINDS_OF_FILES["nsys Parquet"]
+    path, _ = damaged(kind, kind.make(tmp_path), tmp_path / "copy", 31)
+    return path
+
+
+def test_rows_that_cannot_be_read_are_an_error(broken: Path) -> None:
+    with pytest.raises(DamagedTraceError, match=r"MEMCPY.parquet cannot be read"):
+        read(broken)
+
+
+def test_batches_that_end_early_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table(STRINGS, tmp_path, "StringIds", ".parquet")
+    file = ColumnarExport(tmp_path)
+    assert file.read("StringIds", {"id": "int"}).height == 2
+    monkeypatch.setattr(pl.LazyFrame, "collect_batches", lambda *_, **__: iter([STRINGS[:1]]))
+    with pytest.raises(DamagedTraceError, match="1 of its 2 rows cannot be read"):
+        file.read("StringIds", {"id": "int"})
+
+
+@pytest.mark.slow
+def test_what_polars_writes_of_a_damaged_file_reaches_no_terminal(
+    broken: Path, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "tracekit", "ingest", broken, "--store", tmp_path / "store"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "MEMCPY.parquet cannot be read" in done.stderr
