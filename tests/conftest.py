@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import effort
+import polars as pl
 import pytest
 import typer
 import typer.testing
@@ -32,6 +33,12 @@ SAMPLES = TRACES.parent / "formats" / "samples"
 # Hundreds of tests start Python, and each such start would compile the package anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Where several processes test, polars has one thread in each: more only wait for cores, and that
+# takes time. What tests start has all; that answers do not depend on it, test_threads.py sees to.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    pl.thread_pool_size()
+    os.environ.pop("POLARS_MAX_THREADS", None)
 
 LONG = ("slow", "training", "real", "nightly")
 """Marks of what is left out of a quick run."""
@@ -64,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("tracekit")
+    if config.getoption("numprocesses", None) and config.getoption("effort") != "thorough":
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
+
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:

@@ -12,6 +12,8 @@ from tracekit.present import html
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:

@@ -14,6 +14,8 @@ from tracekit.errors import UsageError
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "ddp_4gpu.sqlite"
 
+pytestmark = pytest.mark.usefixtures("samples_read_once")
+
 
 def rewritten(path: Path, offset: int, drift: float, host: str, sample: Path = SAMPLE) -> Path:
     """Copy a sample as another host would have recorded it, whose clock is off and runs fast."""

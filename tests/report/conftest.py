@@ -47,6 +47,11 @@ def change_page(hostile_run: tracekit.Run, base_run: tracekit.Run) -> str:
     return report_of([hostile_run], against=base_run)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _asked_of_samples(samples_read_once: None) -> None:
+    """Let reports be what is made here, not runs."""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ def made(*labels: dict[str, str], content: str = "aa") -> dict[str, Any]:
     """What makes a run of reports whose programs gave it labels."""
 
     def make(folder: Path) -> Made:
-        for index in range(len(labels)):
-            tiny().write(folder / str(index))
+        tiny().write(folder / "0")
+        for index in range(1, len(labels)):
+            shutil.copytree(folder / "0", folder / str(index))
         files = tuple(f"{index}.sqlite" for index in range(len(labels)))
         return Made(content, files, ((),) * len(labels), labels=labels)
 
