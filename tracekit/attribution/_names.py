@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import polars as pl
 
-from tracekit.attribution._rules import Rules, by_distinct, first_outcome
+from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
 
 # PyTorch appends numbers and shapes to the name of an operator's range.
@@ -104,20 +105,30 @@ def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     A name that means a stage is none of a training step, unless the rule says that it may be, or
     it is called an update, which may be around all that a step does.
     """
-    entries = rules["iteration"]
+    rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
+    number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
+    return names.with_columns(rule=rule).with_columns(number=number)
+
+
+def _step_rule(entries: Sequence[Entry]) -> pl.Expr:
     rule: list[pl.Expr] = [pl.lit(None, pl.Int32)]
-    number: list[pl.Expr] = [pl.lit(None, pl.Int64)]
     for i in reversed(range(len(entries))):
-        pattern = entries[i]["name"]
         may = pl.lit(value=bool(entries[i].get("any_stage"))) | (
             pl.col("stage").fill_null("WU") == "WU"
         )
-        matches = pl.col("base").str.contains(pattern).fill_null(value=False) & may
-        rule.insert(0, pl.when(matches).then(pl.lit(i, pl.Int32)))
+        named = pl.col("base").str.contains(entries[i]["name"]).fill_null(value=False) & may
+        rule.insert(0, pl.when(named).then(pl.lit(i, pl.Int32)))
+    return pl.coalesce(rule)
+
+
+def _step_number(entries: Sequence[Entry]) -> pl.Expr:
+    number: list[pl.Expr] = [pl.lit(None, pl.Int64)]
+    for i in reversed(range(len(entries))):
+        pattern = entries[i]["name"]
         if _has_group(pattern):
             found = pl.col("base").str.extract(pattern).cast(pl.Int64, strict=False)
             number.insert(0, pl.when(pl.col("rule") == i).then(found))
-    return names.with_columns(rule=pl.coalesce(rule)).with_columns(number=pl.coalesce(number))
+    return pl.coalesce(number)
 
 
 @cache
@@ -138,6 +149,13 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     )
 
 
+def _between(entries: Sequence[Entry]) -> pl.Expr:
+    """Return the stage of kernels between passes, by the entries that are for names."""
+    named = [entry for entry in entries if "name" in entry]
+    columns = {"name": "name_text"}
+    return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")
+
+
 def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Set ``kind`` and ``collective`` of kernels that communicate, and add what their names mean.
 
@@ -152,14 +170,7 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         lambda: {
             "collective": rules.outcome("collective", "collective", {"kernel": "name_text"}),
             "kernel_stage": rules.outcome("kernel", "stage", {"name": "name_text"}),
-            "between_stage": first_outcome(
-                (
-                    (pl.col("name_text").str.contains(entry["name"]).fill_null(value=False), entry)
-                    for entry in rules["between"]
-                    if "name" in entry
-                ),
-                "stage",
-            ),
+            "between_stage": rules.made(("between",), lambda: _between(rules["between"])),
         },
     )
     communicates = kernel & pl.col("collective").is_not_null()

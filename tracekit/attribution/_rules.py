@@ -135,20 +135,23 @@ class Rules:
         columns
             For each pattern of the list's entries, the column that it is searched for in.
         """
-        asked = (name, key, *columns.items())
-        if asked not in self._made:
-            cases = ((matches(entry, columns), entry) for entry in self.lists[name])
-            self._made[asked] = first_outcome(cases, key)
-        return self._made[asked]
+        cases = ((matches(entry, columns), entry) for entry in self.lists[name])
+        return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
         """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
-        asked = (name, "any of", flag, *columns.items())
-        if asked not in self._made:
-            entries = [e for e in self.lists[name] if flag is None or e.get(flag)]
-            self._made[asked] = pl.any_horizontal(
+        entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
+        return self.made(
+            (name, "any of", flag, *columns.items()),
+            lambda: pl.any_horizontal(
                 pl.lit(value=False), *(matches(entry, columns) for entry in entries)
-            )
+            ),
+        )
+
+    def made(self, asked: tuple[object, ...], make: Callable[[], pl.Expr]) -> pl.Expr:
+        """Return an expression that rests on the rules alone, made when it is first asked for."""
+        if asked not in self._made:
+            self._made[asked] = make()
         return self._made[asked]
 
 
