@@ -50,7 +50,7 @@ PATIENCE_SECONDS = 30
 """What takes longer by the processor's clock hangs, and so is noticed."""
 MOST_BYTES = 6 << 30
 """What takes more memory is noticed as well."""
-OPTIONS = ["-q", "-n", "0", "-m", "not nightly and not slow", "-p", "no:cacheprovider"]
+OPTIONS = ["-q", "-n", "0", "-m", "not nightly", "-p", "no:cacheprovider"]
 IMPORTED_ALREADY = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.clocks import aligned, clock_evidence
+from tracekit.analysis.clocks._align import align
 from tracekit.analysis.clocks._clock_calls import joint_calls
 from tracekit.model import TABLES, Trace, combine
 
@@ -96,6 +97,17 @@ def ends_of(trace: Trace) -> list[list[int]]:
     ops = trace.read("ops").sort("op")
     numbers = trace.read("reports")["report"]
     return [ops.filter(report=number)["end"].to_list() for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("host", "start", "clock"),
+    [("a", 5, "host a"), ("a", None, "report 0"), (None, 5, "report 0"), (None, None, "report 0")],
+)
+def test_a_clock_is_a_host_s_where_it_is_known_when_its_session_began(
+    host: str | None, start: int | None, clock: str
+) -> None:
+    [own] = align([report([100], host=host, start=start)])
+    assert own.clock.name == clock
 
 
 class TestOneMachine:

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published, study
+from tracekit.analysis.studies._dgx1 import _apart
 from tracekit.analysis.studies._published import beside
 from tracekit.analysis.studies._sentences import ends, holds
 from tracekit.model import Answer
@@ -188,3 +189,14 @@ def test_ends_say_what_they_are_of() -> None:
     assert ends(rows.tail(1), "value", "{:.0f}") == "an unknown number"
     assert holds(rows["value"], lambda values: (values > 0).all()) is True
     assert holds(rows["value"].tail(1), lambda values: (values > 0).all()) is None
+
+
+def test_methods_are_apart_by_what_the_one_takes_more_than_the_other() -> None:
+    rows = pl.DataFrame(
+        {
+            "network": ["a", "a", "b", "b", "a"],
+            "batch": [16, 16, 16, 32, 32],
+            "root_bytes": [110, 100, 5, 7, 9],
+        }
+    )
+    assert _apart(rows).to_list() == [pytest.approx(10)]

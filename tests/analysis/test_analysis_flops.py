@@ -62,6 +62,7 @@ def only(name: str, kernel: str = GEMM, **row: Any) -> dict[str, Any]:
         (nvtx("matmul", [5, 2, 3], [3]), 5 * 12),
         (nvtx("matmul", [2, 3], [4, 4]), None),  # these do not multiply
         (nvtx("linear", [8, 2, 3], [5, 3], [5]), 2 * 16 * 3 * 5),
+        (nvtx("linear", [8, 2, 3], [3]), 2 * 16 * 3),
         (nvtx("mm", [2, 0], [0, 4]), 0),
         (nvtx("conv_transpose2d", [1, 4, 5, 5], [4, 6, 3, 3], []), 2 * (4 * 6 * 9) * 25),
         # 2 heads of 3 queries by 5 keys of 4, and these by 5 values of 6

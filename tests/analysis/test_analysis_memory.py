@@ -331,6 +331,11 @@ class TestAllocator:
         row = memory_use(run([event(10, 100, 100), event(150, -40, 60)])).rows.row(0, named=True)
         assert (row["pre_bytes"], row["training_bytes"]) == (100, 100)
 
+    def test_what_was_in_use_last_before_training_is_what_it_begins_with(self) -> None:
+        events = [event(10, 100, 100), event(60, 50, 150), event(90, -30, 120), event(150, -60, 60)]
+        row = memory_use(run(events)).rows.row(0, named=True)
+        assert (row["pre_bytes"], row["training_bytes"], row["peak_bytes"]) == (150, 120, 150)
+
     def test_without_stages_the_first_kernel_begins_training(self) -> None:
         trace = run([event(10, 1, 1), event(25, 9, 10), event(60, 1, 11)], stage="OTHER")
         row = memory_use(trace).rows.row(0, named=True)

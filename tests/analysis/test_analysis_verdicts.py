@@ -54,7 +54,9 @@ class TestMeta:
     def test_verdicts_are_counted_the_most_frequent_first(self) -> None:
         verdicts = [_verdict(0, "other"), _verdict(1), _verdict(2)]
         opinions = [_decided(process, "OTHER", "none", 1) for process in range(3)]
-        assert verdict_meta(_trace(verdicts, opinions)) == {"verdict": {"training": 2, "other": 1}}
+        found = verdict_meta(_trace(verdicts, opinions))
+        assert found == {"verdict": {"training": 2, "other": 1}}
+        assert list(found["verdict"]) == ["training", "other"]
 
     def test_processes_that_run_nothing_do_not_count(self) -> None:
         verdicts = [_verdict(0), _verdict(1, "other", given=True, cut="end")]
