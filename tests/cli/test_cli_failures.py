@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -193,6 +194,19 @@ def test_what_nobody_expected_is_told_as_a_fault_of_ours(
     assert str(details) in done.stderr
     assert "Traceback" in details.read_text()
     assert "Traceback" not in done.stderr
+
+
+def test_a_part_that_a_disk_has_changed_behind_our_back_is_told(stored: Path) -> None:
+    part = min(stored.rglob("ops/*.parquet"))
+    before, content = part.stat(), bytearray(part.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+    part.write_bytes(content)
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk that forgets does
+    done = tracekit("breakdown", "ddp", "--by", "kernel")
+    assert done.exit_code == 2, done.stderr
+    assert "a part of the store is damaged" in done.stderr
+    assert "`tracekit runs check` says which" in done.stderr
+    assert "ddp" in tracekit("runs", "check").stdout
 
 
 @pytest.mark.parametrize("words", [["breakdown", "ddp", "--rules"], ["record", "--study"]])

@@ -82,8 +82,9 @@ class GuardedGroup(ForgivingGroup):
         except (_WRONG_USE, typer.Exit, typer.Abort):
             raise
         except Exception as error:
-            complain(_fault(error))
-            raise typer.Exit(_FAULT) from error
+            told, code = _unexpected(error)
+            complain(told)
+            raise typer.Exit(code) from error
         return result
 
 
@@ -103,6 +104,14 @@ def complain(message: str) -> None:
 def _described(error: OSError) -> str:
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """Return what to say of an error that nobody expected, and the exit code."""
+    if type(error).__module__.startswith("polars") and str(error).startswith("parquet: "):
+        # Its size and time are as they were, or its checksum would have been looked at.
+        return f"a part of the store is damaged ({error}): `tracekit runs check` says which", 2
+    return _fault(error), _FAULT
 
 
 def _fault(error: Exception) -> str:
