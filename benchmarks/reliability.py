@@ -63,7 +63,9 @@ def inputs(cases: int) -> Part:
             folder = Path(name) / kind.name.replace(" ", "-")
             folder.mkdir()
             good = kind.make(folder)
-            outcomes = hostile_files.tried(kind, good, folder / "copy", range(cases))
+            outcomes = hostile_files.tried(
+                kind, good, folder / "copy", range(cases), apart=good.is_dir()
+            )
             found[kind.name] = {"format": kind.name, "cases": cases, **outcomes}
     formats = [found[name] for name in hostile_files.KINDS]
     return {"formats": formats, **({} if known else {"peak_bytes": _peak()})}

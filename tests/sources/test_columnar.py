@@ -434,3 +434,14 @@ def test_what_polars_writes_of_a_damaged_file_reaches_no_terminal(
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "MEMCPY.parquet cannot be read" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_file_that_ends_who_reads_it_is_an_error(tmp_path: Path) -> None:
+    """Of one changed bit in a table of ranges polars asks for 2 EB of memory."""
+    kind = KINDS_OF_FILES["nsys Parquet"]
+    path, _ = damaged(kind, kind.make(tmp_path), tmp_path / "copy", 1_109_914_301)
+    with pytest.raises(InputError, match=r"was given up|cannot be read"):
+        tk.ingest(path, store=tmp_path / "store")
+    assert tk.Store(tmp_path / "store").runs() == []

@@ -115,7 +115,9 @@ def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
     """Make one run of the files of a request, unless it is in the store."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
-    with open_executor(_processes(request), request.dask) as executor:
+    # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.
+    apart = any(path.is_dir() for path in request.files)
+    with open_executor(_processes(request), request.dask, apart=apart) as executor:
         return _add(store, request, executor)
 
 

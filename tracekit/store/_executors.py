@@ -23,7 +23,9 @@ _PROGRAM = (
 
 
 @contextmanager
-def open_executor(processes: int = 1, dask: str | None = None) -> Iterator[Executor]:
+def open_executor(
+    processes: int = 1, dask: str | None = None, *, apart: bool = False
+) -> Iterator[Executor]:
     """Yield what makes reports.
 
     Parameters
@@ -32,6 +34,8 @@ def open_executor(processes: int = 1, dask: str | None = None) -> Iterator[Execu
         How many processes of this machine work at once; one is this process.
     dask
         Address of a Dask scheduler whose workers make the reports instead.
+    apart
+        Whether one process is to be another than this one, which it could end.
 
     Raises
     ------
@@ -43,7 +47,7 @@ def open_executor(processes: int = 1, dask: str | None = None) -> Iterator[Execu
 
         with Cluster.at(dask) as cluster:
             yield cluster
-    elif processes > 1:
+    elif processes > 1 or apart:
         yield Processes(processes)
     else:
         yield ThisProcess()

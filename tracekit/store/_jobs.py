@@ -93,6 +93,6 @@ def lost(job: Job, how: str) -> Outcome:
     """Return the outcome of a job whose process was lost too often."""
     error = InputError(
         f"{job.path} was given up, the process that read it {how} {RETRIES + 1} times",
-        "it may lack memory: let fewer run at once, or give a smaller --memory",
+        "it may lack memory: let fewer run at once, or give a smaller --memory; or it is damaged",
     )
     return Outcome(job.number, error=error)
