@@ -38,6 +38,7 @@ def modules_of(options: Options) -> set[str]:
         return loaded
     finally:
         process.kill()
+        process.join()
 
 
 def _tell_modules(options: Options, writer: Connection) -> None:
