@@ -178,6 +178,43 @@ def test_chunks_of_some_columns(batches: list[Batch], rows: int, named: bool) ->
     assert_frame_equal(found, _expected(frames).select(*columns))
 
 
+def _halved(rows: pl.DataFrame) -> Iterator[pl.Series]:
+    assert set(rows.schema.items()) <= set(SCHEMA.items())
+    yield (rows["row"] // 2).cast(pl.Int32).alias("half")
+    yield pl.Series("absent", [None], dtype=pl.Int64).new_from_index(0, rows.height)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(batches=BATCHES, rows=st.integers(1, 9), disk=st.booleans())
+def test_settled_rows_are_the_same(batches: list[Batch], rows: int, disk: bool) -> None:
+    frames = _frames(batches)
+    with _small(2, rows, disk=disk) as workspace:
+        found, kept = (ordered(frames, workspace) for _ in range(2))
+        found.settle(("row", "not there"), _halved)
+        assert list(found.heights) == list(kept.heights)
+        assert found.height == kept.height
+        if found.height:
+            assert not {"row", "absent"} & set(found.read(0).columns)
+            assert found.read(0, "half").columns == ["half"]
+        columns = {"start": pl.Int64, "half": pl.Int64, "name": pl.String, "bytes": pl.Int64}
+        chunks = [pl.DataFrame(schema=columns), *found.chunks(columns)]
+    wanted = _expected(frames).with_columns(half=pl.col("row") // 2).select(list(columns))
+    assert_frame_equal(pl.concat(chunks), wanted)
+
+
+@pytest.mark.parametrize("limit", [1 << 7, 1 << 15, 1 << 31, 1 << 63])
+def test_numbers_wait_in_as_few_bits_as_hold_them(limit: int) -> None:
+    numbers = [1 - limit, 0, limit - 1]
+    frame = pl.DataFrame({"start": range(3), "end": range(3), "n": numbers})
+    held = ordered([frame], Workspace())
+    assert held.read(0)["n"].to_list() == numbers
+    assert held.read(0).schema["n"] == pl.Int64
+    held.settle((), lambda _: ())
+    widths = {1 << 7: pl.Int8, 1 << 15: pl.Int16, 1 << 31: pl.Int32, 1 << 63: pl.Int64}
+    assert held.read(0).schema["n"] == widths[limit]
+    assert held.read(0)["n"].to_list() == numbers
+
+
 MANY = 200_000
 
 

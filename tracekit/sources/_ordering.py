@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.model import Maker, PolarsType
+from tracekit.model import PolarsType
 from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
 """Every how many rows a piece remembers the time."""
-_INT32 = (1 << 31) - 1
+_NARROW = {pl.Int8: (1 << 7) - 1, pl.Int16: (1 << 15) - 1, pl.Int32: (1 << 31) - 1}
+"""What whole numbers may wait in, and the largest that fits."""
 
 
 @dataclass(frozen=True)
@@ -64,35 +65,42 @@ class Ordered:
         self._columns.append(tuple(frame.columns))
         self._spool.append(frame)
 
-    def settle(self, columns: Mapping[str, Maker]) -> None:
+    def settle(
+        self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
+    ) -> None:
         """Bring the rows into order for good, and columns of them into their last form.
 
-        What is read again and again is then neither merged nor made again. No more can be added.
+        What is read again and again is then neither merged nor made again. No more can be added,
+        and whole numbers are read in as few bits as they wait in.
 
         Parameters
         ----------
-        columns
-            How to make columns of others, which go.
+        given, make
+            Columns that go, and what makes others of those of them that there are.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
         settled = Spool(self._workspace)
         held: list[tuple[str, ...]] = []
         for chunk in plan:
-            rows = self._made(self._merged(chunk, ()), columns)
+            rows = self._made(self._merged(chunk, ()), given, make)
             settled.append(rows)
             held.append(tuple(rows.columns))
             left.subtract(part.piece for part in chunk)
             for piece in {part.piece for part in chunk if not left[part.piece]}:
                 self._spool.drop(piece)
-        self._spool, self._columns = settled, held
+        self._spool, self._columns, self._wide = settled, held, set()
         self._plan = [(_Slice(n, 0, rows),) for n, rows in enumerate(settled.heights)]
 
-    def _made(self, rows: pl.DataFrame, columns: Mapping[str, Maker]) -> pl.DataFrame:
-        gone = {name for maker in columns.values() for name in maker.needs}
-        used = rows.select(_present(rows.columns, gone))
+    def _made(
+        self,
+        rows: pl.DataFrame,
+        given: Collection[str],
+        make: Callable[[pl.DataFrame], Iterable[pl.Series]],
+    ) -> pl.DataFrame:
+        used = rows.select(_present(rows.columns, given))
         used = used.with_columns(pl.col(_present(used.columns, self._wide)).cast(pl.Int64))
-        made = [pl.Series(name, maker.make(used)) for name, maker in columns.items()]
+        made = map(_shrunk, make(used))
         return pl.DataFrame(_held(rows.drop(used.columns).with_columns(made)))
 
     @property
@@ -191,13 +199,15 @@ def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
     rows = order[among]
     # Inverting all bits turns the order of whole numbers round, and the least has no negative.
     order[among] = rows[np.lexsort((~end[rows], start[rows]))]
-    return frame[order]
+    return frame[pl.Series(order, dtype=pl.UInt32)]  # which polars takes rows by as they are
 
 
 def _shrunk(column: pl.Series) -> pl.Series:
-    """Return whole numbers in 32 bits if they fit."""
-    if column.dtype != pl.Int64 or column.name in {"start", "end"}:
+    """Return whole numbers in as few bits as hold them all."""
+    if column.dtype not in (pl.Int32, pl.Int64) or column.name in {"start", "end"}:
         return column
     least, most = column.min(), column.max()
-    fits = isinstance(least, int) and isinstance(most, int) and -_INT32 <= least <= most <= _INT32
-    return column.cast(pl.Int32) if fits else column
+    if not (isinstance(least, int) and isinstance(most, int)):
+        return column
+    fitting = (dtype for dtype, limit in _NARROW.items() if -limit <= least <= most <= limit)
+    return column.cast(next(fitting, column.dtype))

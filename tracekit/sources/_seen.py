@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.sources._ordering import Ordered
+from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
@@ -57,7 +61,7 @@ class Seen:
 
     def _notice(self, batch: pl.DataFrame) -> None:
         ids = batch.select(name for name in self._identities if name in batch.columns)
-        distinct = ids.unique().cast(pl.Int64)
+        distinct = _some_of_each(ids).unique().cast(pl.Int64)
         self._distinct = pl.concat([self._distinct, distinct], how="diagonal").unique()
         closed = pl.when(pl.col("end") != OPEN).then("end")
         times = batch.select(pl.max_horizontal(pl.col("start").max(), closed.max()))
@@ -71,3 +75,49 @@ class Seen:
     def distinct(self) -> pl.DataFrame:
         """The distinct identities."""
         return self._distinct
+
+
+_SLOTS = 64
+
+
+def _some_of_each(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of whole numbers without most of those that repeat another one."""
+    if not rows.height:
+        return rows
+    numbers = [column.fill_null(0) for column in rows]
+    numbers += [column.is_null() for column in rows if column.null_count()]
+    values = np.stack([given(column, np.int64) for column in numbers])
+    recent, kept = np.zeros(_SLOTS, np.int64), np.empty(rows.height, np.int64)
+    count = compiled(without_recent, rows.height)(values, recent, kept)
+    return rows[kept[:count]]
+
+
+def without_recent(values: NDArray[Any], recent: NDArray[Any], kept: NDArray[Any]) -> int:
+    """Leave out rows that repeat one that came not long ago, as most do that say who and where.
+
+    Parameters
+    ----------
+    values
+        The rows, of which there is one, column by column.
+    recent
+        Slots for the last row that was kept of those that share a slot: at first the first row.
+    kept
+        Becomes the rows that are kept.
+
+    Returns
+    -------
+    How many these are.
+    """
+    kept[0], count = 0, 1
+    for row in range(1, values.shape[1]):
+        slot = 0
+        for column in range(values.shape[0]):
+            value = values[column, row]
+            slot = 5 * slot + ((value ^ (value >> 24) ^ (value >> 32)) & (recent.size - 1))
+        slot &= recent.size - 1
+        for column in range(values.shape[0]):
+            if values[column, row] != values[column, recent[slot]]:
+                recent[slot] = kept[count] = row
+                count += 1
+                break
+    return count

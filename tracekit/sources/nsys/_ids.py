@@ -16,6 +16,7 @@ _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
 _NO_ID = 4294967295
 _INT32 = (1 << 31) - 1
+_NONE_YET = (1 << 32) - 1
 _MOST_IDS = (1 << 24) - 1
 """The largest id of a string that is looked up: exporters count them from 0."""
 
@@ -69,7 +70,9 @@ class Strings:
         if not known.size:
             return np.full(wanted.size, -1)
         if known[-1] - known[0] == known.size - 1:  # as exporters number them
-            found = wanted - known[0]
+            found: NDArray[np.int64] = wanted - known[0]
+            if known[0] >= 0 and found.size and found.min() >= 0 and found.max() < known.size:
+                return found
             return np.where((found >= 0) & (found < known.size) & (wanted >= 0), found, -1)
         found = np.searchsorted(known, wanted).clip(max=known.size - 1)
         return np.where((known[found] == wanted) & (wanted >= 0), found, -1)
@@ -94,38 +97,37 @@ class Texts:
         self._strings = strings
         self._drop = drop
         self._texts = pl.Series([], dtype=dtype or pl.String())
-        self._numbers: NDArray[np.int32] | None = None
-        """For each text of the file which one of `_texts` it is, counted from 1; 0 is none yet."""
+        self._numbers: NDArray[np.uint32] | None = None
+        """For each text of the file which one of `_texts` it is, `_NONE_YET` for none."""
 
     def of(self, ids: pl.Series) -> pl.Series:
         """Return the text of each id, null where there is none."""
         if ids.null_count() == len(ids):
             return pl.repeat(None, len(ids), dtype=self._texts.dtype, eager=True).alias(ids.name)
         places = self._strings.places(ids)
-        lacking = places < 0
-        numbers = pl.Series(self._learned(places), dtype=pl.Int64) - 1
-        if lacking.any():
-            numbers = numbers.set(pl.Series(lacking), None)
+        numbers = pl.Series(self._learned(places))
+        if places.min() < 0:
+            numbers = numbers.set(pl.Series(places < 0), None)
         return self._texts.gather(numbers).alias(ids.name)
 
-    def _learned(self, places: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _learned(self, places: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return the number of each text, having looked up those that are met for the first time.
 
-        What has no place gets the number of the last text.
+        What has no place gets `_NONE_YET`.
         """
         if self._numbers is None:
-            self._numbers = np.zeros(len(self._strings.values) + 1, np.int32)
+            self._numbers = np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
         numbers = self._numbers[places]
-        if numbers.all():
+        if numbers.max() != _NONE_YET:
             return numbers
         met = np.zeros(self._numbers.size, np.bool_)
         met[places] = True
-        new = np.flatnonzero(met[:-1] & (self._numbers[:-1] == 0))
+        new = np.flatnonzero(met[:-1] & (self._numbers[:-1] == _NONE_YET))
         if not new.size:
             return numbers
         texts = self._strings.values.gather(new)
         if self._drop is not None:
             texts = texts.str.replace(self._drop, "")
-        self._numbers[new] = np.arange(1, new.size + 1) + len(self._texts)
+        self._numbers[new] = np.arange(new.size) + len(self._texts)
         self._texts = pl.concat([self._texts, texts.cast(self._texts.dtype)])
         return self._numbers[places]

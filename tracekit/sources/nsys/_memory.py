@@ -175,7 +175,7 @@ def _latest(totals: pl.DataFrame, changes: pl.DataFrame) -> pl.DataFrame:
 def _placed(changes: pl.DataFrame, places: Places) -> pl.DataFrame:
     """Return the changes whose process and GPU are known, with their numbers."""
     known = changes.drop_nulls("change")
+    process = places.process(known["process_gid"])
     return known.with_columns(
-        places.process(known["process_gid"]).alias("process"),
-        places.device("ordinal", known).alias("device"),
+        process.alias("process"), places.device(process, known["ordinal"]).alias("device")
     ).drop_nulls(["process", "device"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -18,6 +16,8 @@ from tracekit.sources.nsys._ids import process_of
 from tracekit.support.compiled import compiled, given, locate, remembered
 
 _ORDINAL_BITS = 32
+_ORDINALS = {"ordinal": "device", "src_ordinal": "src_device", "dst_ordinal": "dst_device"}
+"""What device each column of ordinals means."""
 
 
 class Places:
@@ -57,37 +57,37 @@ class Places:
         """Return the numbers of the processes of threads."""
         return self.process_of_thread.gather(self.thread(global_ids))
 
-    def device(self, ordinal: str, ops: pl.DataFrame) -> pl.Series:
-        """Return the devices that a column of ordinals means to ``process_gid``."""
-        if ordinal not in ops.columns:
-            return pl.repeat(None, ops.height, dtype=pl.Int32, eager=True)
-        pairs = _pair(self.process(ops["process_gid"]), ops[ordinal].fill_null(-1))
-        return self._devices.gather(_position(pairs, self._pairs))
+    def device(self, process: pl.Series, ordinals: pl.Series) -> pl.Series:
+        """Return the devices that ordinals of processes mean."""
+        named = ordinals.is_not_null()
+        if not named.all():
+            found = pl.repeat(None, len(ordinals), dtype=pl.Int32, eager=True)
+            some = self.device(process.filter(named), ordinals.filter(named))
+            return found.scatter(named.arg_true(), some)
+        return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
     def settle(self, ops: Ordered, calls: Ordered, ranges: Ordered) -> None:
         """Put numbers into rows in the place of ids, once for all who read them."""
-        threads, ended = self._of_threads(), Maker(("thread_gid", "end_thread_gid"), self._ended)
-        work = (
-            (ops, self._of_gpus()), (calls, threads), (ranges, {**threads, "end_thread": ended})
-        )  # fmt: skip
-        with ThreadPoolExecutor(len(work), "settle") as executor:
-            for done in [executor.submit(rows.settle, columns) for rows, columns in work]:
-                done.result()
+        ops.settle(("process_gid", *_ORDINALS), self._of_ops)
+        calls.settle(("thread_gid",), self._of_calls)
+        ranges.settle(("thread_gid", "end_thread_gid"), self._of_ranges)
 
-    def _of_gpus(self) -> Mapping[str, Maker]:
-        gid = "process_gid"
-        devices = {
-            f"{role}device": Maker((gid, f"{role}ordinal"), partial(self.device, f"{role}ordinal"))
-            for role in ("", "src_", "dst_")
-        }
-        return {**devices, "process": Maker((gid,), lambda ops: self.process(ops[gid]))}
+    def _of_ops(self, ops: pl.DataFrame) -> Iterator[pl.Series]:
+        process = self.process(ops["process_gid"])
+        yield process.alias("process")
+        for ordinal, device in _ORDINALS.items():
+            if ordinal in ops.columns:
+                yield self.device(process, ops[ordinal]).alias(device)
 
-    def _of_threads(self) -> Mapping[str, Maker]:
-        gid = "thread_gid"
-        return {
-            "thread": Maker((gid,), lambda calls: self.thread(calls[gid])),
-            "process": Maker((gid,), lambda calls: self.process_by_thread(calls[gid])),
-        }
+    def _of_calls(self, calls: pl.DataFrame) -> Iterator[pl.Series]:
+        thread = self.thread(calls["thread_gid"])
+        yield thread.alias("thread")
+        yield self.process_of_thread.gather(thread).alias("process")
+
+    def _of_ranges(self, ranges: pl.DataFrame) -> Iterator[pl.Series]:
+        yield from self._of_calls(ranges)
+        if "end_thread_gid" in ranges.columns:
+            yield self._ended(ranges).alias("end_thread")
 
     def ops(self) -> Mapping[str, Maker]:
         """Return how columns of ops are made."""
@@ -140,12 +140,9 @@ class Places:
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the thread that ended a range, if of the process that began it."""
-        if "end_thread_gid" not in ranges.columns:
-            return pl.repeat(None, ranges.height, dtype=pl.Int32, eager=True)
         ended = ranges["end_thread_gid"]
-        both = ranges.select("thread_gid", "end_thread_gid")
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
-        same = both.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
+        same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
         return self.thread(ended.fill_null(0)).set(~same, None)
 
 
@@ -155,7 +152,8 @@ _NOWHERE = np.iinfo(np.int64).min
 
 def _constant(value: int | str, dtype: PolarsType) -> Maker:
     # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
+    one = pl.Series([value], dtype=dtype)
+    return Maker(("start",), lambda rows: one.new_from_index(0, rows.height))
 
 
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
@@ -179,5 +177,6 @@ def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
     if nothing or (len(ids) == 1 and not (ranges[ids[0]] != 0).any()):
         return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)
     key = ["process", *ids]
-    named = ranges.select(key).join(names, on=key, how="left", maintain_order="left")
+    asked = ranges.select(pl.col(column).cast(names.schema[column]) for column in key)
+    named = asked.join(names, on=key, how="left", maintain_order="left")
     return named.get_column(name)

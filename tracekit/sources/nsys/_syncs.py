@@ -107,8 +107,9 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
+    process = places.process(rows["process_gid"])
     return rows.with_columns(
         pl.lit(0, pl.Int32).alias("report"),
-        places.process(rows["process_gid"]).alias("process"),
-        places.device("ordinal", rows).alias("device"),
+        process.alias("process"),
+        places.device(process, rows["ordinal"]).alias("device"),
     ).drop_nulls("process")

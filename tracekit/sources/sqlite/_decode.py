@@ -91,7 +91,8 @@ class Decoder:
 
 def _column(role: Role, data: Bytes, found: _pages.Rows, slot: int) -> pl.Series | None:
     """Return a column; None if its values are not all what they should be."""
-    stored, valid, nulls = found.stored[slot], found.valid[slot], int(found.nulls[slot])
+    stored, valid = found.stored[slot], found.valid[slot]
+    nulls: int | None = int(found.nulls[slot])
     rows = stored.size
     buffers: list[Any]
     if role == "text":

@@ -35,7 +35,7 @@ FEW_ROWS = 50_000
 """Tables of fewer rows take SQLite less time than comparing some pages with it does."""
 SMALL_FILE_BYTES = 1 << 18
 """A smaller file has no more rows than that."""
-SPAN_BYTES = 1 << 21
+SPAN_BYTES = 1 << 22
 """Bytes of pages that a thread reads at once."""
 CHECKED_LEAVES = 8
 """How many pages, besides the first and the last, SQLite is asked for."""
@@ -74,7 +74,7 @@ def spans(
         if reader is None:
             yield library.read(table.name, table.columns)
         else:
-            yield from map(reader.settled, ahead(reader.read, reader.spans()))
+            yield from map(reader.settled, ahead(reader.read, reader.spans(), waiting=1))
 
 
 @contextmanager

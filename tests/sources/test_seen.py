@@ -1,0 +1,48 @@
+"""What is noticed of rows on the way in: against polars."""
+
+from __future__ import annotations
+
+import polars as pl
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import Seen
+from tracekit.support.spool import Workspace
+
+GREATEST = (1 << 63) - 1
+IDS = st.sampled_from([None, 0, -1, 1, 1 << 24, (1 << 24) + 1, 1 << 32, GREATEST, ~GREATEST])
+PAIRS = st.lists(st.tuples(IDS, IDS | st.integers(0, 200)), max_size=60)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(batches=st.lists(PAIRS, max_size=4))
+def test_distinct_identities_are_all_there(batches: list[list[tuple[int, int]]]) -> None:
+    schema = {"process_gid": pl.Int64, "ordinal": pl.Int64}
+    frames = [pl.DataFrame(batch, schema, orient="row") for batch in batches]
+    rows = (frame.with_columns(start=pl.lit(0, pl.Int64), end=1) for frame in frames)
+    found = Seen(rows, Workspace(), "process_gid", "ordinal", "never there").distinct
+    wanted = pl.concat([pl.DataFrame(schema=schema), *frames]).unique()
+    assert found["never there"].null_count() == found.height
+    assert_frame_equal(found.select(list(schema)), wanted, check_row_order=False)
+
+
+SIZES = st.sampled_from([None, -1, 0, 1, 2, 1 << 10, 1 << 21, 1 << 62, GREATEST])
+
+
+def _size(numbers: tuple[int | None, ...]) -> int | None:
+    product = 1
+    for number in numbers:
+        if number is None:
+            return None
+        product *= number
+    return product if 1 <= product <= 1 << 62 else None
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(rows=st.lists(st.tuples(*[SIZES | st.integers(1, 64)] * len(LAUNCH_SIZE)), max_size=5))
+def test_launch_sizes_are_products_that_can_be(rows: list[tuple[int | None, ...]]) -> None:
+    kernels = pl.DataFrame(rows, dict.fromkeys(LAUNCH_SIZE, pl.Int64), orient="row")
+    assert launch_size(kernels).to_list() == [_size(row) for row in rows]
