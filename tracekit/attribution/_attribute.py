@@ -30,7 +30,7 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
-from tracekit.model import GRAPH_NODES, Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, OPS, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
@@ -206,8 +206,13 @@ def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Ru
 class _Contexts:
     """Where each call stands, chunk by chunk."""
 
-    calls: Spool
-    first: Array
+    calls: Stream
+    found: Spool
+
+    @cached_property
+    def first(self) -> Array:
+        """The number of the first call of each chunk, and of the one after the last."""
+        return first_numbers(self.calls)
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
@@ -215,8 +220,8 @@ class _Contexts:
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
-        calls = self.calls.read(chunk)
-        return Context(*(given(calls[name]) for name in Context._fields))
+        calls, found = self.calls.read(chunk, *_OF_LAUNCH), self.found.read(chunk)
+        return Context(*map(given, (*calls, *found)))
 
 
 def _follow(
@@ -243,14 +248,14 @@ def _follow(
         ranges, nesting, calls, launches.launching, steps, windows, teams,
         _may_serve(people, found.training), find_labels(ranges, nesting, steps, teams),
     )  # fmt: skip
-    contexts = Spool(workspace)
+    standing = Spool(workspace)
     # The last one stands for what is in no step.
     rows_of_steps = np.append(found.of_teams["row"].fill_null(-1).to_numpy(), -1).astype(np.int32)
     for chunk, found_of in follower.chunks():
         if isinstance(found_of, Context):
             write("calls", partial(calls.read, chunk))
-            placed = found_of._replace(step=rows_of_steps[found_of.step])
-            contexts.append(pl.DataFrame(placed._asdict()))
+            steps_of = rows_of_steps[found_of.step]
+            standing.append(pl.DataFrame([found_of.range, steps_of, found_of.evidence]))
         else:
             write("ranges", partial(_ranges, ranges, nesting, chunk, found_of))
     write("paths", follower.paths)
@@ -261,7 +266,7 @@ def _follow(
     autograd = autograd_threads(
         served, recorded, teams.apart(people.table), nesting.marked, found.training
     )
-    return _Contexts(contexts, first_numbers(calls)), autograd
+    return _Contexts(calls, standing), autograd
 
 
 def _may_serve(people: _People, training: pl.DataFrame) -> Array:
@@ -367,7 +372,7 @@ def _attributed(
     says: Judged,
     stages: Stages,
 ) -> _Attributed:
-    raw, first = ops.read(number), ops.first[number]
+    raw, first = ops.read(number, *_RECORDED), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
     structure = says.structures.stage(first, raw.height)
@@ -376,7 +381,7 @@ def _attributed(
         codes, witnesses, structure, says.on_input_stream(raw, threads),
         says.are_relayed(first, raw.height),
     )  # fmt: skip
-    staged = stages.of(raw.drop("stage", "stage_source"), evidence)
+    staged = stages.of(raw, evidence)
     columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
     known = iterations["iteration"].gather(_nullable("step", steps))
     whole = staged.with_columns(
@@ -384,9 +389,10 @@ def _attributed(
         _nullable("range", where),
         iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
     )
-    leads = launch["start"] - raw["start"].to_numpy()
-    is_early = launch["start"] > raw["start"].to_numpy()
-    return _Attributed(whole, leads[is_early], waits(raw, launch["start"]), steps)
+    start = raw["start"].to_numpy()
+    is_early = launch["start"] > start
+    leads = launch["start"][is_early] - start[is_early]
+    return _Attributed(whole, leads, waits(raw, launch["start"]), steps)
 
 
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
@@ -405,7 +411,16 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
 
 _NEVER = np.iinfo(np.int64).min
 _OF_LAUNCH = ("thread", "start", "end")
-_NO_LAUNCH = {"thread": -1, "start": _NEVER, "end": _NEVER, "range": -1, "step": -1, "evidence": 0}
+_FOUND = {
+    "stage", "stage_source", "call", "range", "iteration",
+    *(f"launch_{name}" for name in _OF_LAUNCH),
+}  # fmt: skip
+_RECORDED = [name for name in OPS.schema if name not in _FOUND]
+"""Columns of ops that attribution does not find."""
+_NO_LAUNCH = {
+    "thread": np.int32(-1), "start": np.int64(_NEVER), "end": np.int64(_NEVER),
+    "range": np.int64(-1), "step": np.int32(-1), "evidence": np.int32(0),
+}  # fmt: skip
 
 
 def _launch(found: Array, contexts: _Contexts) -> dict[str, Array]:

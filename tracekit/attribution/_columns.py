@@ -283,6 +283,39 @@ class Serving(NamedTuple):
     may_serve: Array
 
 
+class CaseRows(NamedTuple):
+    """Ops, by what decides their stages; see `Launch`.
+
+    `kind` is an entry in the list of what ops are, and `size` how many thresholds the bytes reach.
+    """
+
+    code: Array
+    thread: Array
+    process: Array
+    kind: Array
+    size: Array
+    structure: Array
+    on_input_stream: Array
+    relayed: Array
+
+
+class Told(NamedTuple):
+    """Cases of ops.
+
+    Parameters
+    ----------
+    case
+        Of each op which case it is.
+    example, ops, total_ns
+        Of each case the first op, and how many ops there are and how long they take together.
+    """
+
+    case: Array
+    example: Array
+    ops: Array
+    total_ns: Array
+
+
 class NameLabels(NamedTuple):
     """What each name is called in a path: inside a numbered step, and outside."""
 

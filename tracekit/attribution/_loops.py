@@ -11,9 +11,12 @@ taken once, however deep ranges nest and however they cross.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tracekit.attribution._columns import (
     Array,
     CallRows,
+    CaseRows,
     Context,
     Keys,
     Launchers,
@@ -28,6 +31,7 @@ from tracekit.attribution._columns import (
     Stack,
     Stretches,
     Teams,
+    Told,
     Turn,
     Windows,
 )
@@ -299,29 +303,90 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> None:
             out.evidence[row] = calls.evidence[call]
 
 
-def number_distinct(numbers: Array, place: Array, out: Array) -> int:
-    """Give each distinct number a number of its own, in the order in which they come.
+def kinds_of(names: Array, kinds: Array, count: int, places: Array, out: Array) -> int:
+    """Look up what ops of some name and recorded kind are.
 
     Parameters
     ----------
-    numbers
-        From 0 on.
-    place
-        For each number that may come -1; becomes which distinct one it is.
+    names, kinds
+        The numbers of both, from -1 and from 0 on.
+    count
+        How many kinds there are.
+    places
+        By name and kind, as far as these are known, which entry of a list says it, else -1.
     out
-        Becomes which distinct number each is.
+        Becomes the entry of each op, -1 where it is not known.
 
     Returns
     -------
-    How many distinct ones there are.
+    Of how many ops it is not known.
+    """
+    unknown = 0
+    for row in range(names.size):
+        key = (names[row] + 1) * count + kinds[row]
+        out[row] = places[key] if key < places.size else -1
+        unknown += out[row] < 0
+    return unknown
+
+
+@inner
+def case_slot(row: int, cases: CaseRows, told: Told, slots: Array) -> int:
+    """Return the place of an op's case in a hash table, or the free one that it would take."""
+    # Each number has 32 bits at most, so that all products and sums fit.
+    mixed = np.int64(cases.code[row]) * 40_503 + np.int64(cases.thread[row]) * 65_599
+    mixed += np.int64(cases.process[row]) * 92_821 + np.int64(cases.kind[row]) * 131_071
+    mixed += np.int64(cases.size[row]) * 486_187 + np.int64(cases.structure[row]) * 524_287
+    mixed += np.int64(cases.on_input_stream[row]) * 7_919 + np.int64(cases.relayed[row]) * 15_485
+    folded = (mixed ^ (mixed >> 29)) & 0x3FFF_FFFF
+    slot = int(((folded * 2_654_435_761) >> 20) & (slots.size - 1))
+    while slots[slot] >= 0 and not is_same_case(row, told.example[slots[slot]], cases):
+        slot = (slot + 1) & (slots.size - 1)
+    return slot
+
+
+@inner
+def is_same_case(row: int, other: int, cases: CaseRows) -> bool:
+    """Tell whether two ops agree in all that decides their stages."""
+    return (  # type: ignore[no-any-return]
+        cases.code[row] == cases.code[other]
+        and cases.thread[row] == cases.thread[other]
+        and cases.process[row] == cases.process[other]
+        and cases.kind[row] == cases.kind[other]
+        and cases.size[row] == cases.size[other]
+        and cases.structure[row] == cases.structure[other]
+        and cases.on_input_stream[row] == cases.on_input_stream[other]
+        and cases.relayed[row] == cases.relayed[other]
+    )
+
+
+def tell_apart(cases: CaseRows, start: Array, end: Array, slots: Array, told: Told) -> int:
+    """Find which ops are alike in all that decides their stages.
+
+    Parameters
+    ----------
+    cases
+        The ops.
+    start, end
+        When they run.
+    slots
+        A hash table of cases, a power of two of places, more than there are ops, all -1.
+    told
+        Becomes what the cases are; `ops` and `total_ns` are 0 at first.
+
+    Returns
+    -------
+    How many cases there are, which are numbered in the order in which they come.
     """
     count = 0
-    for row in range(numbers.size):
-        number = numbers[row]
-        if place[number] < 0:
-            place[number] = count
+    for row in range(start.size):
+        slot = case_slot(row, cases, told, slots)
+        if slots[slot] < 0:
+            slots[slot], told.example[count] = count, row
             count += 1
-        out[row] = place[number]
+        case = slots[slot]
+        told.case[row] = case
+        told.ops[case] += 1
+        told.total_ns[case] += end[row] - start[row]
     return count
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
@@ -51,17 +53,20 @@ class RangeNames:
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the id, which is its row in `table`, of the name of each range."""
-        # Most ranges are of no domain, and one column is joined in half the time of two.
-        key = ["name"] if ranges["domain"].null_count() == ranges.height else ["domain", "name"]
-        named = ranges.select(key)
-        distinct = named.unique()
-        if "domain" not in key:
-            distinct = distinct.with_columns(domain=pl.lit(None, pl.String))
-        distinct = self._known(distinct)
-        return named.join(
-            distinct.select(*key, "id"),
-            on=key, how="left", nulls_equal=True, maintain_order="left",
-        )["id"]  # fmt: skip
+        (domains, domain), (names, name) = (_coded(ranges[column]) for column in _PAIR)
+        if len(domains) * len(names) > _DENSE:
+            known = self._known(ranges.select(_PAIR).unique()).select(*_PAIR, "id")
+            return ranges.select(_PAIR).join(
+                known, on=_PAIR, how="left", nulls_equal=True, maintain_order="left"
+            )["id"]
+        pair = domain * len(names) + name
+        ids = np.zeros(len(domains) * len(names), np.uint32)
+        ids[pair] = 1
+        met = np.flatnonzero(ids)
+        of_domain, of_name = np.divmod(met, len(names))
+        pairs = pl.DataFrame({"domain": domains[of_domain], "name": names[of_name]})
+        ids[met] = self._known(pairs)["id"].to_numpy()
+        return pl.Series("id", ids[pair])
 
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
         """Return ``domain, name, id``, having learned what is new.
@@ -74,7 +79,9 @@ class RangeNames:
         if new.height:
             self.table = pl.concat([self.table, self._meanings(new)])
         known = self.table.select("id", *_NAME)
-        return based.join(known, on=list(_NAME), how="left", nulls_equal=True)
+        return based.join(
+            known, on=list(_NAME), how="left", nulls_equal=True, maintain_order="left"
+        )
 
     @property
     def places(self) -> pl.Series:
@@ -90,6 +97,18 @@ class RangeNames:
             pl.int_range(first, first + names.height, dtype=pl.UInt32).alias("id"),
             *_NAME, "stage", "autograd", "rule", "number",
         )  # fmt: skip
+
+
+_PAIR = ["domain", "name"]
+_DENSE = 1 << 22
+"""Up to how many pairs of texts are told apart by a table of all that could be."""
+
+
+def _coded(texts: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return null and the distinct texts, and of each row which of these it has."""
+    distinct = texts.drop_nulls().unique()
+    codes = texts.cast(pl.Enum(distinct)).to_physical().cast(pl.Int64) + 1
+    return pl.concat([distinct.clear(1), distinct]), codes.fill_null(0).to_numpy()
 
 
 _NAME = {"domain": pl.String, "base": pl.String}

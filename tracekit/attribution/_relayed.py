@@ -9,9 +9,10 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array
-from tracekit.model import Stream
+from tracekit.model import KIND, OPS, Stream
 
 _COPIES = ("h2d", "d2h", "p2p", "staged")
+_HALVES = ("d2h", "h2d")
 
 
 def find_relayed(
@@ -31,7 +32,7 @@ def find_relayed(
     threads
         The threads that are asked about.
     """
-    if threads.is_empty() or not len(ops):
+    if threads.is_empty() or not _may_be_relayed(ops):
         return np.empty(0, np.int64)
     copies = pl.concat(_copies(ops, number, launches, threads) for number in range(len(ops)))
     before = pl.col("op", "kind", "bytes", "device", "end").shift(1).over("thread")
@@ -47,6 +48,21 @@ def find_relayed(
         )
     )  # fmt: skip
     return pl.concat([pairs["op"], pairs["op_before"]]).sort().to_numpy()
+
+
+def _may_be_relayed(ops: Stream) -> bool:
+    """Tell whether as many bytes go to the host from one GPU as from there to another, ever.
+
+    Else no launch need be looked at.
+    """
+    kinds = pl.Series(_HALVES, dtype=KIND).implode()
+    halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= CHOSEN.relayed_bytes)
+    columns = ("kind", "bytes", "device")
+    parts = (ops.read(number, *columns).filter(halves).unique() for number in range(len(ops)))
+    sizes = pl.concat([OPS.empty().select(columns), *parts]).unique()
+    to_host, from_host = (sizes.filter(pl.col("kind") == kind) for kind in _HALVES)
+    pairs = from_host.join(to_host, on="bytes").filter(pl.col("device") != pl.col("device_right"))
+    return not pairs.is_empty()
 
 
 def _copies(

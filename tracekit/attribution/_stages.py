@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array
+from tracekit.attribution._columns import Array, CaseRows, Told
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,
@@ -25,12 +25,12 @@ from tracekit.attribution._evidence import (
     TRAINER_EVALUATES,
     TRAINER_STAGE,
 )
-from tracekit.attribution._loops import number_distinct
+from tracekit.attribution._loops import kinds_of, tell_apart
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
-from tracekit.support.compiled import compiled
+from tracekit.support.compiled import compiled, given
 
 _CODES = pl.DataFrame(
     {"code": range(len(STAGES) + 1), "stage": [None, *STAGES]},
@@ -165,31 +165,28 @@ class Stages:
             What is known of how each was launched.
         """
         kinds, rows = self._classified(ops)
-        # How many thresholds a size reaches; a size that is not known reaches none.
-        sizes = ops["bytes"].fill_null(-1).to_numpy()
-        reached = np.searchsorted(self._thresholds, sizes, side="right")
-        processes = ops["process"].to_numpy().astype(np.int64)
-        keys, decided = _distinct(
-            launch.codes, launch.threads + 1, processes, rows, reached,
-            launch.structure.astype(np.int64) + 1, launch.on_input_stream.astype(np.int64),
-            launch.relayed.astype(np.int64),
+        reached = self._reached(ops["bytes"])
+        told = _cases(
+            CaseRows(
+                launch.codes, launch.threads, given(ops["process"]), rows, reached,
+                launch.structure, launch.on_input_stream, launch.relayed,
+            ),
+            ops,
         )  # fmt: skip
-        code, thread, process, kind, size, structure, on_input_stream, relayed = map(
-            pl.Series, decided
-        )
+        some = told.example
+        size, structure = reached[some], launch.structure[some].astype(np.int64) + 1
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
         launches = pl.DataFrame(
-            {"code": code, "thread": thread - 1, "process": process},
-            schema={"code": pl.Int32, "thread": pl.Int32, "process": pl.Int32},
-            strict=False,
-        )
+            {"code": launch.codes[some], "thread": launch.threads[some]},
+            schema={"code": pl.Int32, "thread": pl.Int32},
+        ).with_columns(ops["process"].gather(some))
         cases = pl.concat(
             [
-                kinds.select(_EVIDENCE)[kind].with_columns(
+                kinds.select(_EVIDENCE)[rows[some]].with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
                     structure_stage=pl.Series([None, *STAGES])[structure],
-                    on_input_stream=on_input_stream > 0,
-                    relayed=relayed > 0,
+                    on_input_stream=pl.Series(launch.on_input_stream[some]),
+                    relayed=pl.Series(launch.relayed[some]),
                 ),
                 self._evidence.of(launches),
             ],
@@ -199,34 +196,32 @@ class Stages:
             self._unmatched.see(name, cases, _in_sets)
         opinions = _opinions(cases, self._rules)
         stages = _decided(opinions)
-        self._note(pl.concat([launches, opinions, stages], how="horizontal"), keys, ops)
-        chosen = pl.Series(keys)
+        self._note(pl.concat([launches, opinions, stages], how="horizontal"), told)
+        chosen = pl.Series(told.case)
         return ops.with_columns(
             *(kinds[name].gather(rows) for name in ("kind", "collective")),
             *(stages[name].gather(chosen) for name in stages.columns),
         )
 
-    def _note(self, cases: pl.DataFrame, keys: Array, ops: pl.DataFrame) -> None:
+    def _reached(self, sizes: pl.Series) -> Array:
+        """Return how many thresholds each size reaches; one that is not known reaches none."""
+        if sizes.null_count() == len(sizes):
+            return np.zeros(len(sizes), np.int64)
+        return np.searchsorted(self._thresholds, sizes.fill_null(-1).to_numpy(), side="right")
+
+    def _note(self, cases: pl.DataFrame, told: Told) -> None:
         """Add up what each source says, the one that decides among them."""
-        # Sums of so many nanoseconds are exact in the floats that counting by weight returns.
-        lengths = (ops["end"] - ops["start"]).to_numpy()
-        sums = pl.DataFrame(
-            {
-                "case": range(cases.height),
-                "ops": np.bincount(keys, minlength=cases.height),
-                "total_ns": np.bincount(keys, lengths, cases.height).astype(np.int64),
-            }
-        )
+        sums = pl.DataFrame({"ops": told.ops, "total_ns": told.total_ns})
         # Names of kernels make many cases, of which few differ in what is said.
-        told = (
-            pl.concat([cases.drop("code", "thread"), sums.drop("case")], how="horizontal")
+        together = (
+            pl.concat([cases.drop("code", "thread"), sums], how="horizontal")
             .group_by(cases.drop("code", "thread").columns, maintain_order=True)
             .agg(pl.col("ops", "total_ns").sum())
             .with_row_index("case")
         )
         sources = {f"{number} {source}": source for number, (source, _) in enumerate(_SOURCES)}
         found = (
-            told.unpivot(
+            together.unpivot(
                 on=list(sources),
                 index=["process", "stage", "stage_source", "ops", "total_ns", "case"],
                 variable_name="other_source",
@@ -249,11 +244,15 @@ class Stages:
 
     def _classified(self, ops: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
         """Return what ops of some name and recorded kind are, and which of that each op is."""
-        names, recorded = (ops[name].to_physical().cast(pl.Int64) for name in ("name", "kind"))
-        keys = (names.fill_null(-1).to_numpy() + 1) * len(KINDS) + recorded.to_numpy()
+        names = given(ops["name"].to_physical().cast(pl.Int64).fill_null(-1))
+        recorded = given(ops["kind"].to_physical())
+        rows = np.empty(ops.height, np.int64)
+        look_up = compiled(kinds_of, ops.height)
         with self._lock:
-            self._learn(ops, keys)
-            return self._kinds, self._places[keys]
+            if look_up(names, recorded, len(KINDS), self._places, rows):
+                self._learn(ops, (names + 1) * len(KINDS) + recorded)
+                look_up(names, recorded, len(KINDS), self._places, rows)
+            return self._kinds, rows
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> None:
         """Classify the names and kinds that are met for the first time."""
@@ -285,38 +284,17 @@ _NOTHING_TOLD = pl.DataFrame(
     }
 )  # fmt: skip
 _EVIDENCE = pl.all().cast(pl.String)
-_DENSE = 1 << 22
-"""Up to how many values are told apart by a table of all that could be."""
 
 
-def _distinct(*columns: Array) -> tuple[Array, list[Array]]:
-    """Return which distinct combination each row is, and the combinations, column by column.
-
-    The columns hold numbers from 0 on.
-    """
-    keys = np.zeros(columns[0].size, np.int64)
-    values: list[Array] = []
-    for column in columns:
-        size = int(column.max(initial=0)) + 1
-        keys, distinct = _dense(keys * size + column)
-        before, value = np.divmod(distinct, size)
-        values = [*(each[before] for each in values), value]
-    return keys, values
-
-
-def _dense(numbers: Array) -> tuple[Array, Array]:
-    """Return which distinct number each is, and the distinct numbers."""
-    most = int(numbers.max(initial=0)) + 1
-    if most > _DENSE:
-        distinct, places = np.unique(numbers, return_inverse=True)
-        return places, distinct
-    place = np.full(most, -1)
-    out = np.empty_like(numbers)
-    count = compiled(number_distinct, numbers.size)(numbers, place, out)
-    distinct = np.empty(count, np.int64)
-    known = np.flatnonzero(place >= 0)
-    distinct[place[known]] = known
-    return out, distinct
+def _cases(rows: CaseRows, ops: pl.DataFrame) -> Told:
+    """Return which ops are alike in all that decides their stages."""
+    height = ops.height
+    example, sums = np.empty(height, np.int64), np.zeros((2, height), np.int64)
+    told = Told(np.empty(height, np.uint32), example, *sums)
+    slots = np.full(1 << (2 * height + 1).bit_length(), -1, np.int32)
+    start, end = given(ops["start"]), given(ops["end"])
+    count = compiled(tell_apart, height)(rows, start, end, slots, told)
+    return Told(told.case, *(values[:count] for values in told[1:]))
 
 
 _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
