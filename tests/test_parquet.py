@@ -79,6 +79,18 @@ def test_all_widths_of_differences(dtype: pl.DataType, spread: int, tmp_path: Pa
     assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 128, 129, 130, 1000])
+def test_one_number_throughout(rows: int, tmp_path: Path) -> None:
+    numbers = {pl.Int32(): (-(2**31), -1, 0, 2**31 - 1), pl.Int64(): (-(2**63), 0, 2**63 - 1)}
+    frame = pl.DataFrame(
+        pl.repeat(number, rows, dtype=dtype, eager=True).alias(f"{dtype} {number}")
+        for dtype, some in numbers.items() for number in some
+    )  # fmt: skip
+    frame = frame.with_columns(nulls=pl.when(pl.int_range(rows) % 3 == 0).then(7))
+    parquet.write(frame, tmp_path / "file")
+    assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
+
+
 def test_filters_find_by_the_least_and_greatest_what_is_there(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": [-5, None, 3], "b": pl.Series([7, 8, 9], dtype=pl.Int32)})
     parquet.write(frame, tmp_path / "file")

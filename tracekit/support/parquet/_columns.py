@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -10,8 +12,9 @@ from numpy.typing import NDArray
 
 from tracekit.support.compiled import ALWAYS, compiled
 from tracekit.support.parquet import _loops
-from tracekit.support.parquet._thrift import Value, binary, int32, int64, struct, varint
+from tracekit.support.parquet._thrift import Value, binary, int32, int64, struct, varint, zigzag
 
+Content: TypeAlias = bytes | memoryview
 PLAIN, RLE, DELTA, DICTIONARY = 0, 3, 5, 8
 """Parquet's encodings."""
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
@@ -42,30 +45,32 @@ def encoded(column: pl.Series) -> Column:
     """Encode a column of whole numbers, truths or texts."""
     given = column.drop_nulls()
     dictionary = b""
+    bounds = _bounds(given)
+    values: Content
     if given.is_empty():
         encoding, values = PLAIN, b""
     elif given.dtype == pl.Boolean:
         encoding, values = PLAIN, np.packbits(given.to_numpy(), bitorder="little").tobytes()
-    elif given.dtype.is_integer():
-        encoding, values = DELTA, _numbers(given)
+    elif bounds is not None:
+        encoding, values = DELTA, _numbers(given, *bounds)
     else:
         encoding = DICTIONARY
         distinct, places = _distinct(given)
         values = _places(places, len(distinct))
-        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, b"".join(map(_text, distinct)))
-    page = _page(_DATA_PAGE, len(column), encoding, _levels(column) + values)
-    return Column(dictionary, page, encoding, _statistics(column, given))
+        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, *map(_text, distinct))
+    page = _page(_DATA_PAGE, len(column), encoding, _levels(column), values)
+    return Column(dictionary, page, encoding, _statistics(column, bounds))
 
 
-def _page(kind: int, rows: int, encoding: int, content: bytes) -> bytes:
-    size = int32(len(content))
+def _page(kind: int, rows: int, encoding: int, *parts: Content) -> bytes:
+    size = int32(sum(map(len, parts)))
     fields: dict[int, Value | None] = {1: int32(kind), 2: size, 3: size}
     if kind == _DATA_PAGE:
         levels = int32(RLE)
         fields[5] = struct({1: int32(rows), 2: int32(encoding), 3: levels, 4: levels})
     else:
         fields[7] = struct({1: int32(rows), 2: int32(encoding)})
-    return struct(fields).content + content
+    return b"".join((struct(fields).content, *parts))
 
 
 def _levels(column: pl.Series) -> bytes:
@@ -79,14 +84,31 @@ def _levels(column: pl.Series) -> bytes:
     return len(runs).to_bytes(4, "little") + runs
 
 
-def _numbers(given: pl.Series) -> bytes:
-    values = np.ascontiguousarray(given.to_numpy(), np.int64)
+def _bounds(given: pl.Series) -> tuple[int, int] | None:
+    """Return the least and the greatest of whole numbers."""
+    if given.is_empty() or not given.dtype.is_integer():
+        return None
+    numbers = given.to_numpy()
+    return int(numbers.min()), int(numbers.max())
+
+
+def _numbers(given: pl.Series, least: int, most: int) -> Content:
+    if least == most:
+        return _same_numbers(least, len(given))
+    values = np.ascontiguousarray(given.to_numpy())
     blocks = -(-values.size // _loops.BLOCK)
     # At most all bits of each value, the least of each block and widths, and the head.
     out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
     room = np.empty(_loops.BLOCK, np.uint64)
     loop = compiled(_loops.deltas, ALWAYS)
-    return out[: loop(values, given.dtype == pl.Int32, room, out)].tobytes()
+    return out[: loop(values, given.dtype == pl.Int32, room, out)].data
+
+
+def _same_numbers(number: int, count: int) -> bytes:
+    """Encode so many times the same number: the least difference of all blocks is 0, in 0 bits."""
+    head = b"".join(map(varint, (_loops.BLOCK, _loops.PARTS, count)))
+    blocks = -(-(count - 1) // _loops.BLOCK)
+    return head + zigzag(number) + bytes(1 + _loops.PARTS) * blocks
 
 
 def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
@@ -100,6 +122,7 @@ def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
     return given.gather(example[:count]).cast(pl.String).to_list(), places
 
 
+@lru_cache(1 << 14)
 def _text(text: str) -> bytes:
     content = text.encode()
     return len(content).to_bytes(4, "little") + content
@@ -115,14 +138,10 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
 
 
-def _statistics(column: pl.Series, given: pl.Series) -> Value:
+def _statistics(column: pl.Series, bounds: tuple[int, int] | None) -> Value:
     nulls = int64(column.null_count())
-    if given.is_empty() or not given.dtype.is_integer():
+    if bounds is None:
         return struct({3: nulls})
-    size = 4 if given.dtype == pl.Int32 else 8
-    numbers = given.to_numpy()
-    least, most = (
-        binary(int(one).to_bytes(size, "little", signed=True))
-        for one in (numbers.min(), numbers.max())
-    )
+    size = 4 if column.dtype == pl.Int32 else 8
+    least, most = (binary(one.to_bytes(size, "little", signed=True)) for one in bounds)
     return struct({3: nulls, 5: most, 6: least})

@@ -27,18 +27,19 @@ def varint(number: int) -> bytes:
     return bytes([*content, number])
 
 
-def _zigzag(number: int) -> bytes:
+def zigzag(number: int) -> bytes:
+    """Return a number of 64 bits, of which those near 0 are short."""
     return varint((number << 1) ^ (number >> (_BITS - 1)))
 
 
 def int32(number: int) -> Value:
     """Return a number of 32 bits."""
-    return Value(5, _zigzag(number))
+    return Value(5, zigzag(number))
 
 
 def int64(number: int) -> Value:
     """Return a number of 64 bits."""
-    return Value(6, _zigzag(number))
+    return Value(6, zigzag(number))
 
 
 def binary(content: bytes) -> Value:
