@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.communication._bandwidth import power_below
 from tracekit.analysis.communication._collectives import (
     _with_classes,
     collective_calls,
@@ -577,6 +578,13 @@ def test_classes_of_sizes_beyond_32_bits() -> None:
         {"library": "nccl", "collective": "all_reduce", "communicator": None, "bytes": sizes}
     )
     assert _with_classes(each)["class"].to_list() == [1 << power for power in range(20, 40)]
+
+
+def test_the_power_below_a_size() -> None:
+    sizes = [0, 1, 2, 3, 4, 1023, 1 << 62, None]
+    frame = pl.DataFrame({"size": sizes}, schema={"size": pl.Int64})
+    found = frame.select(power_below(pl.col("size"))).to_series().to_list()
+    assert found == [0, 1, 2, 2, 4, 512, 1 << 62, None]
 
 
 class TestProcesses:

@@ -427,6 +427,14 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     assert found["speed gemm=inf"] > found["measured"] - 60 * US
 
 
+def test_of_an_iteration_there_is_one_step() -> None:
+    rows = _ask(critical_path, _loading(300), "iteration").rows
+    assert rows.height == 5
+    assert rows["step_ns"].to_list() == rows["path_ns"].to_list()
+    whole = _ask(critical_path, _loading(300)).rows
+    assert whole["step_ns"].to_list() == [length / 5 for length in whole["path_ns"]]
+
+
 def test_a_short_time_between_steps_is_the_hosts_own() -> None:
     trace = _loading(10)
     assert "input" not in _path(trace)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
+from tracekit.analysis._layer_ranges import _gathered
 from tracekit.analysis._layers import LAYER_COLUMNS, NO_LAYER
 from tracekit.model import Trace
 
@@ -79,6 +82,12 @@ def test_a_layer_is_the_innermost_range_that_is_no_operator_with_both_passes() -
         "BP": {"none": pytest.approx(6 / 48), "sequence": pytest.approx(42 / 48)},
     }
     assert meta["unjoined"] == {}
+
+
+def test_values_of_rows_of_which_some_are_none() -> None:
+    values = pl.Series(["first", "second"])
+    assert _gathered(values, np.array([1, 0, -1])).to_list() == ["second", "first", None]
+    assert _gathered(values, pl.Series([None, 0])).to_list() == [None, "first"]
 
 
 def test_where_layers_are_not_known_it_is_said_why() -> None:

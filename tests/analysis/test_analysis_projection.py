@@ -252,6 +252,12 @@ def test_jobs_as_text(tmp_path: Path) -> None:
     file.write_text("job,architecture,workers\na,1wng,two\n")
     with pytest.raises(InputError, match="workers is 'two'"):
         read_jobs(str(file))
+    file.write_text("job,name,architecture,workers\na,b,1wng,2\n")
+    with pytest.raises(InputError, match="name"):
+        read_jobs(str(file))
+    file.write_text("job,architecture,workers\na,1wng,2\nb,other,2\n")
+    with pytest.raises(InputError, match="jobs.csv, job 2: "):
+        read_jobs(str(file))
 
 
 @pytest.mark.parametrize(
