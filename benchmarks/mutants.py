@@ -137,10 +137,9 @@ class Covering:
     def tests(self, mutant: Mutant, most_seconds: float) -> list[str]:
         """Return what to try: the tests that run the statement, then those beside them.
 
-        The fastest few come first, then those of a file that is called as the module is.
-
-        Tests of one file share what is worked out once for all of them, by whichever is first. A
-        value that is given as a module is imported is tried by what runs the lines that name it.
+        The fastest few come first, then all of a file that is called as the module is. Tests beside
+        count because those of one file share what is worked out once for all of them, by whichever
+        is first. What is given a value on import is tried by what runs the lines that name it.
         """
         around = self.module(mutant.module).around(mutant)
         if around.function:
@@ -150,13 +149,12 @@ class Covering:
         found &= self._seconds.keys()
         files = {test.partition("::")[0] for test in found}
         beside = {test for test in self._seconds if test.partition("::")[0] in files} - found
-        chosen: list[str] = []
         named = Path(mutant.module).stem.strip("_")
         own = {test for test in found if named in Path(test.partition("::")[0]).stem}
-        quick = self._fastest(found)[:3]
+        quick, chosen = self._fastest(found)[:3], []
         order = (quick, self._fastest(own), self._fastest(found), self._fastest(beside))
         for test in dict.fromkeys(itertools.chain(*order)):
-            most_seconds -= self._seconds[test]
+            most_seconds -= 0 if test in own else self._seconds[test]
             if most_seconds < 0 and chosen:
                 break
             chosen.append(test)

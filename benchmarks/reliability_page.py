@@ -107,8 +107,10 @@ def _long(part: Results) -> Iterator[str]:
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines that the tests of these folders run (`pytest tests/model tests/attribution tests/analysis`, without"
-        " those marked slow); what other tests run of them is not counted. Other folders were not measured."
+        "Branches and lines of `tracekit/` that the tests run, in the process of the tests: what they start in others (launchers,"
+        " workers of an executor, annotated programs, commands) is not counted, nor are compiled loops. Left out are the tests of"
+        " real traces, of the training programs, of the documentation, those marked nightly and, of commands and of several"
+        " reports, those marked slow."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}

@@ -256,7 +256,7 @@ def test_jobs_as_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name"):
         read_jobs(str(file))
     file.write_text("job,architecture,workers\na,1wng,2\nb,other,2\n")
-    with pytest.raises(InputError, match="jobs.csv, job 2: "):
+    with pytest.raises(InputError, match=r"jobs\.csv, job 2: "):
         read_jobs(str(file))
 
 

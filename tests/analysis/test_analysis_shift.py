@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis.comparison._dependence import ENOUGH
-from tracekit.analysis.comparison._headline import judged
+from tracekit.analysis.comparison._headline import _typical, judged
 from tracekit.analysis.comparison._outliers import modes, outliers, step_notes
 from tracekit.analysis.comparison._shift import shift
 from tracekit.analysis.comparison._step_change import _typical_verdict
@@ -216,3 +216,10 @@ def test_a_typical_step_changed_where_zero_lies_outside_of_the_interval(
     low: float | None, high: float | None, steps: int, verdict: str
 ) -> None:
     assert _typical_verdict(low, high, steps) == verdict
+
+
+def test_of_a_typical_step_nothing_is_said_where_nothing_changed_or_is_known() -> None:
+    ends = {"shift_low_ns": -1.0, "shift_high_ns": 1.0}
+    assert _typical({**ends, "delta_ns": 0.0, "shift_ns": 0.0}) == []
+    assert _typical({"shift_low_ns": None, "delta_ns": 5.0, "shift_ns": None}) == []
+    assert len(_typical({**ends, "delta_ns": 5.0, "shift_ns": 0.0})) == 1
