@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,15 +49,18 @@ def test_nothing_is_served_or_fetched() -> None:
         assert not any(word in text for word in (".bind(", ".listen(", ".accept("))
 
 
-@pytest.fixture(scope="module")
-def bill() -> dict[str, Any]:
-    path = ROOT / ".ci" / "bill_of_materials.py"
-    spec = importlib.util.spec_from_file_location("bill_of_materials", path)
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made: dict[str, Any] = module.bill()
+    return module
+
+
+@pytest.fixture(scope="module")
+def bill() -> dict[str, Any]:
+    made: dict[str, Any] = script("bill_of_materials").bill()
     return made
 
 
@@ -69,3 +77,88 @@ def test_what_a_part_of_the_bill_needs_is_part_of_it(bill: dict[str, Any]) -> No
     known = {part["bom-ref"] for part in bill["components"]}
     needed = {each for one in bill["dependencies"] for each in one["dependsOn"]}
     assert needed == known
+
+
+def advisory(name: str, *events: dict[str, str], **more: Any) -> dict[str, Any]:
+    package = {"ecosystem": "PyPI", "name": name}
+    ranges = [{"type": "ECOSYSTEM", "events": list(events)}]
+    return {"id": "X-1", "affected": [{"package": package, "ranges": ranges, **more}]}
+
+
+class TestAudit:
+    """What is known of a bill of one part, `Some_Part` 2.0."""
+
+    @pytest.fixture
+    def judged(self, tmp_path: Path) -> Callable[..., int]:
+        bill = tmp_path / "bill.json"
+        bill.write_text(json.dumps({"components": [{"name": "Some_Part", "version": "2.0"}]}))
+        judge = script("weaknesses").main
+
+        def judged(given: dict[str, Any] | list[dict[str, Any]]) -> int:
+            path = tmp_path / "given.json"
+            if isinstance(given, list):
+                path = tmp_path / "database"
+                path.mkdir()
+                for number, each in enumerate(given):
+                    (path / f"{number}.json").write_text(json.dumps(each))
+            else:
+                path.write_text(json.dumps(given))
+            return int(judge([str(bill), str(path)]))
+
+        return judged
+
+    @pytest.mark.parametrize(
+        ("given", "code"),
+        [
+            ([advisory("some-part", {"introduced": "0"})], 1),
+            ([advisory("some-part", {"introduced": "0"}, {"fixed": "2.0"})], 0),
+            ([advisory("some-part", {"introduced": "0"}, {"fixed": "2.0.1"})], 1),
+            ([advisory("some-part", {"introduced": "0"}, {"last_affected": "2.0"})], 1),
+            ([advisory("some-part", {"introduced": "0"}, {"last_affected": "1.9"})], 0),
+            ([advisory("some-part", {"fixed": "1"}, {"introduced": "0"}, {"introduced": "2"})], 1),
+            ([advisory("some-part", versions=["2.0"])], 1),
+            ([advisory("some-part", versions=["2.0"]) | {"withdrawn": "2026-01-01"}], 0),
+            ([advisory("other", {"introduced": "0"})], 0),
+            ([], 3),
+            ([{"id": "X-1", "affected": [{"package": {"ecosystem": "npm", "name": "a"}}]}], 3),
+            ([advisory("some-part", {"introduced": "soon"})], 3),
+        ],
+    )
+    def test_by_advisories(self, judged: Callable[..., int], given: Any, code: int) -> None:
+        assert judged(given) == code
+
+    @pytest.mark.parametrize(
+        ("part", "code"),
+        [
+            ({"name": "some-part", "version": "2.0", "vulns": []}, 0),
+            ({"name": "some-part", "version": "2.0", "vulns": [{"id": "X-1"}]}, 1),
+            ({"name": "some-part", "version": "1.0", "vulns": []}, 3),
+            ({"name": "some-part", "skip_reason": "not found"}, 3),
+            ({"name": "other", "version": "2.0", "vulns": []}, 3),
+        ],
+    )
+    def test_by_an_audit(self, judged: Callable[..., int], part: dict[str, Any], code: int) -> None:
+        assert judged({"dependencies": [part]}) == code
+
+    def test_what_cannot_be_read_does_not_pass(self, judged: Callable[..., int]) -> None:
+        assert judged({}) == 3
+
+    @pytest.mark.nightly
+    def test_without_an_index_it_is_skipped_and_says_so(self) -> None:
+        unreachable = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0",
+                       "PIP_NO_CACHE_DIR": "1"}  # fmt: skip
+        done = subprocess.run(
+            [ROOT / ".ci" / "audit"], capture_output=True, text=True, check=False,
+            env={**os.environ, **unreachable},
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        assert "audit: skipped, weaknesses are not known: no index is reachable" in done.stderr
+
+    @pytest.mark.slow
+    def test_a_database_that_is_given_is_asked(self, tmp_path: Path) -> None:
+        (tmp_path / "1.json").write_text(json.dumps(advisory("NumPy", {"introduced": "0"})))
+        done = subprocess.run(
+            [ROOT / ".ci" / "audit", tmp_path], capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHON": sys.executable},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (1, f"numpy {version('numpy')}: X-1\n")

@@ -110,8 +110,14 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["typer", "tracekit.cli._breakdown", "tracekit._run", "polars"]
-)  # fmt: skip
+    "module",
+    [
+        "typer",
+        "polars",
+        pytest.param("tracekit.cli._breakdown", marks=pytest.mark.nightly),
+        pytest.param("tracekit._run", marks=pytest.mark.nightly),
+    ],
+)
 def test_an_interrupt_at_any_moment_stops_with_one_line(stored: Path, module: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WAITING, "breakdown", "ddp", module],
