@@ -277,9 +277,12 @@ def _held() -> int:
 GROUPS = {
     "relations that change no number": (
         "tests/sources/test_hostile_files.py::TestRelations", "tests/sources/test_shuffled_rows.py",
-        "tests/sources/test_split_reports.py",
+        "tests/sources/test_split_reports.py", "tests/sources/test_odd_databases.py",
+        "tests/sources/test_odd_texts.py",
     ),
-    "faults of disks, locks and clocks, files that change": ("tests/store/test_store_faults.py",),
+    "faults of disks, locks and clocks, files that change": (
+        "tests/store/test_store_faults.py", "tests/store/test_store_full_disk.py",
+    ),
     "others that ingest, remove or are killed at the same time": (
         "tests/store/test_store_crash.py", "tests/store/test_store_staging.py",
         "tests/sources/test_hostile_files.py::TestOthersAtTheSameFile",
