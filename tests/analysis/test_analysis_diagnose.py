@@ -233,8 +233,8 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
-def _of_ranks(late: int, *ends: int) -> Trace:
-    """Return 4 steps of three ranks, of which one comes late to the all-reduce of each.
+def _of_ranks(late: int, *ends: int, late_in: int = 4) -> Trace:
+    """Return 4 steps of three ranks, of which one comes late to the all-reduce of the first ones.
 
     It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
     one before it ends.
@@ -244,7 +244,7 @@ def _of_ranks(late: int, *ends: int) -> Trace:
         for step in range(4):
             begin = step * STEP
             b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
-            own = 900 if rank == late else 600
+            own = 900 if rank == late and step < late_in else 600
             place: dict[str, Any] = {"thread": 10 * rank, "device": rank}
             _op(b, begin, begin + 10, begin + own * US, stage="BP", **place)
             reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
@@ -267,6 +267,12 @@ def test_a_rank_that_comes_late() -> None:
     assert row["finding"].startswith("GPU 1 comes last to 100 % of collectives")
     # The same kernels, of the same size, take 900 us there and 600 us elsewhere.
     assert _wins(found["slow_clocks"]) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
+
+
+def test_who_is_last_to_fewer_than_half_of_collectives_is_no_straggler() -> None:
+    """Of eight collectives of three ranks: half again as many as by chance are four."""
+    assert "stragglers" in _found(_of_ranks(1, 940, 1000))
+    assert "stragglers" not in _found(_of_ranks(1, 940, 1000, late_in=3))
 
 
 def test_what_ranks_wait_for_each_other_could_not_be_hidden() -> None:

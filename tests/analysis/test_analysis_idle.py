@@ -14,6 +14,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis.idle_time import idle
+from tracekit.analysis.idle_time._held import _named
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -275,6 +276,28 @@ def test_an_op_that_a_copy_from_another_gpu_precedes() -> None:
     )  # fmt: skip
     _launched(b, 30, 34, 9_410, 9_500, device=1, context=2)
     assert _causes(b.trace()) == {"behind_weight_update": 8_400, "launch": 10}
+
+
+@pytest.mark.parametrize(
+    ("end", "update", "stage", "behind"),
+    [
+        (100, 50, 0, "behind_weight_update"), (100, 49, 0, None), (100, 0, 0, None),
+        (100, 20, 30, "behind_stage"), (100, 20, 29, None), (2, 1, 0, "behind_weight_update"),
+    ],
+)  # fmt: skip
+def test_what_holds_a_gpu_takes_half_of_a_piece(
+    end: int, update: int, stage: int, behind: str | None
+) -> None:
+    pieces = pl.DataFrame({"held_by": [1], "start": [0], "end": [end]})
+    busy = pl.DataFrame(
+        {
+            "held_by": [1, 1],
+            "what": ["behind_weight_update", "behind_stage"],
+            "start": [0, end - stage],
+            "end": [update, end],
+        }
+    ).filter(pl.col("end") > pl.col("start"))
+    assert _named(pieces, busy)["behind"].to_list() == [behind]
 
 
 def test_a_gpu_that_is_held_itself_passes_on_what_holds_it() -> None:
