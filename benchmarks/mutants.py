@@ -19,7 +19,6 @@ import hashlib
 import importlib
 import importlib.abc
 import importlib.util
-import itertools
 import json
 import os
 import re
@@ -33,7 +32,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -41,7 +39,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks")]
 
-from mutations import ROOMS, Module, Mutant, all_mutants, drawn  # noqa: E402 - beside this script
+from covering import OPTIONS, Covering, cover, sources  # noqa: E402 - beside this script
+from mutations import ROOMS, Module, Mutant, all_mutants, drawn  # noqa: E402 - likewise
 
 KILLED, SURVIVED, UNCOVERED, HUNG = "killed", "survived", "run by no test", "hung"
 MOST_SECONDS = 20.0
@@ -50,139 +49,7 @@ PATIENCE_SECONDS = 30
 """What takes longer by the processor's clock hangs, and so is noticed."""
 MOST_BYTES = 6 << 30
 """What takes more memory is noticed as well."""
-OPTIONS = ["-q", "-n", "0", "-m", "not nightly", "-p", "no:cacheprovider"]
 IMPORTED_ALREADY = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-
-
-class Told:
-    """A plugin of pytest that tells `coverage` which test runs, and writes how long each takes."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Say that a test begins."""
-        import coverage
-
-        if measured := coverage.Coverage.current():
-            measured.switch_context(nodeid)
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Add what a part of a test took."""
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
-
-
-def cover(folder: Path, tests: list[str]) -> None:
-    """Write down which of some tests runs which line, and how long it takes."""
-    import coverage
-    import pytest
-
-    tests = tests or [f"tests/{room}" for room in ROOMS]
-    name = "-".join(re.sub(r"\W+", "_", each) for each in tests)[-100:]
-    (folder / "covered").mkdir(exist_ok=True)
-    told = Told()
-    measured = coverage.Coverage(
-        data_file=str(folder / "covered" / f"{name}.coverage"),
-        branch=True,
-        source=[str(ROOT / "tracekit")],
-    )
-    measured.erase()
-    measured.start()
-    failed = pytest.main([*tests, *OPTIONS], plugins=[told])
-    measured.stop()
-    measured.save()
-    (folder / "covered" / f"{name}.json").write_text(json.dumps(told.seconds))
-    if failed:
-        sys.exit("the tests fail as the code is")
-
-
-class Covering:
-    """Which tests to try a mutant with."""
-
-    def __init__(self, folder: Path, copy: Path) -> None:
-        import coverage
-
-        self._copy = copy
-        self._data = []
-        self._seconds: dict[str, float] = {}
-        for path in sorted((folder / "covered").glob("*.coverage"), key=os.path.getmtime):
-            data = coverage.CoverageData(str(path))
-            data.read()
-            names = {each.rpartition("/tracekit/")[2]: each for each in data.measured_files()}
-            self._data.append((data, names))
-            self._seconds |= json.loads(path.with_suffix(".json").read_text())
-        self.module = cache(lambda name: Module((copy / name).read_text()))
-        self._runs = cache(self._read_runs)
-
-    @property
-    def files(self) -> list[str]:
-        """Where the tests stand."""
-        return sorted({test.partition("::")[0] for test in self._seconds})
-
-    def _read_runs(self, module: str) -> dict[int, set[str]]:
-        """Return which tests run each line of a module."""
-        found: dict[int, set[str]] = {}
-        for data, names in self._data:
-            if full := names.get(module.removeprefix("tracekit/")):
-                for line, tests in data.contexts_by_lineno(full).items():
-                    found.setdefault(line, set()).update(tests)
-        return found
-
-    def runs_before_tests(self, mutant: Mutant) -> bool:
-        """Tell whether what is changed is run as modules are imported."""
-        around = self.module(mutant.module).around(mutant)
-        runs = self._runs(mutant.module)
-        return around.function is None or any("" in runs.get(each, ()) for each in around.lines)
-
-    def tests(self, mutant: Mutant, most_seconds: float) -> list[str]:
-        """Return what to try: the tests that run the statement, then those beside them.
-
-        The fastest few come first, then all of a file that is called as the module is. Tests beside
-        count because those of one file share what is worked out once for all of them, by whichever
-        is first. What is given a value on import is tried by what runs the lines that name it.
-        """
-        around = self.module(mutant.module).around(mutant)
-        if around.function:
-            found = self._running(mutant.module, around.lines)
-        else:
-            found = self._naming(around.names) - {""} or self._running(mutant.module, None)
-        found &= self._seconds.keys()
-        files = {test.partition("::")[0] for test in found}
-        beside = {test for test in self._seconds if test.partition("::")[0] in files} - found
-        named = Path(mutant.module).stem.strip("_")
-        own = {test for test in found if named in Path(test.partition("::")[0]).stem}
-        quick, chosen = self._fastest(found)[:3], []
-        order = (quick, self._fastest(own), self._fastest(found), self._fastest(beside))
-        for test in dict.fromkeys(itertools.chain(*order)):
-            most_seconds -= 0 if test in own else self._seconds[test]
-            if most_seconds < 0 and chosen:
-                break
-            chosen.append(test)
-        return chosen
-
-    def _fastest(self, tests: Iterable[str]) -> list[str]:
-        return sorted(tests, key=lambda test: (self._seconds[test], test))
-
-    def _running(self, module: str, lines: Iterable[int] | None) -> set[str]:
-        runs = self._runs(module)
-        return set().union(*(runs.get(each, set()) for each in (runs if lines is None else lines)))
-
-    def _naming(self, names: Iterable[str]) -> set[str]:
-        """Return what runs lines that name something, or what is worked out of it on import."""
-        modules = {name: self.module(name) for name in _sources(self._copy)}
-        known: set[str] = set()
-        while new := set(names) - known:
-            known |= new
-            names = {each for module in modules.values() for each in module.given_of(known)}
-        found: set[str] = set()
-        for name, module in modules.items():
-            if lines := module.lines_of(known):
-                found |= self._running(name, lines)
-        return found
-
-
-def _sources(copy: Path) -> list[str]:
-    return [path.relative_to(copy).as_posix() for path in (copy / "tracekit").rglob("*.py")]
 
 
 Child = Callable[[Callable[[str], object]], bool]
@@ -319,7 +186,7 @@ class InPlace:
 
         self._items = {item.nodeid: item for item in session.items}
         gc.unfreeze()
-        for module in _sources(self._copy):
+        for module in sources(self._copy):
             if module.split("/")[1] in ROOMS:
                 name = module.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
                 importlib.import_module(name)
@@ -481,7 +348,7 @@ def _forget_what_was_compiled() -> None:
 
 def _loop_modules(copy: Path) -> set[str]:
     """Return the modules of which something is compiled."""
-    texts = {name: (copy / name).read_text() for name in _sources(copy)}
+    texts = {name: (copy / name).read_text() for name in sources(copy)}
     loops = {name for text in texts.values() for name in re.findall(r"compiled\(\s*(\w+),", text)}
     defines = re.compile(rf"^def ({'|'.join(loops)})\(|support\.compiled", re.MULTILINE)
     return {name for name, text in texts.items() if defines.search(text)}
