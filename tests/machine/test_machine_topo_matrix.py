@@ -275,6 +275,18 @@ def test_an_affinity_to_several_numa_nodes_tells_nothing(tmp_path: Path) -> None
     assert "numa" not in machine.graph.nodes["CPU1"]
 
 
+def test_a_tab_that_was_lost_moves_no_affinity() -> None:
+    names = "CPU Affinity\tNUMA Affinity\tGPU NUMA ID"
+    text = matrix_text([["X", "SYS"], ["SYS", "X"]], names)
+    text = text.replace("GPU0\tX\tSYS", "GPU0 X\tSYS\t0-19\t1\t\tN/A")
+    text = text.replace("SYS\tX", "SYS\tX\t20-39\t0\t\tN/A")
+    assert "GPU0 X\t" in text
+    matrix = parse_matrix(text, "text")
+    assert matrix is not None
+    assert dict(matrix.cpus) == {"GPU0": "0-19", "GPU1": "20-39"}
+    assert dict(matrix.numa) == {"GPU0": 1, "GPU1": 0}
+
+
 ROW_3 = "GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\tPIX\tSYS\tSYS\t0-19,40-59\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -269,9 +270,10 @@ def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
         begins_with_cpus = bool(words) and re.search("[,-]", words[0]) is not None
         return words if len(words) == count or begins_with_cpus else []
     cells = [cell.strip() for cell in line.rstrip().split("\t")]
-    named = [number for number, cell in enumerate(cells) if cell]
-    # Some versions pad the cells of devices with further tabs.
-    rest = cells[named[len(block.devices)] + 1 :] if len(named) > len(block.devices) else []
+    # By words: some versions pad the cells of devices with further tabs, and tabs may be lost.
+    seen = list(itertools.accumulate(len(cell.split()) for cell in cells))
+    last = 1 + len(block.devices)
+    rest = cells[seen.index(last) + 1 :] if last in seen else []
     while len(rest) > count and "" in rest:
         rest.pop(len(rest) - 1 - rest[::-1].index(""))
     return rest[:count]
