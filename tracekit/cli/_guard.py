@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tracekit.cli._main import INTERRUPTED
+from tracekit.cli._interrupted import INTERRUPTED
 from tracekit.errors import TracekitError
 
 _BROKEN_PIPE = 141  # 128 + SIGPIPE

@@ -6,7 +6,7 @@ Modules are imported behind it, for before it an interrupt would end in a traceb
 import signal
 import sys
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+from tracekit.cli._interrupted import INTERRUPTED
 
 
 def main() -> None:
