@@ -279,6 +279,17 @@ def test_shares_of_the_peak() -> None:
     assert answer.meta["peaks"] == {"NVIDIA A100-SXM4-40GB": {"bf16": 312 * 10**12}}
 
 
+def test_what_is_known_has_its_share_of_the_peak_beside_what_is_not() -> None:
+    b = two_steps()
+    b.range(200, 250, "aten::mm")
+    b.op("ampere_bf16_s16816gemm_bf16", at=210, start=220, end=230, iteration=1, stage="FP")
+    rows = flops(b.trace(), "iteration").rows
+    assert rows["unknown"].to_list() == [0, 1]
+    ideal = 48 / 312e12 * 1e9  # ns
+    assert rows["peak_share"].to_list() == pytest.approx([ideal / 20, ideal / 20])
+    assert rows["mfu"].to_list() == [pytest.approx(ideal / 100), None]
+
+
 def test_a_peak_that_is_given_counts_for_all() -> None:
     trace = two_steps(name="gemm").trace()
     unknown = flops(trace)

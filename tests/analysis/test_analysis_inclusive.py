@@ -137,6 +137,18 @@ def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
     ]  # fmt: skip
 
 
+def test_by_kernel_what_crosses_from_step_to_step_is_one_op() -> None:
+    builder = TraceBuilder()
+    for number in (0, 1, 2):
+        builder.range(100 * number, 100 * number + 100, f"step {number}")
+        builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
+    builder.op("slow", 155, start=160, end=240, stream=8)
+    table = breakdown(builder.attributed(), "range,kernel", inclusive=True, skip=1).rows
+    assert table.select("range", "name", "ops", "total_ns").rows() == [
+        ("step N", "slow", 1, 80), ("step N", "gemm", 2, 60)
+    ]  # fmt: skip
+
+
 def test_projected_ranges(training: Trace) -> None:
     table = projected_ranges(training)
     assert table.columns == [
