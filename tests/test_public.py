@@ -316,6 +316,7 @@ def _home(name: str) -> Path:
     return next((_home(each) for each in handed_on if each != name), file)
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other() -> None:
     # What a package hands on is no import of its own, but of those who take it from there.
     modules = [PACKAGE / name for name in FILES if not name.endswith("__init__.py")]

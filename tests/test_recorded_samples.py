@@ -120,6 +120,7 @@ def test_all_reduces_carry_the_gradients(jobs: dict[str, tk.Run]) -> None:
     assert set(inside["bytes_source"]) == {"mpi, not in place"}  # so it is, but no trace says so
 
 
+@pytest.mark.slow
 def test_latency_by_size(jobs: dict[str, tk.Run]) -> None:
     """Of each size 10 calls and 3 of warm-up; a ping-pong sends and receives on both ranks."""
     calls = collective_calls(jobs["mpi_latency"].trace)

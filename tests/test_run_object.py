@@ -88,6 +88,7 @@ def test_every_question_has_its_rows_and_its_answer(run: tracekit.Run) -> None:
         assert question.__doc__
 
 
+@pytest.mark.slow
 def test_questions_to_several_runs(run: tracekit.Run) -> None:
     for question in (tracekit.study, tracekit.scaling, tracekit.memory):
         assert question([run]).equals(question.answer([run]).rows)
@@ -107,6 +108,7 @@ def test_a_comparison_is_an_answer(run: tracekit.Run) -> None:
     assert found.figure("changes").data
 
 
+@pytest.mark.slow
 def test_figures_of_answers(run: tracekit.Run) -> None:
     links = run.links.answer(sizes={"all_reduce": 25_000_000})
     for name in ("matrix", "drawing", "timeline"):

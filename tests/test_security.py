@@ -30,6 +30,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_is_served_or_fetched() -> None:
     """Pages are files: a server for them would have to listen on the loopback address alone."""
     users = {

@@ -56,6 +56,7 @@ def _model() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 def test_a_plain_loop(kept: KeptRanges) -> None:
     model, optimizer = _model()
     for x, y in _loader(2):

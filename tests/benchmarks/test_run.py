@@ -236,6 +236,7 @@ def test_a_process_that_fails_says_why(module: Any) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended_with_what_it_started(
     module: Any, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def _asked(store: Path, *words: str) -> Any:
     return CliRunner().invoke(app, ["diagnose", *words, "--store", str(store)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "code"),
     [("any", 1), ("launch_bound", 1), ("sync_in_loop", 0), ("20%", 1), ("60%", 0),

@@ -228,6 +228,7 @@ def test_digests_need_not_be_read_to_their_end(ranks, store) -> None:
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_default_names(ranks, tmp_path) -> None:
     folder = tmp_path / "my job"
     write_ranks(folder, 2)

@@ -358,6 +358,7 @@ def test_in_the_background_it_can_be_terminated(tmp_path: Path, patient: str) ->
     assert reports_in(tmp_path / "out.partial")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", [False, True], ids=["hears SIGTERM", "hears nothing"])
 def test_a_program_does_not_outlive_an_interrupted_nsys(
     tmp_path: Path, nsys: Nsys, stubborn: bool

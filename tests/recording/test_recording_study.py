@@ -75,6 +75,7 @@ def test_values_stand_for_arguments(network: str, method: str, asked: list[str])
     assert configuration.labels["method"] == method
 
 
+@pytest.mark.slow
 def test_the_programs_of_a_study_take_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from typer.testing import CliRunner

@@ -80,6 +80,7 @@ def packed(page: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_sections_come_in_their_order(parsed: Page) -> None:
     assert [own["id"] for tag, own in parsed.tags if tag == "section"] == ORDER
 
@@ -193,6 +194,7 @@ def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.
         assert all(difference >= 0 for lane in lanes for difference in lane["start"])
 
 
+@pytest.mark.slow
 def test_a_comparison(change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run) -> None:
     found = tracekit.compare(base_run, hostile_run)
     parsed = Page(change_page)
@@ -215,6 +217,7 @@ def test_a_study_and_what_cannot_be_compared(
         report_of([hostile_run, base_run], against=base_run)
 
 
+@pytest.mark.slow
 def test_a_run_without_gpu_work(tmp_path: Path) -> None:
     sample = SAMPLES / "recorded" / "lenet_gloo.sqlite"
     run, _ = tracekit.ingest(sample, store=tmp_path / "store")

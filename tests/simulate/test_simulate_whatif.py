@@ -55,6 +55,7 @@ def _truth(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_changes_are_predicted_within_five_percent(run_of: Any, name: str) -> None:
     truth = _truth(name)

@@ -370,6 +370,7 @@ class TestContent:
 
 
 class TestIngest:
+    @pytest.mark.slow
     def test_a_run_of_a_folder(self, one, tmp_path, suffix):
         ending = {".parquet": "pqt", ".arrow": "arw"}[suffix]
         folder = write_columnar(_fill(one), tmp_path / f"my.job_{ending}dir", suffix)
@@ -389,6 +390,7 @@ class TestIngest:
         assert reports["file"].to_list() == ["arrow", "parquet", "t.sqlite"]
         assert run.table("ops").collect().height == 300
 
+    @pytest.mark.slow
     def test_a_folder_that_is_no_export_is_skipped(self, export, tmp_path):
         (tmp_path / "empty").mkdir()
         skipped = []

@@ -115,6 +115,7 @@ def test_a_view_of_names_makes_no_trace(tmp_path: Path) -> None:
 ID = re.compile(r"(^id|Id|Pid|Tid|_id_)$")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     ["the first", *(pytest.param(v, marks=pytest.mark.nightly) for v in (LARGEST, -7, None))],

@@ -128,7 +128,7 @@ def postgres_catalog(postgres: str) -> str:
     return f"{postgres}&options=-csearch_path%3D{schema}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def catalog(request: pytest.FixtureRequest) -> str | None:
     """What says where the catalogue is: nothing, or the URL of a PostgreSQL server."""
     if request.param == "sqlite":
