@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
+pytestmark = pytest.mark.slow  # PyTorch is imported
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _pytorch() -> None:
@@ -56,7 +58,6 @@ def _model() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-@pytest.mark.slow
 def test_a_plain_loop(kept: KeptRanges) -> None:
     model, optimizer = _model()
     for x, y in _loader(2):

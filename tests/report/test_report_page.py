@@ -22,6 +22,8 @@ from tracekit.runs._reports import report_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # pages are long
+
 MOST_BYTES = 2_500_000
 ORDER = [
     "verdict", "findings", "step", "stages", "steps", "ranges", "idle", "communication", "ranks",
@@ -80,7 +82,6 @@ def packed(page: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.slow
 def test_sections_come_in_their_order(parsed: Page) -> None:
     assert [own["id"] for tag, own in parsed.tags if tag == "section"] == ORDER
 
@@ -118,7 +119,6 @@ def test_names_of_a_trace_are_text(page: str, parsed: Page) -> None:
     assert KERNEL in packed(page)["full"]
 
 
-@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(page: str, hostile_run: tracekit.Run) -> None:
     assert report_of([hostile_run]) == page
     assert len(page.encode()) < MOST_BYTES
@@ -194,7 +194,6 @@ def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.
         assert all(difference >= 0 for lane in lanes for difference in lane["start"])
 
 
-@pytest.mark.slow
 def test_a_comparison(change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run) -> None:
     found = tracekit.compare(base_run, hostile_run)
     parsed = Page(change_page)
@@ -217,7 +216,6 @@ def test_a_study_and_what_cannot_be_compared(
         report_of([hostile_run, base_run], against=base_run)
 
 
-@pytest.mark.slow
 def test_a_run_without_gpu_work(tmp_path: Path) -> None:
     sample = SAMPLES / "recorded" / "lenet_gloo.sqlite"
     run, _ = tracekit.ingest(sample, store=tmp_path / "store")
