@@ -325,8 +325,8 @@ def test_both_readers_read_every_row_and_one_decodes_no_page(module: Any, tmp_pa
     assert read == [f"{rows} True\n", f"{rows} False\n"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", ["0", pytest.param("2", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("reports", ["0", "2"])
 def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
     out = tmp_path / "figures.json"
     options = ("--kernels", "500", "--rounds", "1", "--json", out, "--folder", tmp_path)
