@@ -8,6 +8,7 @@ import pytest
 
 import tracekit
 from tracekit.analysis import _breakdown
+from tracekit.errors import UsageError
 from tracekit.present import html
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
@@ -136,3 +137,9 @@ def test_a_simulated_run_is_called_so(tmp_path: Path) -> None:
     both = tracekit.stalls.answer([simulated, recorded])
     assert both.meta["simulated"] == ["clean"]
     assert "simulated" not in tracekit.study.answer([recorded]).meta
+
+
+def test_what_is_not_known_is_said_before_any_run_is_opened(tmp_path: Path) -> None:
+    for ask in (tracekit.memory, tracekit.study):
+        with pytest.raises(UsageError, match="'most' is not known of"):
+            ask(["no such run"], what="most", store=tmp_path)

@@ -10,7 +10,9 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_builder import TraceBuilder
 
+from tracekit.analysis import breakdown
 from tracekit.analysis._launch_groups import NEEDED, thinned
 from tracekit.analysis._lines import Lines
 from tracekit.analysis._stage_tally import StageTally
@@ -113,6 +115,23 @@ def test_ops_out_of_order_are_noticed() -> None:
     assert StageTally().add(_frame([ops[0], (1, *ops[1][1:])]))
 
 
+@pytest.mark.parametrize("by", ["stage", "iteration", "kernel"])
+def test_rows_that_cannot_be_read_are_no_shorter_time(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 0, 100)
+    for at in (5, 15, 25):
+        builder.op("gemm", at, iteration=0)
+    trace = builder.trace()
+    whole = pl.LazyFrame.collect_batches
+    monkeypatch.setattr(
+        pl.LazyFrame, "collect_batches", lambda frame, **_: (b[:2] for b in whole(frame))
+    )
+    with pytest.raises(pl.exceptions.ComputeError, match="1 of its 3 rows cannot be read"):
+        breakdown(trace, by)
+
+
 def test_more_devices_than_there_is_room_for_at_first() -> None:
     ops = [(n, n, n + 2, "FP", "nvtx", True) for n in range(300)]
     tally = StageTally()
@@ -141,6 +160,19 @@ def test_lines(
         lines = Lines(["process", "device"], first)
         found = [*lines.of(frame[:5]), *lines.of(frame[5:])]
     order = list(dict.fromkeys(owners)) if known is None else list(dict.fromkeys(known))
+    assert found == [order.index(one) if one in order else -1 for one in owners]
+    assert lines.owners.rows() == order
+
+
+@pytest.mark.parametrize("known", [None, 600])
+def test_thousands_of_lines_are_found_without_comparing_all(known: int | None) -> None:
+    schema = {"process": pl.Int32, "device": pl.Int32}
+    owners = [(n % 70, (7 * n) % 1100) for n in range(1000)] * 2
+    order = list(dict.fromkeys(owners))[:known]
+    listed = pl.DataFrame(order, schema=schema, orient="row")
+    frame = pl.DataFrame(owners, schema=schema, orient="row")
+    lines = Lines(["process", "device"], None if known is None else listed)
+    found = [line for at in range(0, 2000, 90) for line in lines.of(frame[at : at + 90])]
     assert found == [order.index(one) if one in order else -1 for one in owners]
     assert lines.owners.rows() == order
 

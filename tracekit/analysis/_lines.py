@@ -14,7 +14,7 @@ from tracekit.support.compiled import compiled, given
 Array: TypeAlias = NDArray[Any]
 _ROOM = 64
 _SLOTS = 256
-"""How many owners are found without a search; there are seldom more."""
+"""How many owners are found without a search; there are seldom more, and then joins find them."""
 
 
 class Lines:
@@ -49,6 +49,8 @@ class Lines:
 
     def of(self, rows: pl.DataFrame) -> Array:
         """Return the line of each row; -1 where its owner is not known and does not matter."""
+        if self._count > _SLOTS:
+            return self._of_many(rows)
         first, last = (given(rows[name], np.int32) for name in self._columns)
         found = np.empty(rows.height, np.int32)
         recent = np.zeros(_SLOTS, np.int32)
@@ -59,7 +61,22 @@ class Lines:
             if count >= 0:
                 self._count = count
                 return found
+            if self._known.shape[1] > _SLOTS:
+                return self._of_many(rows)
             self._known = np.concatenate([self._known, self._known], axis=1)
+
+    def _of_many(self, rows: pl.DataFrame) -> Array:
+        """Do the same by joins, which take no longer for each row however many owners there are."""
+        names = list(dict.fromkeys(self._columns))
+        asked = rows.select(pl.col(names).cast(pl.Int32))
+        known = self.owners
+        if self._is_open:
+            known = pl.concat([known, asked]).unique(maintain_order=True)
+            self._known = np.stack([known[name].to_numpy() for name in self._columns])
+            self._count = known.height
+        lines = known.with_columns(line=pl.int_range(pl.len(), dtype=pl.Int32))
+        found = asked.join(lines, on=names, how="left", maintain_order="left")
+        return found["line"].fill_null(-1).to_numpy()
 
 
 def number_owners(

@@ -15,6 +15,7 @@ from tracekit.analysis._launch_groups import NEEDED, thinned
 from tracekit.analysis._segments import feed
 from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
+from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
     from tracekit.analysis._stage_tally import StageTally
@@ -88,7 +89,7 @@ def hand_out(
 
 def _groups(trace: Trace) -> pl.DataFrame:
     """Return what windows are made of."""
-    ops = trace["ops"].select(NEEDED).collect_batches(chunk_size=_BATCH)
+    ops = in_batches(trace["ops"].select(NEEDED), _BATCH)
     groups = thinned(ops, trace.read("iterations"))
     _require_ops(groups.height)
     return groups
@@ -116,7 +117,7 @@ def _handed_out(
     columns = [name for sweep in sweeps for name in sweep.columns]
     columns += [name for tally in receivers.tallies for name in tally.columns]
     ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
-    batches = _swept(ops.collect_batches(chunk_size=_BATCH), sweeps)
+    batches = _swept(in_batches(ops, _BATCH), sweeps)
     try:
         edges = _fed(batches, receivers.tallies, windows)
     except _DisorderError:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tracekit.errors import UsageError
 from tracekit.runs._opened import OpenedRun
 
 if TYPE_CHECKING:
@@ -46,3 +47,9 @@ def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
     """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
     names = [run.name for run in chosen if is_simulated(run)]
     return {"simulated": names} if names else {}
+
+
+def require_known(what: str, subject: str, known: Iterable[str]) -> None:
+    """Raise `UsageError` where it is not known what is asked of a subject."""
+    if what not in (names := list(known)):
+        raise UsageError(f"{what!r} is not known of {subject}", f"ask for {', '.join(names)}")

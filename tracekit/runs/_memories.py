@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
-from tracekit.runs._memory_answers import Remembered, memory_answer, remembered
+from tracekit.runs._memory_answers import Remembered, check_what, memory_answer, remembered
 from tracekit.runs._question import Question
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
@@ -55,6 +55,7 @@ def memory(
     UsageError
         If an option is unknown or lacks.
     """
+    check_what(what)
     of = _remembered(references, where, smi, table, store)
     return memory_answer(of, what=what, root=root, capacity=capacity, margin=margin)
 

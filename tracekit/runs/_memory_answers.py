@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
-from tracekit.runs._facts import facts_of
+from tracekit.runs._facts import facts_of, require_known
 from tracekit.runs._opened import OpenedRun
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class Remembered:
     said: Mapping[str, Any]
 
 
+def check_what(what: str) -> None:
+    """Raise `UsageError` where that is nothing that can be said of memory."""
+    require_known(what, "memory", _FIGURES)
+
+
 def remembered(chosen: Sequence[OpenedRun], samples: pl.DataFrame | None = None) -> Remembered:
     """Return the memory of runs, of which samples of nvidia-smi may say more."""
     points, metas = _of_runs(chosen, samples)
@@ -55,8 +60,6 @@ def memory_answer(
     from tracekit.model import Answer
     from tracekit.present import FACE
 
-    if what not in _FIGURES:
-        raise UsageError(f"{what!r} is not known of memory", f"ask for {', '.join(_FIGURES)}")
     meta = dict(of.said)
     if "peak_of" in meta and what != "use":
         meta["peak_of"] = f"GPU {root} in training"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.runs._facts import require_known
 from tracekit.runs._question import Question
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
@@ -145,8 +146,7 @@ def project(
     from tracekit.model import Answer
     from tracekit.present import FACE
 
-    if what not in _WHATS:
-        raise UsageError(f"{what!r} is not known of projections", f"ask for {', '.join(_WHATS)}")
+    require_known(what, "projections", _WHATS)
     if to and sweep:
         raise UsageError("--to changes the architecture and --sweep the hardware", "give one")
     table = _jobs(references, jobs, features or {}, where, store, skip)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
-from tracekit.runs._facts import called, facts_of, of_run, verdicts_of
-from tracekit.runs._memory_answers import memory_answer, remembered
+from tracekit.runs._facts import called, facts_of, of_run, require_known, verdicts_of
+from tracekit.runs._memory_answers import check_what, memory_answer, remembered
 from tracekit.runs._opened import OpenedRun, read_log
 from tracekit.runs._study_answers import (
     api_answer,
@@ -268,8 +268,7 @@ def latency(
         "pointer-queries": lambda: communication.pointer_queries(run.trace),
         "staging": lambda: communication.staging(run.trace),
     }
-    if what not in asked:
-        raise UsageError(f"{what!r} is not known of latency", f"ask for {', '.join(asked)}")
+    require_known(what, "latency", asked)
     if against is not None and what != "latency":
         raise UsageError("--against compares latencies", "leave out --what, or --against")
     chosen = [run] if against is None else [run, against]
@@ -350,6 +349,7 @@ def memory(
     """Say how much memory the run takes; see `tracekit.memory`."""
     from tracekit.sources import read_smi
 
+    check_what(what)
     of = remembered([run], None if smi is None else read_smi(Path(smi)))
     return memory_answer(of, what=what, root=root, capacity=capacity, margin=margin)
 

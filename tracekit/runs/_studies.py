@@ -13,6 +13,7 @@ from tracekit.runs._selecting import Reference, select_runs
 from tracekit.runs._study_answers import (
     Studied,
     api_answer,
+    check_what,
     overhead_answer,
     per_step,
     profiler_answer,
@@ -74,6 +75,7 @@ def study(
     UsageError
         If some runs hold GPU work and others none: their times are not set against each other.
     """
+    check_what(what)
     of = _studied(references, where, table, skip, batch_scope, store)
     return study_answer(
         of, what=what, images=images, parameters=parameters, skip=skip, batch_scope=batch_scope

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import MissingDataError, UsageError
-from tracekit.runs._facts import facts_of
+from tracekit.errors import MissingDataError
+from tracekit.runs._facts import facts_of, require_known
 from tracekit.runs._opened import OpenedRun
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class Studied:
     rows: pl.DataFrame
     said: Mapping[str, Any] = field(default_factory=dict)
     is_apart: bool = False
+
+
+def check_what(what: str) -> None:
+    """Raise `UsageError` where that is nothing that can be said of a study."""
+    require_known(what, "a study", _WHATS)
 
 
 def studied(
@@ -86,8 +91,6 @@ def study_answer(
     )
     from tracekit.model import Answer
 
-    if what not in _WHATS:
-        raise UsageError(f"{what!r} is not known of a study", f"ask for {', '.join(_WHATS)}")
     rows = of.rows
     if what == "exchange":
         asked = exchange(rows, parameters=parameters, images=images, batch_scope=batch_scope)

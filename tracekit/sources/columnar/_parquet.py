@@ -8,6 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tracekit.support.batches import in_batches
+
 
 class ParquetTable:
     """Columns of a Parquet file, a batch of rows after the other.
@@ -36,10 +38,4 @@ class ParquetTable:
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Yield some columns, which it has, of about `rows` rows at a time."""
-        read = 0
-        for part in self._rows.select(columns).collect_batches(chunk_size=rows):
-            read += part.height
-            yield part
-        # A thread of polars that breaks down over a damaged page ends them as if that were all.
-        if read != (wanted := self.count()):
-            raise ValueError(f"{wanted - read:,} of its {wanted:,} rows cannot be read")
+        return in_batches(self._rows.select(columns), rows)

@@ -122,10 +122,18 @@ def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
     return given.gather(example[:count]).cast(pl.String).to_list(), places
 
 
-@lru_cache(1 << 14)
 def _text(text: str) -> bytes:
+    return _known_text(text) if len(text) <= _SHORT else _own_text(text)
+
+
+def _own_text(text: str) -> bytes:
     content = text.encode()
     return len(content).to_bytes(4, "little") + content
+
+
+_SHORT = 1 << 12
+"""Texts of so many characters are remembered, for many tables have them."""
+_known_text = lru_cache(1 << 14)(_own_text)
 
 
 def _places(places: NDArray[np.int32], count: int) -> bytes:
