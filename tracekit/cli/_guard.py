@@ -106,9 +106,13 @@ def _described(error: OSError) -> str:
     return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
+_OF_A_PART = ("parquet: ", "unable to decode the encoded schema")
+"""What polars says of Parquet files that are none any more."""
+
+
 def _unexpected(error: Exception) -> tuple[str, int]:
     """Return what to say of an error that nobody expected, and the exit code."""
-    if type(error).__module__.startswith("polars") and str(error).startswith("parquet: "):
+    if type(error).__module__.startswith("polars") and str(error).startswith(_OF_A_PART):
         # Its size and time are as they were, or its checksum would have been looked at.
         return f"a part of the store is damaged ({error}): `tracekit runs check` says which", 2
     return _fault(error), _FAULT
