@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from tracekit.analysis._group_tally import GroupTally
 from tracekit.analysis._keys import (
     OF_PROCESSES,
     OF_WINDOWS,
@@ -30,13 +31,13 @@ from tracekit.analysis._steps import (
     torn,
     with_steps,
 )
-from tracekit.analysis._tallies import Counting, GroupTally, Named
+from tracekit.analysis._tallies import Named
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._words import OUTSIDE_STEPS
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import KERNEL_KINDS, KIND, STAGES, Answer, Trace
+from tracekit.model import STAGES, Answer, Trace
 
 _Some = TypeVar("_Some")
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
@@ -50,15 +51,7 @@ _SUMS = (
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _DURATION = pl.col("duration_ns")
 _LENGTH = pl.col("end") - pl.col("start")
-_KERNEL_STATISTICS = [
-    _DURATION.count().cast(pl.Int64).alias("ops"),
-    _DURATION.sum().alias("total_ns"),
-    _DURATION.mean().alias("mean_ns"),
-    _DURATION.median().alias("median_ns"),
-    _DURATION.min().alias("min_ns"),
-    _DURATION.max().alias("max_ns"),
-    pl.col("alone_ns").sum(),
-]
+_SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 
 def breakdown(
@@ -260,11 +253,10 @@ def _found(
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
     stages = StageTally(of_pieces=work.is_host) if of_windows or with_stages or is_whole else None
     whole = StageTally(of_pieces=work.is_host) if with_whole and per_iteration else None
-    counting = work.counting(is_cut=skip > 0 or per_iteration)
-    grouped = None if of_windows else _group_tally(work.trace, keys, counting)
+    grouped = None if of_windows else _group_tally(work, keys)
     windows = hand_out(
         work.trace,
-        Receivers(_those(grouped), _those(stages), _those(whole)),
+        Receivers(sweeps=[*_those(stages), *_those(grouped)], whole=_those(whole)),
         skip=skip,
         per_iteration=per_iteration,
         cutter=by_host(work.cutter) if per_iteration else work.cutter,
@@ -279,10 +271,10 @@ def _those(one: _Some | None) -> Sequence[_Some]:
     return () if one is None else (one,)
 
 
-def _group_tally(trace: Trace, keys: Sequence[str], counting: Counting) -> GroupTally:
+def _group_tally(work: Work, keys: Sequence[str]) -> GroupTally:
     columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
-    named = {name: _named(trace, name) for name in columns if name in _NAMED}
-    return GroupTally(columns, counting, "kernel" in keys, named)
+    named = {name: _named(work.trace, name) for name in columns if name in _NAMED}
+    return GroupTally(columns, named, of_kernels="kernel" in keys, of_pieces=work.is_host)
 
 
 _NAMED = ("pid", "range", *OF_PROCESSES)
@@ -358,30 +350,31 @@ def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
         stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
         return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    groups = found.sums.groups().join(of_windows, on="window", how="left")
-    measures = [name for name in groups.columns if name in ("ops", "total_ns", "busy_ns")]
-    table = groups.group_by(columns).agg(pl.col(measures).sum())
+    groups = found.sums.groups().join(of_windows, on="window", how="left", maintain_order="left")
     if found.grouped is None or "kernel" not in keys:
-        return table
-    each = found.grouped.kernels()
-    if set(columns) & set(OF_WINDOWS):
-        each = each.join(of_windows, on="window", how="left")
-    overlapped = pl.col("busy_ns").fill_null(0)
-    return (
-        _kernel_statistics(each, columns)
-        .join(table, on=columns, how="left", nulls_equal=True)
-        .with_columns(busy_ns=pl.col("alone_ns") + overlapped)
+        return groups.group_by(columns).agg(_SUMMED)
+    return _with_durations(groups, found.grouped.durations(), columns)
+
+
+def _with_durations(
+    groups: pl.DataFrame, durations: pl.DataFrame, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Return groups of kernels, added over windows, with statistics of their durations."""
+    rows = (
+        groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row").with_row_index("group")
     )
-
-
-def _kernel_statistics(each: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the statistics of each group; to pick each kind first spares a key to group by."""
-    others = [name for name in columns if name != "kind"]
-    return pl.concat(
-        each.filter(pl.col("kind") == kind)
-        .group_by(others)
-        .agg(pl.lit(kind, KIND).alias("kind"), *_KERNEL_STATISTICS)
-        for kind in KERNEL_KINDS
+    group = rows.select("group", "row").explode("row").sort("row")["group"]
+    statistics = (
+        durations.select(group.gather(durations["row"]), "duration_ns")
+        .group_by("group")
+        .agg(
+            _DURATION.median().alias("median_ns"),
+            _DURATION.min().cast(pl.Int64).alias("min_ns"),
+            _DURATION.max().cast(pl.Int64).alias("max_ns"),
+        )
+    )
+    return rows.join(statistics, on="group", how="left").with_columns(
+        mean_ns=pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
     )
 
 

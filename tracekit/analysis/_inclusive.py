@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._group_tally import GroupTally
 from tracekit.analysis._open_ranges import SUMS, OpenTally, start_end_ranges
 from tracekit.analysis._outside import outside_ranges
 from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
 from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_loops import carry_up, count_twice
-from tracekit.analysis._tallies import Counting, GroupTally, Tally
+from tracekit.analysis._tallies import Counting, Tally
 from tracekit.analysis._work import Work
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace, union_length
 from tracekit.support.compiled import compiled, given
@@ -143,11 +144,9 @@ def _held(work: Work, skip: int) -> _Held:
     tree = path_tree(trace)
     pushed = RangeTally(tree, counting)
     opened = OpenTally(start_end_ranges(trace), counting)
-    outside = GroupTally(
-        ["range"], counting, by_kernel=False, named={"range": outside_ranges(trace)}
-    )
-    tallies: list[Tally] = [pushed, outside, *([opened] if opened.ranges.height else [])]
-    windows = hand_out(trace, Receivers(tallies), skip=skip, per_iteration=False)
+    outside = GroupTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
+    tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
+    windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip, per_iteration=False)
     own = pushed.ranges()
     carried = _carried_up(tree.ranges.join(own, on="range", how="left", maintain_order="left"))
     return _Held(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._group_tally import GroupTally
 from tracekit.analysis._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
 from tracekit.analysis._pieces import Receivers, hand_out
-from tracekit.analysis._tallies import GroupTally, Named
+from tracekit.analysis._tallies import Named
 
 if TYPE_CHECKING:
     from tracekit.analysis._work import Work
@@ -38,13 +39,12 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
     layer, and how; and why, where that is less than half of it.
     """
     found = range_layers(work.trace)
-    counting = work.counting(is_cut=skip > 0)
     keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}
     tallies = [
-        GroupTally(by, counting, by_kernel=False, named={key: keys[key] for key in by})
+        GroupTally(by, {key: keys[key] for key in by}, of_pieces=work.is_host)
         for by in (["layer"], ["layer", "pass"], ["pass", "joined"])
     ]
-    windows = hand_out(work.trace, Receivers(tallies), skip=skip, per_iteration=False)
+    windows = hand_out(work.trace, Receivers(sweeps=tallies), skip=skip, per_iteration=False)
     both, each, joined = (tally.groups() for tally in tallies)
     window = int((windows["end"] - windows["start"]).sum())
     share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)

@@ -40,7 +40,8 @@ def named_ranges(trace: Trace) -> Named:
 
     Where there is none it is negative, and `outside_text` says why.
     """
-    paths = trace["ranges"].select("range", "path").sort("range").collect()["path"]
+    ranges = trace["ranges"].select("range", "path").collect()
+    paths = (ranges if ranges["range"].is_sorted() else ranges.sort("range"))["path"]
     outside = outside_code(trace) + len(paths)
     none = pl.Series([-1 - code for code in range(len(OUTSIDE))], dtype=paths.dtype)
     return Named(

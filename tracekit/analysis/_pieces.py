@@ -18,8 +18,7 @@ from tracekit.errors import MissingDataError
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
-    from tracekit.analysis._stage_tally import StageTally
-    from tracekit.analysis._tallies import Tally
+    from tracekit.analysis._tallies import Sweep, Tally
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
@@ -46,8 +45,8 @@ class Receivers:
     """
 
     tallies: Sequence[Tally] = ()
-    sweeps: Sequence[StageTally] = ()
-    whole: Sequence[StageTally] = ()
+    sweeps: Sequence[Sweep] = ()
+    whole: Sequence[Sweep] = ()
 
 
 def hand_out(
@@ -132,7 +131,7 @@ class _DisorderError(Exception):
     """Ops of a line do not come by start."""
 
 
-def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[StageTally]) -> Iterator[pl.DataFrame]:
+def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
     """Yield batches that some have looked at."""
     for batch in batches:
         if not all(sweep.add(batch) for sweep in sweeps):

@@ -44,7 +44,7 @@ class Windows(NamedTuple):
     ends: Array
 
 
-class Reached(NamedTuple):
+class Course(NamedTuple):
     """How far lines have come."""
 
     windows: Array
@@ -54,9 +54,13 @@ class Reached(NamedTuple):
     """Where the first and the latest op of each start."""
     ends: Array
     """The furthest end."""
+
+
+class Reached(NamedTuple):
+    """The furthest end of each stage and source, a row for each line."""
+
     stages: Array
     sources: Array
-    """The furthest end of each stage and source, a row for each line."""
 
 
 class Sums(NamedTuple):
@@ -71,6 +75,26 @@ class Sums(NamedTuple):
     seen: Array
     sources: Array
     """How many ops of each source there are, and for how long any runs."""
+
+
+@inner
+def enter(line: int, start: int, windows: Windows, course: Course) -> int:
+    """Go on to an op of a line; return the window that it starts in, or comes after."""
+    course.latest[line] = start
+    course.earliest[line] = min(course.earliest[line], start)
+    window, last = course.windows[line], windows.first[line + 1]
+    while window + 1 < last and windows.begins[window + 1] <= start:
+        window += 1
+    course.windows[line] = window
+    return int(window)
+
+
+@inner
+def starts_in(window: int, start: int, end: int, windows: Windows) -> bool:
+    """Tell whether an op that enters a window starts before its end."""
+    until = windows.ends[window]
+    # An op without length may lie at the very end of the last window.
+    return bool(start < until or start == end == until)
 
 
 @inner
@@ -108,7 +132,7 @@ def expose(
             low = further
 
 
-def sweep(ops: Ops, windows: Windows, reached: Reached, sums: Sums) -> int:
+def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Sums) -> int:
     """Add up ops in windows.
 
     Returns
@@ -119,29 +143,23 @@ def sweep(ops: Ops, windows: Windows, reached: Reached, sums: Sums) -> int:
         line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]
         if line < 0:
             continue
-        if start < reached.latest[line]:
+        if start < course.latest[line]:
             return 0
-        reached.latest[line] = start
-        reached.earliest[line] = min(reached.earliest[line], start)
-        window, last = reached.windows[line], windows.first[line + 1]
-        while window + 1 < last and windows.begins[window + 1] <= start:
-            window += 1
-        reached.windows[line] = window
+        window, last = enter(line, start, windows, course), windows.first[line + 1]
         stage, source = ops.stages[row], ops.sources[row]
         if window >= windows.first[line]:
-            until = windows.ends[window]
-            # An op without length may lie at the very end of the last window.
-            if ops.counted[row] and (start < until or start == end == until):
+            if ops.counted[row] and starts_in(window, start, end, windows):
                 sums.ops[window, stage] += 1
                 sums.total[window] += end - start
                 sums.launched[window] += ops.launched[row]
                 sums.seen[window, source] += 1
-            if reached.ends[line] <= start and end <= until:  # as most do, it overlaps nothing
+            # As most do, it may overlap nothing.
+            if course.ends[line] <= start and end <= windows.ends[window]:
                 sums.busy[window, stage] += end - start
                 sums.exposed[window, stage] += end - start
                 sums.sources[window, source] += end - start
                 reached.stages[line, stage] = reached.sources[line, source] = end
-                reached.ends[line] = end
+                course.ends[line] = end
                 continue
         else:
             window = windows.first[line]
@@ -154,7 +172,121 @@ def sweep(ops: Ops, windows: Windows, reached: Reached, sums: Sums) -> int:
         if begin < end:
             spread(begin, end, window, last, windows, sums.sources, source, 1)
             reached.sources[line, source] = end
-        reached.ends[line] = max(reached.ends[line], end)
+        course.ends[line] = max(course.ends[line], end)
+    return 1
+
+
+class GroupOps(NamedTuple):
+    """Ops, in their order, with the number of the group that they are in."""
+
+    lines: Array
+    starts: Array
+    ends: Array
+    groups: Array
+    """-1 where an op is in none. Groups of different lines are different ones."""
+    counted: Array
+    """Whether the row stands for an op, as of `Ops`."""
+
+
+class GroupsReached(NamedTuple):
+    """How far groups have come."""
+
+    ends: Array
+    """The furthest end."""
+    latest: Array
+    """The row of sums that was written to last, -1 before that."""
+
+
+class GroupSums(NamedTuple):
+    """What is added up of groups in windows; one of them may have several rows."""
+
+    windows: Array
+    groups: Array
+    ops: Array
+    total: Array
+    busy: Array
+
+
+class Counted(NamedTuple):
+    """Ops that were counted: the row of sums that each is in, and its length."""
+
+    rows: Array
+    lengths: Array
+
+
+SEEN, COUNTED, USED = range(3)
+"""How many ops were looked at, how many of these counted, and how many rows of sums are used."""
+
+
+@inner
+def row_of(group: int, window: int, reached: GroupsReached, sums: GroupSums, used: int) -> int:
+    """Return the row for a group in a window, a new one after those that are used if need be.
+
+    As ops come by start, the row that was written to last is nearly always the right one.
+    """
+    row = reached.latest[group]
+    if row < 0 or sums.windows[row] != window:
+        row = used
+        reached.latest[group], sums.windows[row], sums.groups[row] = row, window, group
+    return int(row)
+
+
+def sweep_groups(
+    ops: GroupOps, windows: Windows, course: Course, reached: GroupsReached, sums: GroupSums,
+    done: Array, counted: Counted,
+) -> int:  # fmt: skip
+    """Add up groups of ops in windows, as long as there is room for rows of sums.
+
+    Parameters
+    ----------
+    ops, windows, course, reached
+        The ops, and how far all have come.
+    sums
+        The sums, zero where they are not used yet.
+    done
+        `SEEN`, `COUNTED` and `USED`: where to go on; updated.
+    counted
+        Becomes what was counted.
+
+    Returns
+    -------
+    Whether the ops of each line came by start; if not, what was added up is of no use.
+    """
+    used = done[USED]
+    for op in range(done[SEEN], ops.starts.size):
+        line, start, end, group = ops.lines[op], ops.starts[op], ops.ends[op], ops.groups[op]
+        done[SEEN] = op
+        if line < 0:
+            continue
+        if start < course.latest[line]:
+            return 0
+        window, last = enter(line, start, windows, course), windows.first[line + 1]
+        course.ends[line] = max(course.ends[line], end)
+        if group < 0:
+            continue
+        beyond = window + 1
+        while beyond < last and windows.begins[beyond] < end:
+            beyond += 1
+        if used + beyond - window > sums.ops.size:
+            done[USED] = used
+            return 1
+        is_inside = window >= windows.first[line]
+        if is_inside and ops.counted[op] and starts_in(window, start, end, windows):
+            row = row_of(group, window, reached, sums, used)
+            used = max(used, row + 1)
+            sums.ops[row] += 1
+            sums.total[row] += end - start
+            counted.rows[done[COUNTED]], counted.lengths[done[COUNTED]] = row, end - start
+            done[COUNTED] += 1
+        new = max(start, reached.ends[group])
+        for each in range(max(window, windows.first[line]), beyond):
+            length = min(end, windows.ends[each]) - max(new, windows.begins[each])
+            if length > 0:
+                row = row_of(group, each, reached, sums, used)
+                used = max(used, row + 1)
+                sums.busy[row] += length
+        reached.ends[group] = max(reached.ends[group], end)
+    done[SEEN], done[USED] = ops.starts.size, used
     return 1
 
 
