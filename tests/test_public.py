@@ -247,7 +247,7 @@ def test_a_name_is_loaded_when_it_is_used() -> None:
 
 NEVER = {
     "plotly", "networkx", "scipy", "numba", "dask", "adbc_driver_sqlite", "nanoarrow", "sqlalchemy",
-    "asyncio", "unittest", "multiprocessing", "tracekit.machine", "tracekit.sources",
+    "asyncio", "unittest", "multiprocessing", "pydantic", "tracekit.machine", "tracekit.sources",
     "tracekit.attribution", "tracekit.analysis.communication._links", "tracekit.cli._record",
 }  # fmt: skip
 """What no breakdown by stage and no comparison of stored runs takes."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
 from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._json import WRITTEN, Json
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
+from tracekit.cli._words import Command
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
     exit_code: int
 
 
-class TakesSeveral(TyperCommand):
+class TakesSeveral(Command):
     """A command whose option ``--against`` takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -135,7 +135,7 @@ def command(
 
     def register(function: Answering) -> Answering:
         written = _writing(function, figures or {}, formats, _ROWS if rows else {})
-        group.command(name, epilog=examples(*lines), **settings)(written)
+        group.command(name, epilog=examples(*lines), **{"cls": Command, **settings})(written)
         WRITTEN.update({each.command: each for each in writes})
         return function
 

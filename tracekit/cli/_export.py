@@ -10,6 +10,7 @@ from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
 from tracekit.cli._options import LATEST, RunArgument, StoreOption, open_run
 from tracekit.cli._output import Format, Target
+from tracekit.cli._words import Command
 
 
 class To(StrEnum):
@@ -23,10 +24,11 @@ _ENDINGS = {To.PERFETTO: ".pftrace", To.CHROME: ".json"}
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "tracekit export mnist --iterations 10:12",
         "tracekit export mnist --to chrome -o mnist.json",
-    )
+    ),
 )
 def export(
     run: RunArgument = LATEST,

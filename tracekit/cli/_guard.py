@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from tracekit.cli._interrupted import INTERRUPTED
+from tracekit.cli._words import Group
 from tracekit.errors import TracekitError
 
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -22,7 +22,7 @@ _WRONG_USE: type[Exception] = next(
 _FAULT = 70  # as sysexits.h calls it: an error in the program
 
 
-class ForgivingGroup(TyperGroup):
+class ForgivingGroup(Group):
     """A group that knows what other programs call its commands, and says what is meant."""
 
     meant: Mapping[str, str] = {}

@@ -9,14 +9,16 @@ from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
 from tracekit.cli._options import LATEST, StoreOption, complete_run, open_run
 from tracekit.cli._output import Format, Target
+from tracekit.cli._words import Command
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "tracekit report",
         "tracekit report mnist -o mnist.html --open",
         "tracekit report after --against before -o change.html",
-    )
+    ),
 )
 def report(
     runs: Annotated[

@@ -18,6 +18,7 @@ from tracekit.cli._options import (
     parse_labels,
     rows_frame,
 )
+from tracekit.cli._words import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,7 @@ def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer
     return Answer(rows=rows, run=record.name, as_records=True, command="runs show")
 
 
-@runs.command("rename", epilog=examples("tracekit runs rename @latest unet-fp16"))
+@runs.command("rename", cls=Command, epilog=examples("tracekit runs rename @latest unet-fp16"))
 def rename_run(
     run: RunArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
@@ -129,7 +130,7 @@ def rename_run(
     _say(f"renamed {before.name} to {found.rename(before.id, name).name}")
 
 
-@runs.command("remove", epilog=examples("tracekit runs remove unet-fp16"))
+@runs.command("remove", cls=Command, epilog=examples("tracekit runs remove unet-fp16"))
 def remove_runs(
     references: Annotated[
         list[str],
@@ -207,7 +208,7 @@ def check_runs(
     return Judged(answer, int(any(not each.mended for each in findings)))
 
 
-@runs.command("gc", epilog=examples("tracekit runs gc"))
+@runs.command("gc", cls=Command, epilog=examples("tracekit runs gc"))
 def collect_runs(store: StoreOption = None) -> None:
     """Remove what interrupted ingests have left: folders that hold no complete run."""
     gone = _store(store).collect()

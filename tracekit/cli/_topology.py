@@ -17,6 +17,7 @@ from tracekit.cli._options import (
     open_run,
     write_text,
 )
+from tracekit.cli._words import Command, Group
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,6 +36,7 @@ class What(StrEnum):
 
 
 topology = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Show the machine that a run used, a preset or a topology file; check and convert files.",
     epilog=examples("tracekit topology show dgx1v --what relays", "tracekit topology list"),
@@ -242,7 +244,9 @@ def check(
 
 
 @topology.command(
-    "import", epilog=examples("tracekit topology import topo.txt --output machine.toml")
+    "import",
+    cls=Command,
+    epilog=examples("tracekit topology import topo.txt --output machine.toml"),
 )
 def import_topology(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A topology file, or a preset.")],
