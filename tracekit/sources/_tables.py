@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import polars as pl
 
-SqlType = Literal["int", "real", "text", "blob"]
-"""What a column is read as."""
+SqlType = Literal["int", "narrow", "real", "text", "blob"]
+"""What a column is read as; ``narrow`` are whole numbers that may come in fewer than 64 bits."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _blob(column: pl.Series) -> pl.Series:
     return column if column.dtype == pl.Binary else _text(column).cast(pl.Binary)
 
 
-_CASTS = {"int": _int, "real": _real, "text": _text, "blob": _blob}
+_CASTS = {"int": _int, "narrow": _int, "real": _real, "text": _text, "blob": _blob}
 
 
 def _where(column: pl.Series, mask: pl.Series) -> pl.Series:

@@ -28,10 +28,10 @@ GPU_TABLES = (KERNEL, MEMCPY, MEMSET, GRAPH)
 _HEAD: dict[str, SqlType] = {
     "start": "int",
     "end": "int",
-    "deviceId": "int",
-    "contextId": "int",
-    "streamId": "int",
-    "correlationId": "int",
+    "deviceId": "narrow",
+    "contextId": "narrow",
+    "streamId": "narrow",
+    "correlationId": "narrow",
     "globalPid": "int",
 }
 
@@ -178,14 +178,16 @@ def _graphs(_work: GpuWork, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(kind=kind, name=name, short_name=name).drop("graphId")
 
 
-def _integers(*columns: str) -> dict[str, SqlType]:
-    return dict.fromkeys(columns, "int")
+def _narrow(*columns: str) -> dict[str, SqlType]:
+    return dict.fromkeys(columns, "narrow")
 
 
 _COPY = (
     "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "srcContextId", "dstContextId",
 )  # fmt: skip
 """What only `GpuWork.copies` looks at."""
+_ENDS: dict[str, SqlType] = dict.fromkeys(("srcContextId", "dstContextId"), "int")
+"""Which is looked up among contexts."""
 _RENAMED = {
     "deviceId": "ordinal",
     "contextId": "context",
@@ -196,11 +198,11 @@ _RENAMED = {
 }
 _TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], pl.DataFrame]]] = {
     KERNEL: (
-        _integers("demangledName", "shortName", "graphNodeId", *LAUNCH_SIZE),
+        _narrow("demangledName", "shortName", "graphNodeId", *LAUNCH_SIZE),
         GpuWork.kernels,
     ),
-    MEMCPY: (_integers("bytes", "graphNodeId", *_COPY), GpuWork.copies),
-    MEMSET: (_integers("bytes", "graphNodeId"), _memsets),
-    GRAPH: (_integers("graphId"), _graphs),
+    MEMCPY: ({**_narrow("bytes", "graphNodeId", *_COPY), **_ENDS}, GpuWork.copies),
+    MEMSET: (_narrow("bytes", "graphNodeId"), _memsets),
+    GRAPH: (_narrow("graphId"), _graphs),
 }
 """By table what is read beside the head, and how ops are made of it."""

@@ -30,18 +30,22 @@ _RANGE_ROWS = (*_PUSH_POP, *_START_END)
 # Domains that name themselves by what is in them, for exports that lost the domains' own names.
 _DOMAIN_BY_CONTENT = {"NCCL": "^nccl", "TSL": "^(Thunk|Xla)", "MPI": "^MPI_"}
 
-_NVTX_INTEGERS = (
-    "start", "end", "eventType", "category", "globalTid", "endGlobalTid", "textId", "domainId",
-    "uint64Value", "int64Value", "uint32Value", "int32Value", "jsonTextId",
+_NVTX_WIDE = ("start", "end", "globalTid", "endGlobalTid", "uint64Value")
+_NVTX_NARROW = (
+    "eventType", "category", "textId", "domainId", "int64Value", "uint32Value", "int32Value",
+    "jsonTextId",
 )  # fmt: skip
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
 def call_batches(export: Export, rows: int) -> Iterator[pl.DataFrame]:
     """Return the CUDA runtime and driver calls, which nsys keeps in one table."""
-    columns = ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
+    columns: dict[str, SqlType] = {
+        **dict.fromkeys(("start", "end", "globalTid"), "int"),
+        **dict.fromkeys(("correlationId", "nameId", "returnValue"), "narrow"),
+    }
     names = Texts(export.strings, pl.Categorical(), drop=_VERSION_SUFFIX)
-    for batch in export.file.batches(RUNTIME, dict.fromkeys(columns, "int"), rows):
+    for batch in export.file.batches(RUNTIME, columns, rows):
         calls = batch.drop_nulls(["start", "end", "globalTid"])
         yield shifted(calls, export.metadata, "start", "end").select(
             "start",
@@ -95,7 +99,8 @@ class Nvtx:
         ``start, end, thread_gid, end_thread_gid, domain_id, category_id, name, style, payload``
         """
         columns: dict[str, SqlType] = {
-            **dict.fromkeys(_NVTX_INTEGERS, "int"),
+            **dict.fromkeys(_NVTX_WIDE, "int"),
+            **dict.fromkeys(_NVTX_NARROW, "narrow"),
             **dict.fromkeys(("doubleValue", "floatValue"), "real"),
             **dict.fromkeys(("text", "jsonText"), "text"),
         }
@@ -145,7 +150,7 @@ class Nvtx:
         columns = ("globalTid", "domainId", "category", "text")
         empty = pl.DataFrame(schema=dict(zip(columns, [*[pl.Int64] * 3, pl.String], strict=True)))
         rows = [rows.filter(pl.col("eventType") == kind).select(columns) for rows in self._named]
-        return pl.concat([empty, *rows]).select(
+        return pl.concat([empty, *rows], how="vertical_relaxed").select(
             pl.all(), process_gid=process_of(pl.col("globalTid"))
         )
 
@@ -163,7 +168,8 @@ class Nvtx:
             .unique(key, keep="first", maintain_order=True)
             .select(*key, domain="text")
         )
-        silent = pl.concat([announced.select(*key).clear(), *self._domains]).unique()
+        used = [announced.select(*key).clear(), *self._domains]
+        silent = pl.concat(used, how="vertical_relaxed").unique()
         silent = silent.join(announced, on=key, how="anti")
         return pl.concat([announced, _inferred(silent, ranges)])
 

@@ -146,7 +146,7 @@ class SqliteFile:
         """
         empty = pl.DataFrame(schema={name: DTYPE[kind] for name, kind in columns.items()})
         if not where:
-            return pl.concat([empty, *self.batches(table, columns)])
+            return pl.concat([empty, *self.batches(table, columns)], how="vertical_relaxed")
         present = self._present(table, columns)
         if not present:
             return empty
@@ -227,14 +227,17 @@ def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFr
 
 
 def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows of `frames` in frames of `rows`, and what is left over; none is empty."""
+    """Yield the rows of `frames` in frames of `rows`, and what is left over; none is empty.
+
+    A column whose numbers have more bits in one of them has as many in what they make together.
+    """
     held: list[pl.DataFrame] = []
     for frame in frames:
         held.append(frame)
         while sum(each.height for each in held) >= rows:
-            whole = pl.concat(held, rechunk=True)
+            whole = pl.concat(held, how="vertical_relaxed", rechunk=True)
             yield whole[:rows]
             held = [whole[rows:]]
-    left = pl.concat(held, rechunk=True) if held else pl.DataFrame()
+    left = pl.concat(held, how="vertical_relaxed", rechunk=True) if held else pl.DataFrame()
     if left.height:
         yield left

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.sources._tables import SqlType
 
-Role = Literal["int", "real", "text", "rowid"]
+Role = Literal["int", "narrow", "real", "text", "rowid"]
 
 MAGIC = b"SQLite format 3\x00"
 HEADER_BYTES = 100
@@ -19,6 +19,7 @@ HEADER_BYTES = 100
 _UTF_8 = (0, 1)  # the first before there is a table
 _SMALLEST_USABLE = 480
 _PENDING_BYTE = 1 << 30
+_WHOLE = ("int", "narrow")
 _FRACTIONS = bytes((64, 32, 32))
 _NAMES_OF_ROWID = ("_rowid_", "rowid", "oid")
 
@@ -133,8 +134,10 @@ def _rowid_alias(columns: Sequence[Column], *, key_has_index: bool) -> str | Non
 
 def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
     if is_rowid:
-        return "rowid" if kind == "int" else None
-    if kind == "int" and _is_real(column.declared):  # SQLite takes its whole numbers through a real
+        return "rowid" if kind in _WHOLE else None
+    if kind in _WHOLE and _is_real(
+        column.declared
+    ):  # SQLite takes its whole numbers through a real
         return None
     return None if kind == "blob" else kind
 

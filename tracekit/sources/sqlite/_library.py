@@ -19,9 +19,11 @@ import polars as pl
 from tracekit.errors import DamagedTraceError
 from tracekit.sources._tables import SqlType
 
-DTYPE = {"int": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary}
-"""What columns come as."""
-_SEED = {"int": "0", "real": "0.0", "blob": "x''"}
+DTYPE = {
+    "int": pl.Int64, "narrow": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary,
+}  # fmt: skip
+"""What columns come as; a narrow one as that or as fewer bits."""
+_SEED = {"int": "0", "narrow": "0", "real": "0.0", "blob": "x''"}
 _UNTYPED = ("text", "blob")
 """What SQLite makes of a value of any type."""
 

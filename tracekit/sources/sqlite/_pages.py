@@ -72,12 +72,16 @@ class Rows(NamedTuple):
     valid, nulls
         For each column of whole numbers a bit for each row, set at first, cleared for null; and how
         many nulls there are, 0 at first.
+    reach
+        For each column of whole numbers the bits that any of them needs, 0 at first: those of a
+        negative one are inverted, so the sign takes one more.
     """
 
     rowids: Ints
     stored: Ints
     valid: Bytes
     nulls: Ints
+    reach: Ints
 
 
 _LEAF = 13
@@ -216,7 +220,9 @@ def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
                     if not layout.whole[slot]:
                         stored[slot, row] = (field << _KIND_BITS) | kind
                     elif _NULL < kind <= _LONGEST_INT:
-                        stored[slot, row] = _integer(data, field, kind)
+                        value = _integer(data, field, kind)
+                        stored[slot, row] = value
+                        rows.reach[slot] |= value ^ (value >> 63)
                     elif kind == _NULL:
                         stored[slot, row] = 0
                         rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
