@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import default_rules
 
-from tracekit.attribution import _names
+from tracekit.attribution import _cases, _names
+from tracekit.attribution._cases import Cases, told_apart
 from tracekit.attribution._columns import CaseRows
 from tracekit.attribution._loops import kinds_of
 from tracekit.attribution._names import RangeNames, base_name
-from tracekit.attribution._stages import _cases
 
 LARGE = (1 << 31) - 1
 NUMBERS = st.sampled_from([-1, 0, 1, 2, LARGE])
@@ -37,15 +37,35 @@ def test_cases_are_those_of_a_dictionary(rows: list[tuple[int, ...]], repeated: 
     numbers: dict[tuple[int, ...], int] = {}
     cases = [numbers.setdefault(row[:-1], len(numbers)) for row in rows]
     lengths = [row[-1] for row in rows]
-    start = pl.Series("start", range(len(rows)), dtype=pl.Int64)
-    ops = pl.DataFrame([start, (start + pl.Series(lengths, dtype=pl.Int64)).alias("end")])
-    told = _cases(_arrays(rows), ops)
+    told = told_apart(_arrays(rows), np.array(lengths, np.int64), len(rows))
     assert told.case.tolist() == cases
     assert told.example.tolist() == [cases.index(number) for number in range(len(numbers))]
     for number in range(len(numbers)):
         own = [length for case, length in zip(cases, lengths, strict=True) if case == number]
         assert (told.ops[number], told.total_ns[number]) == (len(own), sum(own))
     assert told.ops.size == told.total_ns.size == len(numbers)
+
+
+@pytest.mark.parametrize("room", [1 << 10, 1])
+@settings(max_examples=examples(50), deadline=None)
+@given(chunks=st.lists(ROWS, max_size=4))
+def test_cases_of_chunks_are_those_of_all(room: int, chunks: list[list[tuple[int, ...]]]) -> None:
+    found, cases = [], Cases()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_cases, "_ROOM", room)
+        for chunk in chunks:
+            rows, lengths = _arrays(chunk), np.array([row[-1] for row in chunk], np.int64)
+            told = told_apart(rows, lengths, len(chunk))
+            found += cases.add(rows, told)[told.case].tolist()
+    every = [row for chunk in chunks for row in chunk]
+    numbers: dict[tuple[int, ...], int] = {}
+    assert found == [numbers.setdefault(row[:-1], len(numbers)) for row in every]
+    assert [tuple(row) for row in zip(*cases.rows, strict=True)] == list(numbers)
+    counts, sums = [0] * len(numbers), [0] * len(numbers)
+    for row in every:
+        counts[numbers[row[:-1]]] += 1
+        sums[numbers[row[:-1]]] += row[-1]
+    assert (cases.ops.tolist(), cases.total_ns.tolist()) == (counts, sums)
 
 
 @settings(max_examples=examples(50), deadline=None)

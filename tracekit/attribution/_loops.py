@@ -359,34 +359,39 @@ def is_same_case(row: int, other: int, cases: CaseRows) -> bool:
     )
 
 
-def tell_apart(cases: CaseRows, start: Array, end: Array, slots: Array, told: Told) -> int:
+def tell_apart(cases: CaseRows, took_ns: Array, slots: Array, told: Told) -> int:
     """Find which ops are alike in all that decides their stages.
 
     Parameters
     ----------
     cases
         The ops.
-    start, end
-        When they run.
+    took_ns
+        How long they take.
     slots
-        A hash table of cases, a power of two of places, more than there are ops, all -1.
+        A hash table of cases, a power of two of places, more than there is room for cases, all -1.
     told
         Becomes what the cases are; `ops` and `total_ns` are 0 at first.
 
     Returns
     -------
-    How many cases there are, which are numbered in the order in which they come.
+    How many cases there are, which are numbered in the order in which they come; -1 if there is no
+    room for all.
     """
-    count = 0
-    for row in range(start.size):
-        slot = case_slot(row, cases, told, slots)
-        if slots[slot] < 0:
-            slots[slot], told.example[count] = count, row
-            count += 1
-        case = slots[slot]
+    count, case = 0, -1
+    for row in range(took_ns.size):
+        # Many an op is as the one before it.
+        if case < 0 or not is_same_case(row, told.example[case], cases):
+            slot = case_slot(row, cases, told, slots)
+            if slots[slot] < 0:
+                if count == told.example.size:
+                    return -1
+                slots[slot], told.example[count] = count, row
+                count += 1
+            case = slots[slot]
         told.case[row] = case
         told.ops[case] += 1
-        told.total_ns[case] += end[row] - start[row]
+        told.total_ns[case] += took_ns[row]
     return count
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, CaseRows, Told
+from tracekit.attribution._cases import Cases, told_apart
+from tracekit.attribution._columns import Array, CaseRows
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,
@@ -25,7 +26,7 @@ from tracekit.attribution._evidence import (
     TRAINER_EVALUATES,
     TRAINER_STAGE,
 )
-from tracekit.attribution._loops import kinds_of, tell_apart
+from tracekit.attribution._loops import kinds_of
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
@@ -148,11 +149,13 @@ class Stages:
         self._rules = rules
         self._unmatched = unmatched
         thresholds = {entry["min_bytes"] for entry in rules["copy"] if "min_bytes" in entry}
+        self._thresholds = np.array([0, *sorted(thresholds - {0})])
         self._lock = threading.Lock()
         self._kinds = _KINDS
         self._places = np.full(0, -1)
-        self._told: list[pl.DataFrame] = []
-        self._thresholds = np.array([0, *sorted(thresholds - {0})])
+        self._cases = Cases()
+        self._said = _SAID
+        self._opinions: list[pl.DataFrame] = []
 
     def of(self, ops: pl.DataFrame, launch: Launch) -> pl.DataFrame:
         """Set ``kind``, ``collective``, ``stage`` and ``stage_source``.
@@ -164,29 +167,45 @@ class Stages:
         launch
             What is known of how each was launched.
         """
-        kinds, rows = self._classified(ops)
-        reached = self._reached(ops["bytes"])
-        told = _cases(
-            CaseRows(
-                launch.codes, launch.threads, given(ops["process"]), rows, reached,
-                launch.structure, launch.on_input_stream, launch.relayed,
-            ),
-            ops,
+        rows = CaseRows(
+            launch.codes, launch.threads, given(ops["process"]), self._classified(ops),
+            self._reached(ops["bytes"]), launch.structure, launch.on_input_stream, launch.relayed,
         )  # fmt: skip
-        some = told.example
-        size, structure = reached[some], launch.structure[some].astype(np.int64) + 1
-        bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
+        took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
+        told = told_apart(rows, took_ns, ops.height)
+        with self._lock:
+            numbers = self._cases.add(rows, told)
+            self._decide()
+            said = self._said[numbers]
+        cases = pl.Series(told.case)
+        return ops.with_columns(column.gather(cases) for column in said)
+
+    def _reached(self, sizes: pl.Series) -> Array:
+        """Return how many thresholds each size reaches; one that is not known reaches none."""
+        reached = np.zeros(len(sizes), np.int64)
+        known = sizes.is_not_null().to_numpy()
+        some = sizes.drop_nulls().to_numpy()
+        reached[known] = np.searchsorted(self._thresholds, some, side="right")
+        return reached
+
+    def _decide(self) -> None:
+        """Give those cases their stages that were met for the first time."""
+        new = CaseRows(*(column[self._said.height :] for column in self._cases.rows))
+        if not new.code.size:
+            return
         launches = pl.DataFrame(
-            {"code": launch.codes[some], "thread": launch.threads[some]},
-            schema={"code": pl.Int32, "thread": pl.Int32},
-        ).with_columns(ops["process"].gather(some))
+            {"code": new.code, "thread": new.thread, "process": new.process},
+            schema={"code": pl.Int32, "thread": pl.Int32, "process": pl.Int32},
+        )
+        kinds, size = self._kinds[new.kind], new.size
+        bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
         cases = pl.concat(
             [
-                kinds.select(_EVIDENCE)[rows[some]].with_columns(
+                kinds.select(_EVIDENCE).with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
-                    structure_stage=pl.Series([None, *STAGES])[structure],
-                    on_input_stream=pl.Series(launch.on_input_stream[some]),
-                    relayed=pl.Series(launch.relayed[some]),
+                    structure_stage=pl.Series([None, *STAGES])[new.structure.astype(np.int64) + 1],
+                    on_input_stream=pl.Series(new.on_input_stream),
+                    relayed=pl.Series(new.relayed),
                 ),
                 self._evidence.of(launches),
             ],
@@ -196,32 +215,28 @@ class Stages:
             self._unmatched.see(name, cases, _in_sets)
         opinions = _opinions(cases, self._rules)
         stages = _decided(opinions)
-        self._note(pl.concat([launches, opinions, stages], how="horizontal"), told)
-        chosen = pl.Series(told.case)
-        return ops.with_columns(
-            *(kinds[name].gather(rows) for name in ("kind", "collective")),
-            *(stages[name].gather(chosen) for name in stages.columns),
+        told = kinds.select("kind", "collective").hstack(stages)
+        self._said = pl.concat([self._said, told])
+        self._opinions.append(
+            pl.concat([launches["process"].to_frame(), opinions, stages], how="horizontal")
         )
 
-    def _reached(self, sizes: pl.Series) -> Array:
-        """Return how many thresholds each size reaches; one that is not known reaches none."""
-        if sizes.null_count() == len(sizes):
-            return np.zeros(len(sizes), np.int64)
-        return np.searchsorted(self._thresholds, sizes.fill_null(-1).to_numpy(), side="right")
+    def opinions(self) -> pl.DataFrame:
+        """Return what the sources of stages say of the same ops, added up; see `opinions`.
 
-    def _note(self, cases: pl.DataFrame, told: Told) -> None:
-        """Add up what each source says, the one that decides among them."""
-        sums = pl.DataFrame({"ops": told.ops, "total_ns": told.total_ns})
-        # Names of kernels make many cases, of which few differ in what is said.
-        together = (
-            pl.concat([cases.drop("code", "thread"), sums], how="horizontal")
-            .group_by(cases.drop("code", "thread").columns, maintain_order=True)
+        Each source is asked once, and what decides where nothing does only there.
+        """
+        if not self._opinions:
+            return _NOTHING_TOLD
+        sums = pl.DataFrame({"ops": self._cases.ops, "total_ns": self._cases.total_ns})
+        sources = {f"{number} {source}": source for number, (source, _) in enumerate(_SOURCES)}
+        told = pl.concat([pl.concat(self._opinions), sums], how="horizontal")
+        found = (
+            # Launches make many cases, of which few differ in what is said.
+            told.group_by(self._opinions[0].columns)
             .agg(pl.col("ops", "total_ns").sum())
             .with_row_index("case")
-        )
-        sources = {f"{number} {source}": source for number, (source, _) in enumerate(_SOURCES)}
-        found = (
-            together.unpivot(
+            .unpivot(
                 on=list(sources),
                 index=["process", "stage", "stage_source", "ops", "total_ns", "case"],
                 variable_name="other_source",
@@ -231,41 +246,42 @@ class Stages:
             .with_columns(pl.col("other_source").replace_strict(sources))
             .filter((pl.col("other_source") != "none") | (pl.col("stage_source") == "none"))
             .unique(["case", "other_source"], keep="first", maintain_order=True)
-            .group_by(_OPINION, maintain_order=True)
-            .agg(pl.col("ops", "total_ns").sum())
         )
-        with self._lock:
-            self._told.append(found)
+        return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
-    def opinions(self) -> pl.DataFrame:
-        """Return what the sources of stages say of the same ops, added up; see `opinions`."""
-        together = pl.concat([_NOTHING_TOLD, *self._told], how="vertical_relaxed")
-        return together.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
-
-    def _classified(self, ops: pl.DataFrame) -> tuple[pl.DataFrame, Array]:
-        """Return what ops of some name and recorded kind are, and which of that each op is."""
+    def _classified(self, ops: pl.DataFrame) -> Array:
+        """Return which entry of the list of kinds each op is, by its name and recorded kind."""
         names = given(ops["name"].to_physical().cast(pl.Int64).fill_null(-1))
         recorded = given(ops["kind"].to_physical())
         rows = np.empty(ops.height, np.int64)
         look_up = compiled(kinds_of, ops.height)
         with self._lock:
-            if look_up(names, recorded, len(KINDS), self._places, rows):
-                self._learn(ops, (names + 1) * len(KINDS) + recorded)
-                look_up(names, recorded, len(KINDS), self._places, rows)
-            return self._kinds, rows
+            places = self._places
+        if look_up(names, recorded, len(KINDS), places, rows):
+            with self._lock:
+                places = self._learn(ops, (names + 1) * len(KINDS) + recorded)
+            look_up(names, recorded, len(KINDS), places, rows)
+        return rows
 
-    def _learn(self, ops: pl.DataFrame, keys: Array) -> None:
-        """Classify the names and kinds that are met for the first time."""
+    def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
+        """Classify the names and kinds that are met for the first time; return where all are."""
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
-        self._places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
-        unknown = np.flatnonzero(self._places[keys] < 0)
+        # What another thread looks at stays as it is.
+        places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
+        unknown = np.flatnonzero(places[keys] < 0)
         new, example = np.unique(keys[unknown], return_index=True)
         if new.size:
-            self._places[new] = np.arange(new.size) + self._kinds.height
             some = ops.select("name", "kind", "collective")[unknown[example]]
             self._unmatched.see_kernels(some)
-            meant = classify_kernels(some, self._rules).select(_KINDS.columns)
-            self._kinds = pl.concat([self._kinds, meant.cast(_KINDS.schema)])
+            meant = classify_kernels(some, self._rules).select(_KINDS.columns).cast(_KINDS.schema)
+            # Of many names most mean the same.
+            self._kinds = pl.concat([self._kinds, meant]).unique(maintain_order=True)
+            numbered = self._kinds.with_row_index("place")
+            places[new] = meant.join(
+                numbered, on=_KINDS.columns, how="left", nulls_equal=True, maintain_order="left"
+            )["place"].to_numpy()
+            self._places = places
+        return places
 
 
 _KINDS = pl.DataFrame(
@@ -284,17 +300,9 @@ _NOTHING_TOLD = pl.DataFrame(
     }
 )  # fmt: skip
 _EVIDENCE = pl.all().cast(pl.String)
-
-
-def _cases(rows: CaseRows, ops: pl.DataFrame) -> Told:
-    """Return which ops are alike in all that decides their stages."""
-    height = ops.height
-    example, sums = np.empty(height, np.int64), np.zeros((2, height), np.int64)
-    told = Told(np.empty(height, np.uint32), example, *sums)
-    slots = np.full(1 << (2 * height + 1).bit_length(), -1, np.int32)
-    start, end = given(ops["start"]), given(ops["end"])
-    count = compiled(tell_apart, height)(rows, start, end, slots, told)
-    return Told(told.case, *(values[:count] for values in told[1:]))
+_SAID = pl.DataFrame(
+    schema={"kind": KIND, "collective": COLLECTIVE, "stage": STAGE, "stage_source": STAGE_SOURCE}
+)
 
 
 _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
