@@ -127,6 +127,22 @@ class Keys(NamedTuple):
     correlation: Array
 
 
+class Ids(NamedTuple):
+    """Correlation ids of calls, by process.
+
+    Parameters
+    ----------
+    least, most
+        The least and the largest one; where there is none, the largest is the lesser.
+    first
+        Where the least one is in a table of all.
+    """
+
+    least: Array
+    most: Array
+    first: Array
+
+
 class Launchers(NamedTuple):
     """By thread: how many ops it launched, and the device on which it launched kernels.
 

@@ -6,21 +6,29 @@ of several, the first one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Keys, Launchers
-from tracekit.attribution._loops import count_launches, index_calls, look_up, span
-from tracekit.model import Stream
+from tracekit.attribution._columns import Array, Ids, Keys, Launchers
+from tracekit.attribution._loops import (
+    count_launches,
+    find_calls,
+    index_calls,
+    look_up,
+    place_calls,
+    span,
+)
+from tracekit.model import KINDS, Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Spool, Workspace
 
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
+_SPARSE = 4
+"""How many times as long as a chunk of calls a table of all their ids may be."""
 _NO_ID = -1
 _KERNELS = ("compute", "collective")
 _LONGEST = np.iinfo(np.int64)
@@ -65,92 +73,79 @@ def link_launches(
     alone = 0
     for number in range(len(ops)):
         rows = ops.read(number, "process", "correlation", "kind", "device")
-        keys, kernels = _keys(rows), _devices_of_kernels(rows)
-        numbers = np.full(keys.process.size, -1)
-        for chunk in index.overlapping(index.span(keys)):
-            index.look_up(keys, chunk, numbers)
+        numbers, kernels = index.find(_keys(rows)), _devices_of_kernels(rows)
         for chunk in chunks_of(numbers, index.first):
             index.count(numbers, kernels, chunk, launching[chunk], by_thread)
-        alone += int((numbers < 0).sum())
+        alone += int(np.count_nonzero(numbers < 0))
         found.append(pl.DataFrame({"call": numbers}))
-    return Launches(found, launching, *by_thread, index.repeated, alone)
+    return Launches(found, launching, *by_thread, index.repeated(), alone)
 
 
 def _keys(frame: pl.DataFrame) -> Keys:
     """Return what links rows to others, the process `_NO_ID` where there is no correlation id."""
-    lacking = frame["correlation"].is_null()
-    process = frame["process"].set(lacking, _NO_ID) if lacking.any() else frame["process"]
-    return Keys(given(process, np.int64), given(frame["correlation"].fill_null(0)))
+    process, correlation = frame["process"], frame["correlation"]
+    if correlation.null_count():
+        process = process.set(correlation.is_null(), _NO_ID)
+    return Keys(given(process, np.int32), given(correlation.fill_null(0), np.int64))
 
 
 def _devices_of_kernels(frame: pl.DataFrame) -> Array:
     """Return the device of each kernel, -1 for all other ops."""
-    is_kernel = pl.col("kind").cast(pl.String).is_in(_KERNELS)
-    return given(frame.select(pl.when(is_kernel).then("device").fill_null(-1)).to_series())
+    is_kernel = np.isin(KINDS, _KERNELS)[frame["kind"].to_physical().to_numpy()]
+    return np.where(is_kernel, frame["device"].fill_null(-1).to_numpy(), np.int32(-1))
 
 
 @dataclass(frozen=True)
 class _Index:
-    """A chunk of calls by process and correlation id."""
+    """A chunk of calls by process and correlation id.
+
+    `slots` is a table of all ids from the least to the largest of each process if that is not much
+    longer than the chunk, as where ids count up; else a hash table.
+    """
 
     keys: Keys
+    ids: Ids
     slots: Array
     threads: Array
     repeated: int
 
+    @property
+    def has_all_ids(self) -> bool:
+        return bool(self.ids.first.size)
+
 
 class _Calls:
-    """All calls, of which the chunks that are in use are indexed."""
+    """All calls, of which the chunks that are in use are indexed.
+
+    Ops follow their calls, so chunks are looked at when the ones before them have not all that is
+    asked for.
+    """
 
     def __init__(self, calls: Stream, processes: int) -> None:
         self._calls = calls
         self._processes = processes
         self.first = first_numbers(calls)
-        self._index = compiled(index_calls, calls.height)
-        self._look_up = compiled(look_up, calls.height)
-        self._count = compiled(count_launches, calls.height)
-        self._span = compiled(span, calls.height)
+        rows = calls.height
+        self._place, self._find = compiled(place_calls, rows), compiled(find_calls, rows)
+        self._index, self._look_up = compiled(index_calls, rows), compiled(look_up, rows)
+        self._count = compiled(count_launches, rows)
+        self._span = compiled(span, rows)
         self._spans: list[tuple[Array, Array]] = []
         self._of = lru_cache(_KEPT)(self._indexed)
-        self.repeated = 0
-        for number in range(len(calls)):
-            self._add(number)
+        self._repeated = 0
 
-    def _add(self, number: int) -> None:
-        """Note which ids a chunk holds, and how many of them an earlier one holds too."""
-        index = self._of(number)
-        ids = self.span(index.keys)
-        found = np.full(index.keys.process.size, -1)
-        for earlier in self.overlapping(ids):
-            self.look_up(index.keys, earlier, found)
-        distinct = index.slots[index.slots >= 0]
-        self.repeated += index.repeated + int((found[distinct] >= 0).sum())
-        self._spans.append(ids)
-
-    def _indexed(self, number: int) -> _Index:
-        frame = self._calls.read(number, "process", "thread", "correlation")
-        keys = _keys(frame)
-        slots = np.full(1 << (2 * frame.height - 1).bit_length(), -1, np.int32)
-        repeated = self._index(keys, slots)
-        return _Index(keys, slots, given(frame["thread"]), repeated)
-
-    def span(self, keys: Keys) -> tuple[Array, Array]:
-        """Return the least and the largest id of each process."""
-        least = np.full(self._processes, _LONGEST.max)
-        most = np.full(self._processes, _LONGEST.min)
-        self._span(keys, least, most)
-        return least, most
-
-    def overlapping(self, ids: tuple[Array, Array]) -> Iterator[int]:
-        """Return the chunks that hold ids between those of the same process."""
-        for number, (least, most) in enumerate(self._spans):
-            if ((least <= ids[1]) & (ids[0] <= most)).any():
-                yield number
-
-    def look_up(self, keys: Keys, chunk: int, found: Array) -> None:
-        """Look in a chunk for the calls of what has none yet."""
-        index = self._of(chunk)
-        self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
+    def find(self, keys: Keys) -> Array:
+        """Return the number of the first call with each key, -1 where there is none."""
+        found = np.full(keys.process.size, -1)
+        ids = self._ids(keys)
+        for number in range(len(self._calls)):
+            if number == len(self._spans):
+                if not (found < 0).any():
+                    break
+                self._add(number)
+            if self._overlap(number, ids):
+                self._look(keys, number, found)
+        return found
 
     def count(
         self, found: Array, kernels: Array, chunk: int, launching: Array, by: Launchers
@@ -158,6 +153,61 @@ class _Calls:
         """Note what calls of a chunk have launched, see `count_launches`."""
         first, threads = int(self.first[chunk]), self._of(chunk).threads
         self._count(found, kernels, first, threads, launching, by)
+
+    def repeated(self) -> int:
+        """Return how many calls repeat the key of another one."""
+        for number in range(len(self._spans), len(self._calls)):
+            self._add(number)
+        return self._repeated
+
+    def _add(self, number: int) -> None:
+        """Note which ids a chunk holds, and how many of them an earlier one holds too."""
+        index = self._of(number)
+        ids = index.ids.least, index.ids.most
+        found = np.full(index.keys.process.size, -1)
+        for earlier in range(number):
+            if self._overlap(earlier, ids):
+                self._look(index.keys, earlier, found)
+        self._repeated += index.repeated
+        if (found >= 0).any():
+            distinct = index.slots[index.slots >= 0]
+            self._repeated += int((found[distinct] >= 0).sum())
+        self._spans.append(ids)
+
+    def _overlap(self, chunk: int, ids: tuple[Array, Array]) -> bool:
+        """Tell whether a chunk holds ids between those of the same process."""
+        least, most = self._spans[chunk]
+        return bool(((least <= ids[1]) & (ids[0] <= most)).any())
+
+    def _look(self, keys: Keys, chunk: int, found: Array) -> None:
+        """Look in a chunk for the calls of what has none yet."""
+        index, first = self._of(chunk), int(self.first[chunk])
+        if index.has_all_ids:
+            self._find(keys, index.ids, index.slots, first, found)
+        else:
+            self._look_up(keys, index.keys, index.slots, first, found)
+
+    def _indexed(self, number: int) -> _Index:
+        frame = self._calls.read(number, "process", "thread", "correlation")
+        keys, threads = _keys(frame), given(frame["thread"])
+        least, most = self._ids(keys)
+        # Numbers of Python, for what 64 bits hold may lie further apart.
+        pairs = zip(least.tolist(), most.tolist(), strict=True)
+        lengths = [max(high - low + 1, 0) for low, high in pairs]
+        if sum(lengths) <= _SPARSE * frame.height:
+            ids = Ids(least, most, np.cumsum(lengths) - lengths)
+            slots = np.full(sum(lengths), -1, np.int32)
+            return _Index(keys, ids, slots, threads, self._place(keys, ids, slots))
+        ids = Ids(least, most, np.empty(0, np.int64))
+        slots = np.full(1 << (2 * frame.height - 1).bit_length(), -1, np.int32)
+        return _Index(keys, ids, slots, threads, self._index(keys, slots))
+
+    def _ids(self, keys: Keys) -> tuple[Array, Array]:
+        """Return the least and the largest id of each process."""
+        least = np.full(self._processes, _LONGEST.max)
+        most = np.full(self._processes, _LONGEST.min)
+        self._span(keys, least, most)
+        return least, most
 
 
 def first_numbers(stream: Stream) -> Array:

@@ -18,6 +18,7 @@ from tracekit.attribution._columns import (
     CallRows,
     CaseRows,
     Context,
+    Ids,
     Keys,
     Launchers,
     NamedRows,
@@ -181,12 +182,73 @@ def note_steps(
             highest[name] = max(highest[name], steps.number[step])
 
 
+def span(keys: Keys, least: Array, most: Array) -> None:
+    """Find the least and the largest correlation id of each process."""
+    for row in range(keys.process.size):
+        process, correlation = keys.process[row], keys.correlation[row]
+        if process >= 0:
+            least[process] = min(least[process], correlation)
+            most[process] = max(most[process], correlation)
+
+
+def place_calls(keys: Keys, ids: Ids, table: Array) -> int:
+    """Put calls where their correlation ids say.
+
+    Parameters
+    ----------
+    keys
+        Those of the calls.
+    ids
+        Which ids there are.
+    table
+        All ids of all processes, none of which has a call yet: -1. Becomes the first call of each.
+
+    Returns
+    -------
+    How many calls repeat the key of an earlier one.
+    """
+    repeated = 0
+    for row in range(keys.process.size):
+        process = keys.process[row]
+        if process >= 0:
+            place = ids.first[process] + (keys.correlation[row] - ids.least[process])
+            if table[place] >= 0:
+                repeated += 1
+            else:
+                table[place] = row
+    return repeated
+
+
+def find_calls(wanted: Keys, ids: Ids, table: Array, first: int, found: Array) -> None:
+    """Find the call of each op.
+
+    Parameters
+    ----------
+    wanted
+        The keys of ops.
+    ids, table
+        What `place_calls` was given.
+    first
+        The number of the first of these calls.
+    found
+        The number of each op's call; only what is -1 is looked up.
+    """
+    for row in range(wanted.process.size):
+        process, correlation = wanted.process[row], wanted.correlation[row]
+        if process < 0 or found[row] >= 0:
+            continue
+        if ids.least[process] <= correlation <= ids.most[process]:
+            call = table[ids.first[process] + (correlation - ids.least[process])]
+            if call >= 0:
+                found[row] = first + call
+
+
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
     """Return the place of a key in a hash table of calls, or the free one that it would take."""
     mask = slots.size - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
-    mixed = folded * 2_654_435_761 + process * 1_640_531_527
+    mixed = folded * 2_654_435_761 + np.int64(process) * 1_640_531_527
     slot = (((mixed >> 20) << 3) + (correlation & 7)) & mask
     while slots[slot] >= 0 and (
         keys.correlation[slots[slot]] != correlation or keys.process[slots[slot]] != process
@@ -196,7 +258,7 @@ def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
 
 
 def index_calls(keys: Keys, slots: Array) -> int:
-    """Fill a hash table of calls by process and correlation id.
+    """Fill a hash table of calls, where ids lie too far apart for `place_calls`.
 
     Parameters
     ----------
@@ -224,7 +286,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
 
 
 def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> None:
-    """Find the call of each op.
+    """Find the call of each op in a hash table.
 
     Parameters
     ----------
@@ -243,15 +305,6 @@ def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) ->
         slot = slot_of(wanted.process[row], wanted.correlation[row], keys, slots)
         if slots[slot] >= 0:
             found[row] = first + slots[slot]
-
-
-def span(keys: Keys, least: Array, most: Array) -> None:
-    """Find the least and the largest correlation id of each process."""
-    for row in range(keys.process.size):
-        process, correlation = keys.process[row], keys.correlation[row]
-        if process >= 0:
-            least[process] = min(least[process], correlation)
-            most[process] = max(most[process], correlation)
 
 
 def count_launches(
