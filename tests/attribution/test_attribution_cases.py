@@ -88,15 +88,20 @@ def test_kinds_are_looked_up_as_far_as_they_are_known(
 TEXTS = st.sampled_from([None, "", "forward", "aten::mm, seq = 1", "aten::mm, seq = 2", "step 3"])
 
 
-@pytest.mark.parametrize("dense", [1 << 22, 0], ids=["table", "join"])
+@pytest.mark.parametrize(
+    ("dense", "kept"),
+    [(1 << 22, 1 << 18), (1 << 22, 1), (0, 1)],
+    ids=["table", "forgotten", "join"],
+)
 @settings(max_examples=examples(30), deadline=None)
 @given(chunks=st.lists(st.lists(st.tuples(TEXTS, TEXTS), max_size=12), max_size=3))
 def test_each_range_has_the_number_of_its_name(
-    chunks: list[list[tuple[str | None, str | None]]], dense: int
+    chunks: list[list[tuple[str | None, str | None]]], dense: int, kept: int
 ) -> None:
     names = RangeNames(default_rules())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_names, "_DENSE", dense)
+        patch.setattr(_names, "_KEPT", kept)
         for chunk in chunks:
             schema = {"domain": pl.String, "name": pl.String}
             ranges = pl.DataFrame(chunk, schema, orient="row")

@@ -137,18 +137,14 @@ class Follower:
     def _range_chunk(self, number: int) -> tuple[RangeRows, Array]:
         columns = ("range", "thread", "process", "start", "end")
         rows = self._ranges.read(number, *columns, "style")
-        places, names = self._nesting.places.read(number), self._nesting.names
-        ids = places["name_id"]
-        found = (
-            *(rows[name] for name in columns),
-            rows["style"] == "push_pop",
-            names.places.gather(ids),
-            places["flags"],
-            names.table["autograd"].gather(ids),
-            ids,
-            self._teams.of(rows),
-        )
-        return RangeRows(*map(given, found)), np.empty(rows.height, np.int32)
+        ids, flags = map(given, self._nesting.places.read(number, "name_id", "flags"))
+        meant = self._nesting.names.meanings
+        pushes, team = given(rows["style"] == "push_pop"), given(self._teams.of(rows))
+        found = RangeRows(
+            *(given(rows[name]) for name in columns), pushes, meant.place[ids], flags,
+            meant.marks[ids], ids, team,
+        )  # fmt: skip
+        return found, np.empty(rows.height, np.int32)
 
     def _call_chunk(self, number: int) -> tuple[CallRows, Context]:
         rows = self._calls.read(number, "thread", "process", "start", "end")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from tracekit.attribution._columns import Array
 from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
 
@@ -37,6 +38,24 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     ).drop("base")
 
 
+class NameMeanings(NamedTuple):
+    """What names of ranges mean, by id.
+
+    Parameters
+    ----------
+    place
+        The place in the list of stages, -1 for none.
+    marks
+        Whether they mark backward.
+    may_be_step
+        Whether a rule of training steps names them.
+    """
+
+    place: Array
+    marks: Array
+    may_be_step: Array
+
+
 class RangeNames:
     """The distinct names of ranges and what they mean, learned chunk by chunk.
 
@@ -50,26 +69,38 @@ class RangeNames:
         self._rules = rules
         self.table = pl.DataFrame(schema=_MEANING)
         """``id, domain, base`` and what they mean: ``stage, autograd, rule, number``."""
+        self._meant = NameMeanings(*np.zeros((3, 0), np.bool_))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of all texts, of which any number may differ in nothing that is meant."""
+        self._domains, self._texts = _Numbers(), _Numbers()
+        self._ids = np.full((1, 1), _UNKNOWN)
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
         """Return the id, which is its row in `table`, of the name of each range."""
-        (domains, domain), (names, name) = (_coded(ranges[column]) for column in _PAIR)
-        if len(domains) * len(names) > _DENSE:
-            known = self._known(ranges.select(_PAIR).unique()).select(*_PAIR, "id")
-            return ranges.select(_PAIR).join(
-                known, on=_PAIR, how="left", nulls_equal=True, maintain_order="left"
-            )["id"]
-        pair = domain * len(names) + name
-        ids = np.zeros(len(domains) * len(names), np.uint32)
-        ids[pair] = 1
-        met = np.flatnonzero(ids)
-        of_domain, of_name = np.divmod(met, len(names))
-        pairs = pl.DataFrame({"domain": domains[of_domain], "name": names[of_name]})
-        ids[met] = self._known(pairs)["id"].to_numpy()
-        return pl.Series("id", ids[pair])
+        if self._ids.size > _KEPT:
+            self._forget()
+        domain, text = self._domains.of(ranges["domain"]), self._texts.of(ranges["name"])
+        size = (self._domains.count, self._texts.count)
+        if size[0] * size[1] > _DENSE:
+            self._forget()
+            return self._known(ranges.select(_PAIR))["id"]
+        more = [(0, now - before) for now, before in zip(size, self._ids.shape, strict=True)]
+        self._ids = np.pad(self._ids, more, constant_values=_UNKNOWN)
+        ids = self._ids.reshape(-1)
+        pair = text if size[0] == 1 else domain * size[1] + text
+        found = ids[pair]
+        if (found == _UNKNOWN).any():
+            example = np.full(ids.size, -1)
+            example[pair] = np.arange(pair.size)
+            new = np.flatnonzero((example >= 0) & (ids == _UNKNOWN))
+            ids[new] = self._known(ranges[example[new]].select(_PAIR))["id"].to_numpy()
+            found = ids[pair]
+        return pl.Series("id", found)
 
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return ``domain, name, id``, having learned what is new.
+        """Return names with their ``id``, having learned what is new.
 
         Numbers that PyTorch appends make most names differ, so they go first.
         """
@@ -84,10 +115,17 @@ class RangeNames:
         )
 
     @property
-    def places(self) -> pl.Series:
-        """The place in the list of stages of what each name means, -1 where that is none."""
-        places = {stage: place for place, stage in enumerate(STAGES)}
-        return self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)
+    def meanings(self) -> NameMeanings:
+        """What the names mean that are known so far."""
+        if self._meant.place.size < self.table.height:
+            places = {stage: place for place, stage in enumerate(STAGES)}
+            place = self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)
+            self._meant = NameMeanings(
+                place.to_numpy(),
+                self.table["autograd"].to_numpy(),
+                self.table["rule"].is_not_null().to_numpy(),
+            )
+        return self._meant
 
     def _meanings(self, names: pl.DataFrame) -> pl.DataFrame:
         first = self.table.height
@@ -104,11 +142,28 @@ _DENSE = 1 << 22
 """Up to how many pairs of texts are told apart by a table of all that could be."""
 
 
-def _coded(texts: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return null and the distinct texts, and of each row which of these it has."""
-    distinct = texts.drop_nulls().unique()
-    codes = texts.cast(pl.Enum(distinct)).to_physical().cast(pl.Int64) + 1
-    return pl.concat([distinct.clear(1), distinct]), codes.fill_null(0).to_numpy()
+_KEPT = 1 << 18
+"""Up to how many pairs are kept from chunk to chunk."""
+_UNKNOWN = np.uint32((1 << 32) - 1)
+
+
+class _Numbers:
+    """Numbers of texts, the same in each chunk; null is 0."""
+
+    def __init__(self) -> None:
+        self._type = pl.Categorical(pl.Categories.random())
+        # Polars forgets categories that no series has.
+        self._kept = pl.Series([], dtype=self._type)
+        self.count = 1
+
+    def of(self, texts: pl.Series) -> Array:
+        """Return the number of each text."""
+        if texts.null_count() == len(texts):
+            return np.zeros(len(texts), np.int64)
+        codes = texts.cast(self._type).to_physical().cast(pl.Int64) + 1
+        numbers: Array = codes.fill_null(0).to_numpy()
+        self.count = max(self.count, int(numbers.max()) + 1)
+        return numbers
 
 
 _NAME = {"domain": pl.String, "base": pl.String}

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Nested, NestedRows, OpenAround
+from tracekit.attribution._columns import Array, Nested, NestedRows, OpenAround
 from tracekit.attribution._loops import (
     APART,
     BEGINS,
     COVERED,
     DIFFERENTIATES,
     EVALUATES,
+    PASSES,
     nest,
 )
 from tracekit.attribution._names import RangeNames
@@ -29,14 +30,7 @@ from tracekit.model import STAGES, Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Spool, Workspace
 
-_PASSES = ("FP", "BP", "WU")
 _STAGE_PLACES = {stage: place for place, stage in enumerate(STAGES)}
-
-_SKELETON = {
-    "range": pl.Int64, "report": pl.Int32, "process": pl.Int32, "thread": pl.Int32,
-    "domain": pl.String, "name": pl.String, "start": pl.Int64, "end": pl.Int64,
-    "pushes": pl.Boolean,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,51 +82,73 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
         Where what is found waits.
     """
     names, places, nester = RangeNames(rules), Spool(workspace), _Nester(threads, ranges.height)
-    skeletons: list[pl.DataFrame] = []
-    marks: list[pl.DataFrame] = []
-    marked: list[pl.Series] = []
-    loading: list[pl.Series] = []
+    seen = _Seen(threads)
+    skeletons = []
     for number in range(len(ranges)):
-        chunk = _meant(ranges, number, names)
-        chunk = nester.nest(chunk)
-        places.append(chunk.select("name_id", "parent", "depth", "flags"))
+        rows = ranges.read(number, *_READ)
+        ids = names.of(rows)
+        chunk = nester.nest(rows, given(ids), names)
+        seen.add(chunk)
         skeletons.append(_skeleton(chunk, names))
-        marks.append(_marks(chunk))
-        marked.append(chunk.filter("marks")["thread"].unique())
-        loading.append(chunk.filter(pl.col("place") == _STAGE_PLACES["IO"])["thread"].unique())
-    empty = pl.DataFrame(schema=_MARKS)
-    return Nesting(
-        names,
-        places,
-        pl.concat([_skeleton(nester.nest(_EMPTY), names), *skeletons]),
-        pl.concat([empty, *marks])
-        .group_by("process", "thread", "passes")
-        .agg(pl.col("marks").sum()),
-        _threads(marked),
-        _threads(loading),
-    )
+        found = chunk.found
+        parent, depth = (pl.Series(values).set(pl.Series(values < 0), None) for values in found[:2])
+        places.append(
+            pl.DataFrame({"name_id": ids, "parent": parent, "depth": depth, "flags": found.flags})
+        )
+    return Nesting(names, places, pl.concat([_NO_SKELETON, *skeletons]), *seen.told())
 
 
-def _threads(parts: list[pl.Series]) -> pl.Series:
-    return pl.concat([pl.Series("thread", [], pl.Int32), *parts]).unique()
+_READ = ("range", "report", "process", "thread", "domain", "name", "start", "end", "style")
 
 
-_MARKS = {"process": pl.Int32, "thread": pl.Int32, "passes": pl.String, "marks": pl.Int64}
-_EMPTY = pl.DataFrame(
-    schema={**_SKELETON, "name_id": pl.UInt32, "place": pl.Int8, "marks": pl.Boolean}
-)
+@dataclass(frozen=True)
+class _Chunk:
+    """Ranges with their names' ids, as loops go over them, and what was found around them."""
+
+    frame: pl.DataFrame
+    ids: Array
+    rows: NestedRows
+    found: Nested
 
 
-def _meant(ranges: Stream, number: int, names: RangeNames) -> pl.DataFrame:
-    """Return a chunk with what its names mean: ``name_id, place`` (of the stage) and ``marks``."""
-    stored = [name for name in _SKELETON if name != "pushes"]
-    chunk = ranges.read(number, *stored, "style").with_columns(
-        pushes=pl.col("style") == "push_pop"
-    ).drop("style")  # fmt: skip
-    ids = names.of(chunk)
-    return chunk.with_columns(
-        name_id=ids, place=names.places.gather(ids), marks=names.table["autograd"].gather(ids)
-    )
+class _Seen:
+    """What is noticed of threads, as chunk after chunk goes by."""
+
+    def __init__(self, threads: int) -> None:
+        self._process = np.zeros(threads, np.int32)
+        self._passes = np.zeros(threads * PASSES, np.int64)
+        self._marked, self._loading = np.zeros((2, threads), np.bool_)
+
+    def add(self, chunk: _Chunk) -> None:
+        """Notice what the threads of some ranges do."""
+        rows, thread = chunk.rows, chunk.rows.thread
+        self._process[thread] = chunk.frame["process"].to_numpy()
+        self._marked[thread[rows.marks]] = True
+        self._loading[thread[rows.stage == _STAGE_PLACES["IO"]]] = True
+        told = np.flatnonzero(_is_pass(rows.stage) & ~has(chunk.found.flags, DIFFERENTIATES))
+        passes = thread[told] * np.int64(PASSES) + rows.stage[told]
+        self._passes += np.bincount(passes, minlength=self._passes.size)
+
+    def told(self) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
+        """Return ``marks, marked, loading`` of `Nesting`."""
+        found = np.flatnonzero(self._passes)
+        thread, place = np.divmod(found, PASSES)
+        marks = pl.DataFrame(
+            {
+                "process": self._process[thread],
+                "thread": thread.astype(np.int32),
+                "passes": pl.Series(STAGES[:PASSES], dtype=pl.String)[place],
+                "marks": self._passes[found],
+            }
+        )
+        return marks, *(
+            pl.Series("thread", np.flatnonzero(which), pl.Int32)
+            for which in (self._marked, self._loading)
+        )
+
+
+def _is_pass(place: Array) -> Array:
+    return (place >= 0) & (place < PASSES)
 
 
 class _Nester:
@@ -143,67 +159,83 @@ class _Nester:
         self._open = Stacks(threads, OpenAround)
         self._evaluations = pl.DataFrame(schema=_SPAN)
 
-    def nest(self, chunk: pl.DataFrame) -> pl.DataFrame:
-        """Add ``parent, depth, flags, around, passes`` to the next ranges, see `nest`."""
-        columns = ("range", "thread", "start", "end", "pushes", "place", "marks")
-        rows = NestedRows(*map(given, (*chunk.select(columns), self._during(chunk))))
+    def nest(self, frame: pl.DataFrame, ids: Array, names: RangeNames) -> _Chunk:
+        """Find what is around the next ranges, see `nest`."""
+        meant = names.meanings
+        number, process, thread, start, end = (
+            given(frame[name]) for name in ("range", "process", "thread", "start", "end")
+        )
+        pushes = given(frame["style"] == "push_pop")
+        place = meant.place[ids]
+        during = self._during(process, start, end, ~pushes & (place == _STAGE_PLACES["ME"]))
+        rows = NestedRows(number, thread, start, end, pushes, place, meant.marks[ids], during)
+        height = frame.height
         out = Nested(
-            np.empty(chunk.height, np.int64),
-            np.empty(chunk.height, np.int32),
-            np.empty(chunk.height, np.uint8),
-            np.empty(chunk.height, np.int64),
-            np.empty(chunk.height, np.int32),
+            np.empty(height, np.int64),
+            np.empty(height, np.int32),
+            np.empty(height, np.uint8),
+            np.empty(height, np.int64),
+            np.empty(height, np.int32),
         )
         done = 0
-        while (done := self._loop(done, rows, self._open.arrays(), out)) < chunk.height:
+        while (done := self._loop(done, rows, self._open.arrays(), out)) < height:
             self._open.make_room()
-        parent, depth, flags, around, passes = (pl.Series(values) for values in out)
-        return chunk.with_columns(
-            parent=parent.set(parent < 0, None), depth=depth.set(depth < 0, None), flags=flags,
-            around=around.set(around < 0, None), passes=passes,
-        )  # fmt: skip
+        return _Chunk(frame, ids, rows, out)
 
-    def _during(self, chunk: pl.DataFrame) -> pl.Series:
+    def _during(self, process: Array, start: Array, end: Array, evaluates: Array) -> Array:
         """Tell for each range whether its process was in a start/end range of evaluation."""
-        evaluations = chunk.filter(
-            ~pl.col("pushes") & (pl.col("place") == _STAGE_PLACES["ME"])
-        ).select(list(_SPAN))
-        self._evaluations = pl.concat([self._evaluations, evaluations])
+        if evaluates.any():
+            spans = {
+                "process": process[evaluates],
+                "start": start[evaluates],
+                "end": end[evaluates],
+            }
+            self._evaluations = pl.concat([self._evaluations, pl.DataFrame(spans)])
         if self._evaluations.is_empty():
-            return pl.repeat(value=False, n=chunk.height, eager=True)
-        return is_open(chunk.select("process", time="start"), self._evaluations)
+            return np.zeros(start.size, np.bool_)
+        asked = pl.DataFrame({"process": process, "time": start})
+        return is_open(asked, self._evaluations).to_numpy()
 
 
 _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 
 
-def has(flag: int) -> pl.Expr:
+def has(flags: Array, flag: int) -> Array:
     """Tell which ranges have a flag."""
-    return pl.col("flags") & pl.lit(flag, pl.UInt8) != 0
+    return flags & flag != 0
 
 
-def _skeleton(chunk: pl.DataFrame, names: RangeNames) -> pl.DataFrame:
-    rule = names.table["rule"].is_not_null().gather(chunk["name_id"])
-    passes = pl.col("place").is_in([_STAGE_PLACES[stage] for stage in _PASSES])
-    kept = chunk.filter(
-        rule
+def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
+    place, flags = chunk.rows.stage, chunk.found.flags
+    covered = has(flags, COVERED)
+    kept = np.flatnonzero(
+        names.meanings.may_be_step[chunk.ids]
         # What a range repeats of the one around it counts where that one turns out to say nothing.
-        | (passes & (~has(COVERED) | (pl.col("passes") == 1)))
-        | has(BEGINS)
-        | (~pl.col("pushes") & (pl.col("place") >= 0))
+        | (_is_pass(place) & (~covered | (chunk.found.passes == 1)))
+        | has(flags, BEGINS)
+        | (~chunk.rows.pushes & (place >= 0))
     )
-    meanings = names.table.select("base", "stage", "rule", "number")[kept["name_id"]]
-    flags = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
-    told = (has(flag).alias(name) for name, flag in flags.items())
-    return pl.concat([kept.select(*_SKELETON, "around", *told), meanings], how="horizontal")
+    rows = chunk.frame.drop("style")[kept]
+    around = pl.Series(chunk.found.around[kept])
+    told = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
+    return pl.concat(
+        [
+            rows.with_columns(
+                pushes=pl.Series(chunk.rows.pushes[kept]), around=around.set(around < 0, None)
+            ),
+            pl.DataFrame({name: has(flags[kept], flag) for name, flag in told.items()}),
+            names.table.select("base", "stage", "rule", "number")[chunk.ids[kept]],
+        ],
+        how="horizontal",
+    )
 
 
-def _marks(chunk: pl.DataFrame) -> pl.DataFrame:
-    passes = [_STAGE_PLACES[stage] for stage in _PASSES]
-    stage = pl.col("place").replace_strict(range(len(STAGES)), STAGES, return_dtype=pl.String)
-    return (
-        chunk.filter(~has(DIFFERENTIATES) & pl.col("place").is_in(passes))
-        .group_by("process", "thread", "place")
-        .agg(marks=pl.len().cast(pl.Int64))
-        .select("process", "thread", stage.alias("passes"), "marks")
-    )
+_NO_SKELETON = pl.DataFrame(
+    schema={
+        "range": pl.Int64, "report": pl.Int32, "process": pl.Int32, "thread": pl.Int32,
+        "domain": pl.String, "name": pl.String, "start": pl.Int64, "end": pl.Int64,
+        "pushes": pl.Boolean, "around": pl.Int64, "evaluates": pl.Boolean, "apart": pl.Boolean,
+        "begins": pl.Boolean, "covered": pl.Boolean, "base": pl.String, "stage": pl.String,
+        "rule": pl.Int32, "number": pl.Int64,
+    }
+)  # fmt: skip

@@ -38,6 +38,8 @@ class Teams:
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
         """Return the teams of what has ``thread`` and ``process``."""
+        if not (self.further >= 0).any():
+            return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])
         return team.set(team < 0, None).fill_null(frame["process"])
 
