@@ -135,6 +135,24 @@ def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
     assert table.drop("share", "style").rows() == [
         ("step N", 0, 1, 2, 100, 1, 40, 30, 0), ("step N > forward", 1, 1, 2, 50, 1, 40, 30, 30)
     ]  # fmt: skip
+    # A kernel is listed, whole, where it starts.
+    kernels = breakdown(builder.attributed(), "range,kernel", inclusive=True, skip=1).rows
+    assert kernels.select("depth", "name", "ops", "total_ns").rows() == [
+        (0, "gemm", 1, 30), (1, "gemm", 1, 30)
+    ]  # fmt: skip
+
+
+def test_a_start_end_range_that_was_skipped_is_listed_for_one_op_that_runs_later() -> None:
+    builder = TraceBuilder()
+    for number in (0, 1):
+        builder.range(100 * number, 100 * number + 100, f"step {number}")
+        builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
+    builder.start_end(50, 58, "upload")
+    builder.op("copy", 55, start=100, end=140, stream=8)
+    table = breakdown(builder.attributed(), "range", inclusive=True, skip=1).rows
+    assert table.filter(style="start_end").select(
+        "range", "instances", "launching", "ops", "busy_ns"
+    ).rows() == [("upload", 0, 1, 0, 10)]  # fmt: skip
 
 
 def test_by_kernel_what_crosses_from_step_to_step_is_one_op() -> None:
