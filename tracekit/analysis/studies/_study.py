@@ -402,8 +402,7 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     """Return ``method``, ``gpus``, ``bytes_between_gpus`` and ``bytes_evidence``."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
-        (pl.col("method") == "p2p")
-        | (pl.col("src_device") != pl.col("dst_device")).fill_null(value=False),
+        (pl.col("method") == "p2p") | (pl.col("src_device") != pl.col("dst_device")),
     )
     calls = collective_calls(trace).filter(pl.col("library") == "nccl")
     method = _method(trace, copies, calls)

@@ -34,10 +34,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
     codes = same[paired]
     weight = 1 / count[codes]
     table = _nests(codes, weight)
-    middle = _middle(table, codes.size)
-    if middle is None:
-        return 0, 0, 0.0
-    inner, outer = paired[list(middle)]
+    inner, outer = paired[list(_middle(table, codes.size))]
     whole = float((1 / count[same]).sum())
     return int(inner), int(outer), float(2 * table[0, -1] / whole)
 
@@ -57,9 +54,9 @@ def _nests(codes: Array, weight: Array) -> Array:
     return table
 
 
-def _middle(table: Array, size: int) -> tuple[int, int] | None:
-    """Walk from the outside of the heaviest nest to its innermost pair."""
-    first, last, found = 0, size, None
+def _middle(table: Array, size: int) -> tuple[int, int]:
+    """Walk from the outside of the heaviest nest to its innermost pair; sizes come twice."""
+    first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
         if table[first, last] == table[first + 1, last]:
             first += 1
