@@ -296,6 +296,8 @@ class TestGiven:
         row = clock_evidence(reports).row(1, named=True)
         assert (row["known_by"], row["offset_ns"], row["calls"]) == ("given", 1_500, 20)
         assert (row["p5_ns"], row["p95_ns"], row["violations"]) == (-1_500, -1_500, 0)
+        third = align([report(ENDS, host=host, start=0) for host in "abc"], {2: 1_500})[2]
+        assert third.against == 0
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -180,7 +180,7 @@ def a_log(tmp_path: Path) -> NcclLog:
 
 def processes(*pids: int, host: str | None = "node1.cluster") -> pl.DataFrame:
     rows = {"process": range(len(pids)), "report": 0, "pid": pids, "global_id": pids}
-    return PROCESSES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host))
+    return PROCESSES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host, pl.String))
 
 
 def devices(host: str | None = "node1.cluster", report: int = 0) -> pl.DataFrame:
@@ -192,7 +192,7 @@ def devices(host: str | None = "node1.cluster", report: int = 0) -> pl.DataFrame
         "active": True,
         "identity": "ordinal",
     }
-    return DEVICES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host))
+    return DEVICES.conform(pl.DataFrame(rows)).with_columns(host=pl.lit(host, pl.String))
 
 
 def test_rings_of_a_log(tmp_path: Path) -> None:
@@ -217,6 +217,9 @@ def test_a_log_of_another_run(tmp_path: Path) -> None:
     # Containers call their host by other names than the log does.
     inside = processes(100, host="pod-7"), devices("pod-7")
     assert rank_devices(calls(call(0)), a_log(tmp_path), *inside).height == 4
+    # And some traces do not name theirs.
+    unnamed = processes(100, host=None), devices(None)
+    assert rank_devices(calls(call(0)), a_log(tmp_path), *unnamed).height == 4
 
 
 def test_a_log_of_channels_alone_says_whose_it_is(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
+from tracekit.analysis.dependencies._job import TRUSTED, distrust
+from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._sweeps import (
     LATEST,
     latest,
@@ -453,6 +455,19 @@ def test_what_nothing_explains_is_carried_and_said() -> None:
     assert found.meta["trusted"] is False
     assert any("not to be trusted" in text for text in found.warnings)
     assert found.rows["step_ns"].to_list() == [493 * US, 493 * US, 493 * US - 46_500]
+
+
+def test_streams_of_an_unknown_context_are_no_others() -> None:
+    b = TraceBuilder()
+    for number, context in enumerate((1, None, 1, None)):
+        b.op(f"op {number}", 10 * number, context=context)
+    ops = moments_of(b.trace()).ops
+    assert ops.select("op", "context").rows() == [(1, -1), (3, -1), (0, 1), (2, 1)]
+
+
+def test_just_as_much_as_is_trusted_is() -> None:
+    assert distrust(TRUSTED) == distrust(None) == []
+    assert len(distrust(TRUSTED + 0.001)) == 1
 
 
 def test_a_change_of_nothing_says_so() -> None:

@@ -12,7 +12,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import FINDINGS, RULES, diagnose
-from tracekit.analysis.diagnosis._facts import rounded
+from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -196,6 +196,16 @@ def test_copies_beside_kernels_are_hidden() -> None:
     assert "unhidden_copies" not in _found(b.trace())
 
 
+@pytest.mark.parametrize("shown", [0, 1])
+def test_copies_that_are_hidden_in_most_steps_are_not_usual(shown: int) -> None:
+    """Of all of which as little as 1 ns shows is told, where most of it is of one step."""
+    b = _copying(20)
+    for step in range(3):
+        begin = step * STEP
+        _op(b, begin + 30, begin + 600 * US, begin + 800 * US - shown, stream=9, stage="FP")
+    assert ("unhidden_copies" in _found(b.trace())) == bool(shown)
+
+
 def _exchanging(*times: tuple[int, int], backward: int = 600 * US) -> TraceBuilder:
     """Return steps of a backward pass, and all-reduces from when to when, in us."""
     b = TraceBuilder()
@@ -280,6 +290,22 @@ def test_what_ranks_wait_for_each_other_could_not_be_hidden() -> None:
     # Of the first 340, 40 and 340 us 40 each; the update needs the second. 300, 0 and 300 wait.
     assert "nothing hides 40 us of that" in row["finding"]
     assert row["evidence"][-1] == "200 us per step is waiting for other ranks"
+
+
+def test_a_step_begins_where_its_first_gpu_does() -> None:
+    """GPU 1 is in the long first step still when GPU 0 is in the second one."""
+    windows = pl.DataFrame(
+        [(0, 0, 0, 100, 0), (0, 1, 150, 1_150, 0), (0, 0, 100, 200, 1), (0, 0, 200, 300, 2)],
+        ["process", "device", "start", "end", "iteration"], orient="row",
+    )  # fmt: skip
+    assert _cold(windows).rows() == [(0, 550)]
+
+
+def test_no_piece_of_a_gap_is_empty() -> None:
+    """Gaps end where the next step begins on the GPU."""
+    idle = facts_of(_waiting(100 * US, stage="IO").trace()).idle
+    assert idle.filter(pl.col("iteration") == 1)["end"].max() is not None
+    assert (idle["end"] > idle["start"]).all()
 
 
 def test_cold_steps_are_left_out_and_named() -> None:

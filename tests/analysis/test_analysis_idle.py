@@ -98,6 +98,12 @@ def test_the_host_between_steps_and_in_a_loader() -> None:
     }  # fmt: skip
 
 
+def test_before_the_first_step_the_host_is_in_none() -> None:
+    b = _simple()
+    b.iteration(0, 200 * US, 300 * US)
+    assert _causes(b.trace()) == {"between_steps": 100 * US, "launch": 10}
+
+
 def test_a_pass_outside_of_steps_is_not_between_them() -> None:
     b = _simple()
     b.iteration(0, 0, 1_000)

@@ -182,6 +182,8 @@ class TestByLaunch:
     def test_a_graph_launches_whatever_it_holds(self) -> None:
         rows = [self.launched(0, 0, 1, graph_node=5), self.launched(1, 900, 1, graph_node=6)]
         assert matched(*rows) == [None, None]
+        plain = [self.launched(0, 0, 1), self.launched(1, 900, 1)]
+        assert matched(*plain) == [0, 0]
 
     def test_a_device_twice_in_a_call_is_no_participant(self) -> None:
         rows = [self.launched(0, 0, 1), self.launched(0, 200, 1), self.launched(1, 900, 1)]

@@ -147,6 +147,14 @@ def test_estimated_against_measured() -> None:
     assert found["compute"]["error_percent"] is None
 
 
+def test_components_of_many_jobs_stay_in_order() -> None:
+    timed = pl.concat([job(measured_weights_s=0.84)] * 200)
+    found = measured_against(timed, PAI)["component"].to_list()
+    first = found[: len(found) // 200]
+    assert first[0] == "step"
+    assert found == first * 200
+
+
 def test_what_is_not_known_of_a_job_makes_its_step_unknown() -> None:
     row = step_times(job(flops=None), PAI).row(0, named=True)
     assert (row["compute_ns"], row["step_ns"], row["overlapped_ns"], row["bound"]) == (None,) * 4

@@ -10,7 +10,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.comparison._dependence import dependence, mean_error
+from tracekit.analysis.comparison._dependence import ENOUGH, dependence, mean_error
 from tracekit.analysis.comparison._modes import NEVER, mode_edges, switches
 from tracekit.analysis.comparison._statistics import adjusted, differences, welch
 
@@ -160,6 +160,14 @@ def test_by_hand() -> None:
     steps = dependence(_array([up]))
     assert steps.correlation[0] == pytest.approx(_naive(up))
     assert steps.is_too_much[0]
+
+
+def test_modes_persist_where_they_change_fewer_than_five_times() -> None:
+    """Ten steps, six of them short: from one to the other and back, so many times."""
+    four = [10, 11, 50, 50, 12, 11, 49, 50, 10, 11]
+    five = [10, 11, 50, 50, 12, 11, 49, 50, 10, 51]
+    assert switches(_array([four, five])).tolist() == [4, ENOUGH]
+    assert dependence(_array([four, five])).persists.tolist() == [True, False]
 
 
 def test_the_error_of_a_mean() -> None:

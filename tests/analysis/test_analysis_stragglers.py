@@ -9,7 +9,9 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import stragglers
-from tracekit.analysis.diagnosis._late_ranks import waits_in_collectives
+from tracekit.analysis.diagnosis._facts import facts_of
+from tracekit.analysis.diagnosis._late_ranks import exposed_waits, waits_in_collectives
+from tracekit.analysis.diagnosis._stragglers import _by_rank, _times
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
@@ -63,6 +65,21 @@ def test_who_is_last_and_what_it_costs() -> None:
     assert found[1]["late_in"] == "BP"
     assert found[1]["late_in_ns"] == pytest.approx((2800 - 2400) * US / 4, rel=1e-3)
     assert found[1]["late_ns"] == pytest.approx((200 + 100) / 2 * US)  # of 200, 300, 100, 0
+
+
+def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:
+    facts = facts_of(_of(PASSES))
+    waits = exposed_waits(facts)
+    held = pl.DataFrame(
+        {"process": [0, 1], "device": [0, 1], "iteration": [0, 2], "by": [2, 2],
+         "held": [100 * US, 300 * US]},
+        schema_overrides=dict.fromkeys(("process", "device", "by"), pl.Int32),
+    )  # fmt: skip
+    times = _times(facts, waits, held).with_columns(rank=pl.col("device"))
+    found = {row["device"]: row for row in _by_rank(facts, times, waits, held).to_dicts()}
+    # Nobody waited for GPU 2 in a collective: 400 us of two others in four steps.
+    assert found[2]["caused_ns"] == pytest.approx(400 * US / 4 / 2)
+    assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100 + 100) * US / 4)
 
 
 def test_the_one_that_costs_most_comes_first() -> None:

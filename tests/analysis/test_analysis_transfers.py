@@ -323,6 +323,12 @@ class TestStagedByTheProgram:
         from_host(b, **({"start": 2 * MS, "end": 3 * MS, "at": 10} | second))
         assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d"]
 
+    def test_what_does_not_say_how_it_was_made_may_be_a_half(self) -> None:
+        b = TraceBuilder()
+        to_host(b, 0, 100, at=0, copy_kind=None)
+        from_host(b, 2 * MS, 3 * MS, at=10, copy_kind=None)
+        assert moved(b) == [("staged", 0, 7, 0, 3 * MS)]
+
     def test_a_copy_in_between_parts_them(self) -> None:
         b = TraceBuilder()
         to_host(b, 0, 100, at=0)

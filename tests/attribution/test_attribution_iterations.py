@@ -332,6 +332,14 @@ def test_start_end_ranges_may_be_steps() -> None:
     assert iterations_of(trace) == {"op": 4}
 
 
+def test_a_pass_that_begins_where_its_step_ends_is_in_it() -> None:
+    """Coarse clocks give both one time."""
+    builder = TraceBuilder()
+    builder.range(0, 100, "iteration 0", style="start_end", domain="tracekit")
+    builder.range(100, 120, "FP", domain="tracekit")
+    assert steps(builder.attributed(Rules.load())) == [(0, 0, 0, 100)]
+
+
 def _annotated(domain: str) -> list[Step]:
     """Two steps, and before and behind them batches that are asked for and not trained with."""
     builder = TraceBuilder()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tracekit.model import TABLES, Trace, TraceWriter, combine, missing_files
+from tracekit.model import TABLES, Trace, TraceWriter, combine, missing_files, replace_table
 
 
 def report(
@@ -302,6 +302,18 @@ def test_as_a_naive_combination_row_by_row(shapes) -> None:
     expected = naive(traces)
     for name in TABLES:
         assert both.read(name).rows(named=True) == expected[name], name
+
+
+def test_a_table_of_one_part_is_replaced(tmp_path) -> None:
+    ops = report(ops=5).read("ops")
+    for name, parts in (("one", (ops,)), ("two", (ops[:2], ops[2:]))):
+        with TraceWriter(tmp_path / name) as writer:
+            for part in parts:
+                writer.append("ops", part)
+    replace_table(tmp_path / "one", "ops", ops[3:])
+    assert_frame_equal(Trace.scan(tmp_path / "one").read("ops"), ops[3:])
+    with pytest.raises(ValueError, match="table ops has 2 parts"):
+        replace_table(tmp_path / "two", "ops", ops)
 
 
 def test_parts_are_read_in_order(tmp_path) -> None:

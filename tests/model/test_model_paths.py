@@ -8,7 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.model import PATHS, in_any, path_texts
+from tracekit.model import PATHS, PathTree, in_any, path_number, path_texts
 from tracekit.model._paths import combine_paths
 
 Node = tuple[int | None, str]
@@ -54,6 +54,14 @@ def trees(draw: st.DrawFn) -> list[Node]:
     for number in range(draw(st.sampled_from([0, 0, 31, 32, 33, 80]))):
         nodes.append((len(nodes) - 1 if nodes else None, f"deep {number}"))
     return nodes
+
+
+def test_a_tree_has_room_for_so_many_paths_and_twice_as_many_once_it_grew() -> None:
+    found = PathTree(room=4)
+    numbers = [path_number(-1, label, found.arrays()) for label in range(5)]
+    assert numbers == [0, 1, 2, 3, -1]
+    found.grow()
+    assert [path_number(-1, label, found.arrays()) for label in range(9)] == [*range(8), -1]
 
 
 def test_texts() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import pytest
 from structure_programs import Program, check
 
 from tracekit.attribution.structure import Structure, find_structure
+from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._step import _recomputed
 
 FORWARD = "m:gemm#100/F m:relu#200/F m:gemm#300/F m:relu#400/F m:softmax#500/F "
 BACKWARD = (
@@ -66,6 +69,29 @@ class TestEstimate:
         structure = found(program)
         assert structure.method == "order"
         assert structure.steps.height == 120
+
+    def test_more_kernels_of_gradients_in_forward_are_said(self) -> None:
+        """Five of the first kernels are named so, and four after most others."""
+        named = {*range(5), *range(21, 25)}
+        kernels = "".join(
+            f"m:{'gemm_backward' if number in named else 'gemm'}#{size}/- "
+            for number, size in enumerate([*range(1, 15), *range(14, 0, -1)])
+        )
+        structure = found(Program().run("m:h2d/- " + kernels + UPDATE, 8))
+        assert "kernels named for gradients: 5 before that place, 4 after" in structure.evidence
+        assert structure.contradictions == ("more kernels of gradients in forward",)
+        assert not found(Program().run(STEP, 8)).contradictions
+
+    @pytest.mark.parametrize(("again", "share"), [("defghijkl", 0.0), ("cdefghijkl", 0.2)])
+    def test_layers_are_computed_again_if_ten_of_forward_in_a_row_are(
+        self, again: str, share: float
+    ) -> None:
+        """Of ten in a row that end with backward's first kernel, only nine are of forward."""
+        layers = ["gemm_x", *(f"gemm_{name}" for name in again), *["gemm_x"] * (13 - len(again))]
+        forward = [f"gemm_{name}" for name in "abcdefghijkl"]
+        program = Program().run(" ".join(f"m:{name}/-" for name in (*forward, *layers)))
+        lane = look_at(program.work())
+        assert _recomputed(lane, len(forward), len(lane)) == share
 
 
 class TestRefused:

@@ -7,6 +7,10 @@ import pytest
 from structure_programs import Program, check, letters
 
 from tracekit.attribution.structure import Structure, find_structure
+from tracekit.attribution.structure._pair import _votes
+from tracekit.attribution.structure._rest import _without_call
+from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._work import NOTHING
 
 FORWARD = "m:h2d/I m:gemm/F m:relu/F m:softmax/F "
 BACKWARD = "b:softmax_backward/B b:relu_backward/B b:gemm_backward/B "
@@ -91,6 +95,17 @@ class TestTurns:
         )
 
 
+def test_every_sign_has_one_vote() -> None:
+    program = Program().run("m:h2d/I m:gemm/F b:gemm_backward/B b:all_reduce@20/W m:adam/W m:d2h/-")
+    work = program.work()
+    main, backward = (work.thread == ord(thread) for thread in "mb")
+    votes = _votes(look_at(work), main, backward)
+    assert votes == dict.fromkeys(votes, 1)
+    assert len(votes) == 7
+    # The other way round every sign speaks against it.
+    assert set(_votes(look_at(work), backward, main).values()) == {-1}
+
+
 class TestGaps:
     def test_cleared_gradients_are_of_the_update_and_of_the_step_they_begin(self) -> None:
         for lead in (CLEARED + "m:h2d/I ", "m:h2d/I " + CLEARED):
@@ -158,6 +173,18 @@ class TestGaps:
         assert letters(structure.stage[1:]) == letters(program.stages[1:])
         assert structure.steps.height == 6
 
+    @pytest.mark.parametrize(("fed_twice", "steps"), [(1, 41), (2, 80)])
+    def test_a_closure_whose_input_keeps_no_rhythm_is_a_step_each_time(
+        self, fed_twice: int, steps: int
+    ) -> None:
+        """Of 79 gaps between passes every second one has input; one more or less is the edge."""
+        closure = "m:gemm/F m:relu/F m:softmax/F " + BACKWARD + "m:dot/W m:dot/W m:addcdiv/W "
+        program = Program()
+        for number in range(40):
+            again = "m:h2d/I " if number in (10, 20)[:fed_twice] else ""
+            program.run("m:h2d/I " + closure + again + closure)
+        assert found(program).steps.height == steps
+
     def test_a_line_search_makes_one_step_of_as_many_passes_as_it_takes(self) -> None:
         program = _searching("m:dot/W m:d2h/W ")
         structure = found(program)
@@ -176,6 +203,9 @@ class TestGaps:
         assert begun_late.steps["whole"].to_list() == [False, *[True] * 5]
         ended_early = find_structure(work.take(np.arange(len(work) - 30)))
         assert ended_early.steps["whole"].to_list() == [*[True] * 5, False]
+        # Without its last pass a step of 5 has as many as one of 4: it may have been cut.
+        one_less = find_structure(work.take(np.arange(len(work) - first + 1)))
+        assert one_less.steps["whole"].to_list() == [*[True] * 5, False]
 
     @pytest.mark.parametrize("update", ["m:dot/W m:adam/W m:d2h/W ", "m:dot/W m:dot/W "])
     def test_passes_that_may_be_of_one_step_are_said(self, update: str) -> None:
@@ -274,6 +304,15 @@ class TestBeside:
         structure = found(program)
         check(structure, program)
         assert steps_of(structure) == [20] * 5
+
+
+def test_ops_without_a_call_are_of_the_stage_that_is_alone_on_their_stream() -> None:
+    program = Program().run("m:gemm@3/F m:gemm@4/F m:gemm@4/B m:lost@3/F m:lost@4/- m:lost@5/-")
+    work = program.work()
+    work.thread[3:] = -1
+    told = np.where(work.thread < 0, NOTHING, program.stages)
+    _without_call(look_at(work), told)
+    assert letters(told) == letters(program.stages)
 
 
 class TestRefused:
