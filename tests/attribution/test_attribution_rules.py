@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder, stages, steps
 
-from tracekit.attribution import Rules, attribute
-from tracekit.attribution._names import classify_ranges
+from tracekit.attribution import Rules, _rules, attribute
+from tracekit.attribution._names import RangeNames, classify_ranges
 from tracekit.errors import RuleError, UsageError
 from tracekit.model import Trace, combine
 
@@ -438,3 +438,40 @@ def test_what_any_report_of_a_run_matches_is_matched(write: Write) -> None:
     run = combine([other.attributed(rules), _everything().attributed(rules)])
     [warning] = [text for text in run.warnings if "matches" in text]
     assert warning.startswith("nothing recorded matches [[range]] entry 1 (name '^fwd$') of")
+
+
+def test_names_that_came_before_mean_what_they_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rules, "_REMEMBERED", 4)
+    seen: list[int] = []
+
+    def look_up(names: pl.DataFrame) -> pl.DataFrame:
+        seen.append(names.height)
+        return names.with_columns(length=pl.col("name").str.len_chars())
+
+    rules = Rules.load(iteration="whatever")
+    for texts, looked_at in (
+        (["a", None], [2]),
+        (["bcd", None, "a"], [1]),
+        (["a"], []),
+        (["ef", "g"], [2]),  # more than are remembered
+        (["a", "bcd"], [2]),
+    ):
+        seen.clear()
+        names = pl.DataFrame({"name": texts})
+        found = rules.meaning("length", names, look_up)
+        joined = names.join(found, on="name", how="left", nulls_equal=True, maintain_order="left")
+        assert joined["length"].to_list() == [each and len(each) for each in texts]
+        assert seen == looked_at
+    assert rules.meaning("other", pl.DataFrame({"name": ["a"]}), look_up).height == 1
+
+
+def test_ranges_met_before_mean_what_they_mean_to_fresh_rules(write: Write) -> None:
+    file = write('[[range]]\nname = "mine"\nstage = "ME"\n')
+    ranges = pl.DataFrame(
+        {"domain": [None, "DALI", None, None], "name": ["Forward pass", "Run", None, "mine 3"]},
+        schema_overrides={"domain": pl.String},
+    )
+    known = Rules.load(file)
+    for part in (ranges.head(1), ranges, ranges.reverse(), ranges.tail(2)):
+        assert classify_ranges(part, known).equals(classify_ranges(part, Rules.load(file)))
+        assert RangeNames(known).of(part).len() == part.height

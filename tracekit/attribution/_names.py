@@ -31,6 +31,7 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     return by_distinct(
         frame,
         ["domain", "base"],
+        rules,
         lambda: {
             "stage": rules.outcome("range", "stage", columns),
             "autograd": rules.any_of("autograd", {"name": "base_text"}),
@@ -181,7 +182,13 @@ def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
-    return names.with_columns(rule=rule).with_columns(number=number)
+    keys = ["base", "stage"]
+    meaning = rules.meaning(
+        "step",
+        names.select(keys).unique(),
+        lambda some: some.with_columns(rule=rule).with_columns(number=number),
+    )
+    return names.join(meaning, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _step_rule(entries: Sequence[Entry]) -> pl.Expr:
@@ -216,6 +223,7 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     return by_distinct(
         threads,
         ["name"],
+        rules,
         lambda: {
             "stage": rules.outcome("thread", "stage", columns),
             "autograd": rules.any_of("thread", columns, flag="autograd"),
@@ -241,6 +249,7 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     named = by_distinct(
         ops.drop("collective"),
         ["name"],
+        rules,
         lambda: {
             "collective": rules.outcome("collective", "collective", {"kernel": "name_text"}),
             "kernel_stage": rules.outcome("kernel", "stage", {"name": "name_text"}),

@@ -47,6 +47,8 @@ _LISTS: dict[str, dict[str, Any]] = {
     "iteration": {"patterns": ("name",)},
 }
 _VERSION = 1
+_REMEMBERED = 10_000
+"""So many names are remembered with what they mean."""
 
 Entry = Mapping[str, Any]
 
@@ -75,6 +77,10 @@ class Rules:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """What was asked for before: to make it takes longer than to look few names up."""
+    _met: dict[str, pl.DataFrame] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What names mean that came before: to search them for patterns takes longer than to join."""
 
     @classmethod
     def load(
@@ -121,7 +127,8 @@ class Rules:
         return self.lists[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_made": {}}  # which another process makes as fast as it reads it
+        # Which another process makes as fast as it reads it.
+        return {**vars(self), "_made": {}, "_met": {}}
 
     def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
         """Return the outcome of the first matching entry of a list, null where none matches.
@@ -154,6 +161,29 @@ class Rules:
             self._made[asked] = make()
         return self._made[asked]
 
+    def meaning(
+        self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Return what distinct names mean, those that came before without another look.
+
+        Parameters
+        ----------
+        of
+            What is asked of them.
+        names
+            The names, in one column or several; no row is there twice.
+        look_up
+            Adds to some of them what they mean by these rules; it depends on nothing else.
+        """
+        met = self._met.get(of)
+        if met is None:
+            found = look_up(names)
+        else:
+            new = names.join(met, on=names.columns, how="anti", nulls_equal=True)
+            found = pl.concat([met, look_up(new)]) if new.height else met
+        self._met[of] = found if found.height <= _REMEMBERED else found.head(0)
+        return found
+
 
 @cache
 def _default() -> Rules:
@@ -172,15 +202,21 @@ def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
 
 
 def by_distinct(
-    frame: pl.DataFrame, keys: Sequence[str], make: Callable[[], Mapping[str, pl.Expr]]
+    frame: pl.DataFrame,
+    keys: Sequence[str],
+    rules: Rules,
+    make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
-    """Add columns that depend on `keys` alone, working each out once per distinct value."""
-    distinct = frame.select(keys).unique()
-    distinct = (
-        distinct.with_columns(pl.col(key).cast(pl.String).alias(f"{key}_text") for key in keys)
-        .with_columns(**make())
-        .drop(f"{key}_text" for key in keys)
+    """Add columns that depend on `rules` and the texts of `keys`, once per distinct value."""
+    texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
+    meant = make()
+    distinct = frame.select(keys).unique().with_columns(**texts)
+    meaning = rules.meaning(
+        f"{', '.join(meant)} of {', '.join(keys)}",
+        distinct.select(*texts),
+        lambda names: names.with_columns(**meant),
     )
+    distinct = distinct.join(meaning, on=list(texts), how="left", nulls_equal=True).drop(*texts)
     return frame.join(distinct, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
 
 
