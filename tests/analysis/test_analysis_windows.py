@@ -16,7 +16,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import breakdown
 from tracekit.analysis._windows import iteration_windows
 from tracekit.analysis.comparison import compare
-from tracekit.analysis.comparison._per_iteration import PARTS
+from tracekit.analysis.comparison._per_iteration import PARTS, per_iteration
 from tracekit.analysis.idle_time import idle_ranges
 from tracekit.analysis.studies import study_row
 from tracekit.errors import UsageError
@@ -473,6 +473,8 @@ def test_idle_time_by_the_range_that_the_host_is_in() -> None:
         "idle in A, by where the host was: step N 18 ns, loss.item 10 ns, optimizer 5 ns"
     )
     assert idle_ranges(trace, skip=1).rows() == [("step N", 5)]
+    windows = per_iteration(trace, ("stage",), skip=1).windows
+    assert idle_ranges(trace, windows=windows).rows() == [("step N", 5)]
 
 
 @settings(max_examples=examples(12, thorough=250), deadline=None)
@@ -490,7 +492,10 @@ def test_idle_ranges_add_up_to_idle_time(
     found = compare(trace, trace)
     if found.meta["a_iterations"]:
         idle = found.contributions.filter(part="idle")["a_total_ns"].item()
-        assert idle_ranges(trace)["idle_ns"].sum() == idle
+        ranges = idle_ranges(trace)
+        assert ranges["idle_ns"].sum() == idle
+        windows = per_iteration(trace, ("stage",)).windows
+        assert idle_ranges(trace, windows=windows).equals(ranges)
 
 
 def test_a_step_begins_with_its_first_op_that_is_no_input_copy_else_with_its_first() -> None:

@@ -6,6 +6,7 @@ Two functions of scipy.special, whose import takes longer than a comparison does
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -47,9 +48,21 @@ def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
 def quantile(freedom: ArrayLike, level: float) -> Floats:
     """Return the value that is not exceeded with probability `level`, which is 1/2 or more.
 
-    Newton's method from below: there the distribution function is concave, so no step goes too far.
+    What was asked before is told again: numbers of iterations are few, and those of a comparison
+    are asked for with each of its tables.
     """
     free = np.array(freedom, np.float64, ndmin=1)
+    found = np.frombuffer(_quantile(free.tobytes(), level))
+    return found.copy().reshape(np.shape(freedom))
+
+
+@lru_cache(maxsize=1_000)
+def _quantile(freedom: bytes, level: float) -> bytes:
+    """Return the numbers of `quantile` as they lie in memory.
+
+    Newton's method from below: there the distribution function is concave, so no step goes too far.
+    """
+    free = np.frombuffer(freedom)
     found = np.full(free.shape, np.nan)
     found[free > 0] = NormalDist().inv_cdf(level)  # of all these distributions the narrowest
     open_ = free > 0
@@ -59,7 +72,7 @@ def quantile(freedom: ArrayLike, level: float) -> Floats:
         here, last = np.minimum(free[open_], _NORMAL), found[open_]
         found[open_] = last + (tail(here, last) - (1 - level)) / _density(here, last)
         open_[open_] = found[open_] > last * (1 + _SMALL_STEP)
-    return found.reshape(np.shape(freedom))
+    return found.tobytes()
 
 
 def normal_tail(reach: float) -> float:

@@ -18,6 +18,8 @@ from tracekit.support import compiled
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
+_SHORT = 10_000
+"""Tables of no more rows than these are kept when they are read."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
     "opinions",
@@ -39,6 +41,10 @@ class Trace:
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
+    _short: dict[str, pl.DataFrame] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Tables of few rows that were read: to open a file takes longer than to read it."""
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
@@ -76,7 +82,12 @@ class Trace:
 
     def read(self, name: str) -> pl.DataFrame:
         """Return a whole table as an eager frame."""
-        return self.tables[name].collect()
+        if name in self._short:
+            return self._short[name].clone()
+        found = self.tables[name].collect()
+        if found.height <= _SHORT:
+            self._short[name] = found.clone()
+        return found
 
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()

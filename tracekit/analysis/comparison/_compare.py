@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -193,6 +193,7 @@ def compare(
         memory, there are no events of GPU memory.
     """
     keys = parse_compare_keys(by)
+    verdicts = [verdict_meta(run) for run in (a, b)]
     reasons = comparability(a, b, labels, names=names, by=keys)
     if match_names:
         a, b = with_normalised_names(a), with_normalised_names(b)
@@ -228,9 +229,9 @@ def compare(
         "judged": judged(step, metric, least),
         "not_comparable": reasons,
         "notes": [
-            *verdict_notes((a, b), names),
+            *verdict_notes(verdicts, names),
             *_notes(a, b, measured, names),
-            *_idle_notes((a, b), measured, keys, skip),
+            *_idle_notes((a, b), measured, keys),
             *step_notes(
                 [
                     (each, run.iterations, max(1, run.devices))
@@ -242,7 +243,7 @@ def compare(
             *outside_notes(table),
         ],
         "method": METHOD,
-        "verdicts": {name: verdict_meta(run) for name, run in zip(names, (a, b), strict=True)},
+        "verdicts": dict(zip(names, verdicts, strict=True)),
         **({} if has_ops(a) else {"basis": HOST}),
     }
     return Comparison(
@@ -345,7 +346,7 @@ def measure_runs(
 
 
 def _idle_notes(
-    runs: tuple[Trace, Trace], measured: Sequence[Measured], keys: tuple[str, ...], skip: int
+    runs: tuple[Trace, Trace], measured: Sequence[Measured], keys: tuple[str, ...]
 ) -> list[str]:
     """Say in which ranges the hosts were while nothing ran inside steps."""
     if keys not in (("stage",), ("step",)):
@@ -354,7 +355,7 @@ def _idle_notes(
     for side, run, numbers in zip("AB", runs, measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
             continue
-        ranges = idle_ranges(run, skip=skip).head(_FEW)
+        ranges = idle_ranges(run, windows=numbers.windows).head(_FEW)
         over = len(numbers.iterations) * numbers.devices
         parts = [
             f"{name or 'no range'} {length_text(idle / over)}" for name, idle in ranges.iter_rows()
@@ -385,9 +386,8 @@ def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, s
     return notes
 
 
-def verdict_notes(runs: Sequence[Trace], names: Sequence[str]) -> list[str]:
+def verdict_notes(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Say what the processes of either run do, where they do not all train or a run is cut."""
-    told = [verdict_meta(run) for run in runs]
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
         return []
     worded = [

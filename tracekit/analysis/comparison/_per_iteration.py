@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,6 +80,8 @@ class Measured:
     annotated, empty
         How many iterations the processes that run steps have, but skipped ones, added over
         processes; and in how many of these they ran nothing.
+    windows
+        ``process, device, iteration, start, end, on_host``: what its time is cut into.
     """
 
     columns: tuple[str, ...]
@@ -91,6 +93,7 @@ class Measured:
     devices: int
     annotated: int
     empty: int
+    windows: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
@@ -157,7 +160,7 @@ def per_iteration(
     return Measured(
         columns, values, step_parts(times, whole=whole),
         _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
-        owners.height, times.annotated, times.empty,
+        owners.height, times.annotated, times.empty, times.windows.drop("window"),
     )  # fmt: skip
 
 

@@ -132,6 +132,7 @@ def compare_recordings(
     reasons = _reasons(every, keys)
     traces = _aligned([each.trace for each in every], keys, match_names=match_names)
     called = [each.name for each in every]
+    verdicts = [verdict_meta(each.trace) for each in every]
     measured, empty = measure_runs(traces, keys, skip, called, [each.traffic for each in every])
     reasons += empty
     has_verdict = anyway or not reasons
@@ -154,14 +155,14 @@ def compare_recordings(
         "judged": judged(step, metric, least),
         "not_comparable": reasons,
         "notes": [
-            *verdict_notes([each.trace for each in every], called),
+            *verdict_notes(verdicts, called),
             *_left_out(every, measured),
             *_warm_up(every, measured, skip),
             *scatter_notes(step, least),
             *outside_notes(table),
         ],
         "method": METHOD,
-        "verdicts": {each.name: verdict_meta(each.trace) for each in every},
+        "verdicts": dict(zip(called, verdicts, strict=True)),
         "recordings": {
             side: [each.name for each in own] for side, own in zip("ab", (a, b), strict=True)
         },

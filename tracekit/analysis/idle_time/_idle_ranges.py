@@ -9,17 +9,20 @@ import polars as pl
 from tracekit.analysis._host_time import innermost_stretches
 from tracekit.analysis._steps import by_host, counted_steps, split, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
-from tracekit.analysis._work import work_of
+from tracekit.analysis._work import Work, work_of
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
-_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
+_WHEN = [*_OWNER, "start", "end"]
+_OPS = [*_WHEN, "launch_start", "stage", "iteration"]
 
 
-def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
+def idle_ranges(
+    trace: Trace, *, skip: int = 0, windows: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return in which range the host was while nothing ran inside a step.
 
     Looked at is the thread that holds the iterations, and there the innermost push/pop range.
@@ -30,6 +33,9 @@ def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
         The run; it has iterations.
     skip
         How many iterations to leave out at the beginning.
+    windows
+        What time is cut into, where that is known: ``process, device, iteration, start, end,
+        on_host``; `iteration` is null outside of the steps that count.
 
     Returns
     -------
@@ -38,12 +44,10 @@ def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     comparison.
     """
     work = work_of(trace)
-    ops = work.trace["ops"].select(_OPS).collect()
-    cutter = by_host(work.cutter)
-    windows = chosen_windows(work.trace, ops, skip=0, per_iteration=True, cutter=cutter)
-    steps = counted_steps(with_steps(windows), trace.read("iterations"), skip).windows
+    steps = _steps(work, skip) if windows is None else windows
     inside = steps.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
-    idle = _gaps(cut(ops.select(_OPS[:4]), windows), windows, inside)
+    ops = work.trace["ops"].select(_WHEN).collect()
+    idle = _gaps(cut(ops, steps), steps, inside)
     found = split(idle, _marks(trace), "range")
     names = trace["ranges"].select("range", "name").collect()
     return (
@@ -53,6 +57,14 @@ def idle_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
         .filter(pl.col("idle_ns") > 0)
         .sort(-pl.col("idle_ns"), "range")
     )
+
+
+def _steps(work: Work, skip: int) -> pl.DataFrame:
+    """Return what time is cut into, with the numbers of the steps that count."""
+    ops = work.trace["ops"].select(_OPS).collect()
+    cutter = by_host(work.cutter)
+    windows = chosen_windows(work.trace, ops, skip=0, per_iteration=True, cutter=cutter)
+    return counted_steps(with_steps(windows), work.trace.read("iterations"), skip).windows
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
