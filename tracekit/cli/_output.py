@@ -124,7 +124,6 @@ class Target:
 
     def _render(self, answer: "Answer") -> str | bytes:
         from tracekit import __version__, present
-        from tracekit.present import pages
 
         parts = list(answer.parts.values()) or [answer]
         ways: dict[Format, Callable[[], str | bytes]] = {
@@ -135,7 +134,7 @@ class Target:
             Format.PARQUET: lambda: present.to_parquet(answer.rows),
             Format.MARKDOWN: lambda: "\n".join(map(self._markdown, parts)),
             Format.TABLE: lambda: "\n".join(map(self._table, parts)),
-            Format.HTML: lambda: pages.answer_page(answer),
+            Format.HTML: lambda: _page(answer),
             Format.SARIF: lambda: present.to_sarif(answer, __version__),
             Format.JUNIT: lambda: present.to_junit(answer),
         }
@@ -183,6 +182,12 @@ def _without_controls(text: str) -> str:
     from tracekit.present import printable
 
     return "".join(f"{printable(line)}\n" for line in text.splitlines())
+
+
+def _page(answer: "Answer") -> str:
+    from tracekit.present import pages
+
+    return pages.answer_page(answer)
 
 
 def _terminal() -> tuple[int | None, str | None]:

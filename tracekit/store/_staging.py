@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import polars as pl
-from filelock import lock_descriptor
 
 from tracekit.errors import StoreError
 
@@ -172,6 +171,8 @@ class _Lock:
     def take(cls, folder: Path, name: str) -> _Lock | None:
         """Take the lock of that name; None where another holds it."""
         path = folder / f"{name}{_LOCK_SUFFIX}"
+        from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
+
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             # Its last holder may have removed the file after it was opened here: that lock is void.
