@@ -285,22 +285,27 @@ class Simulation:
         The iteration is that of the range ``iteration N`` of the process in which the op was
         launched, and empty where it was launched outside of all of them.
         """
+        steps = self._iterations()
         with path.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(("pid", "correlation", "table", "stage", "iteration"))
             for op in sorted(self.ops, key=lambda op: (op.stream.pid, op.launch.correlation)):
                 table, made = _TABLES[op.work.kind], op.launch
-                rows.writerow(
-                    (op.stream.pid, made.correlation, table, op.stage, self._iteration(made))
+                within = (
+                    number
+                    for start, end, number in steps.get(made.thread.pid, ())
+                    if start <= made.start < end
                 )
+                rows.writerow((op.stream.pid, made.correlation, table, op.stage, next(within, "")))
 
-    def _iteration(self, made: Call) -> str:
+    def _iterations(self) -> dict[int, list[tuple[int, int, str]]]:
+        """Return when which iteration began and ended, by process."""
+        found: dict[int, list[tuple[int, int, str]]] = {}
         for held in self.ranges:
-            number = re.fullmatch(r"iteration (\d+)", held.name)
-            inside = held.start <= made.start < held.end
-            if number and inside and held.thread.pid == made.thread.pid:
-                return number[1]
-        return ""
+            if number := re.fullmatch(r"iteration (\d+)", held.name):
+                step = (held.start, held.end, number[1])
+                found.setdefault(held.thread.pid, []).append(step)
+        return found
 
 
 def _write_op(nsys: NsysWriter, op: Op) -> None:
