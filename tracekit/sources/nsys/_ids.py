@@ -6,19 +6,22 @@ A global id packs, from low to high bits: thread id 24, process id 24, virtual m
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._tables import ExportFile
+from tracekit.support.compiled import compiled
+from tracekit.support.compiled import given as as_array
 
 _THREAD_BITS = 24
 _FIELD_MASK = (1 << _THREAD_BITS) - 1
 _NO_ID = 4294967295
 _INT32 = (1 << 31) - 1
 _NONE_YET = (1 << 32) - 1
-_MOST_IDS = (1 << 24) - 1
-"""The largest id of a string that is looked up: exporters count them from 0."""
 
 
 def given(number: pl.Expr) -> pl.Expr:
@@ -63,19 +66,21 @@ class Strings:
         """The texts in the order of their ids."""
         return self._table["value"]
 
-    def places(self, ids: pl.Series) -> NDArray[np.int64]:
+    @cached_property
+    def first(self) -> int | None:
+        """The id of the first text if those of the next ones follow, as exporters number them."""
+        known = self._table["id"]
+        if known.is_empty() or known[0] < 0 or known[-1] - known[0] != len(known) - 1:
+            return None
+        return int(known[0])
+
+    def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where in `values` the text of each id is; -1 where there is none."""
         known = self._table["id"].to_numpy()
-        wanted = ids.fill_null(-1).to_numpy() if ids.null_count() else ids.to_numpy()
         if not known.size:
-            return np.full(wanted.size, -1)
-        if known[-1] - known[0] == known.size - 1:  # as exporters number them
-            found: NDArray[np.int64] = wanted - known[0]
-            if known[0] >= 0 and found.size and found.min() >= 0 and found.max() < known.size:
-                return found
-            return np.where((found >= 0) & (found < known.size) & (wanted >= 0), found, -1)
-        found = np.searchsorted(known, wanted).clip(max=known.size - 1)
-        return np.where((known[found] == wanted) & (wanted >= 0), found, -1)
+            return np.full(ids.size, -1)
+        found = np.searchsorted(known, ids).clip(max=known.size - 1)
+        return np.where((known[found] == ids) & (ids >= 0), found, -1)
 
 
 class Texts:
@@ -97,37 +102,61 @@ class Texts:
         self._strings = strings
         self._drop = drop
         self._texts = pl.Series([], dtype=dtype or pl.String())
-        self._numbers: NDArray[np.uint32] | None = None
-        """For each text of the file which one of `_texts` it is, `_NONE_YET` for none."""
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.uint32]:
+        """For each text of the file which one of `_texts` it is, `_NONE_YET` at first."""
+        return np.full(len(self._strings.values), _NONE_YET, np.uint32)
 
     def of(self, ids: pl.Series) -> pl.Series:
         """Return the text of each id, null where there is none."""
         if ids.null_count() == len(ids):
             return pl.repeat(None, len(ids), dtype=self._texts.dtype, eager=True).alias(ids.name)
-        places = self._strings.places(ids)
-        numbers = pl.Series(self._learned(places))
-        if places.min() < 0:
-            numbers = numbers.set(pl.Series(places < 0), None)
-        return self._texts.gather(numbers).alias(ids.name)
+        wanted, first = as_array(ids.fill_null(-1), np.int64), self._strings.first
+        if first is None:
+            wanted, first = self._strings.places(wanted), 0
+        numbers = np.empty(wanted.size, np.uint32)
+        loop = compiled(number_texts, wanted.size)
+        if loop(wanted, first, self._numbers, numbers):
+            self._learn(wanted - first)
+            loop(wanted, first, self._numbers, numbers)
+        found = pl.Series(numbers)
+        if found.max() == _NONE_YET:
+            found = found.set(found == _NONE_YET, None)
+        return self._texts.gather(found).alias(ids.name)
 
-    def _learned(self, places: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the number of each text, having looked up those that are met for the first time.
-
-        What has no place gets `_NONE_YET`.
-        """
-        if self._numbers is None:
-            self._numbers = np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
-        numbers = self._numbers[places]
-        if numbers.max() != _NONE_YET:
-            return numbers
+    def _learn(self, places: NDArray[np.int64]) -> None:
+        """Look up the texts that are met for the first time."""
         met = np.zeros(self._numbers.size, np.bool_)
-        met[places] = True
-        new = np.flatnonzero(met[:-1] & (self._numbers[:-1] == _NONE_YET))
-        if not new.size:
-            return numbers
+        met[places[(places >= 0) & (places < met.size)]] = True
+        new = np.flatnonzero(met & (self._numbers == _NONE_YET))
         texts = self._strings.values.gather(new)
         if self._drop is not None:
             texts = texts.str.replace(self._drop, "")
         self._numbers[new] = np.arange(new.size) + len(self._texts)
         self._texts = pl.concat([self._texts, texts.cast(self._texts.dtype)])
-        return self._numbers[places]
+
+
+def number_texts(ids: NDArray[Any], first: int, known: NDArray[Any], numbers: NDArray[Any]) -> int:
+    """Give each id the number that its text has.
+
+    Parameters
+    ----------
+    ids, first
+        The ids, and that of the first text.
+    known
+        The number of each text, `_NONE_YET` where it was not met before.
+    numbers
+        Becomes the numbers, `_NONE_YET` where there is none.
+
+    Returns
+    -------
+    How many ids are of texts that were not met before.
+    """
+    unmet = 0
+    for row in range(ids.size):
+        numbers[row] = _NONE_YET
+        if first <= ids[row] < first + known.size:
+            numbers[row] = known[ids[row] - first]
+            unmet += numbers[row] == _NONE_YET
+    return unmet
