@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
-from tracekit.sources._seen import Seen
+from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.support.spool import Workspace
 
 GREATEST = (1 << 63) - 1
@@ -27,6 +27,35 @@ def test_distinct_identities_are_all_there(batches: list[list[tuple[int, int]]])
     wanted = pl.concat([pl.DataFrame(schema=schema), *frames]).unique()
     assert found["never there"].null_count() == found.height
     assert_frame_equal(found.select(list(schema)), wanted, check_row_order=False)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(batches=st.lists(PAIRS, max_size=4))
+def test_numbers_stand_for_identities(batches: list[list[tuple[int, int]]]) -> None:
+    schema = {"process_gid": pl.Int64, "ordinal": pl.Int64}
+    whole = pl.DataFrame([row for batch in batches for row in batch], schema, orient="row")
+    times = iter(range(whole.height))
+    frames = [pl.DataFrame(batch, schema, orient="row") for batch in batches]
+    timed = [
+        frame.with_columns(pl.Series("start", [next(times) for _ in range(frame.height)], pl.Int64))
+        for frame in frames
+    ]
+    rows = (frame.with_columns(end="start") for frame in timed)
+    seen = Seen(rows, Workspace(), *schema, "never there", numbered=True)
+    assert seen.last == (whole.height - 1 if whole.height else None)
+    assert seen.distinct.height == seen.distinct.unique().height == whole.unique().height
+    read = [seen.rows.read(number) for number in range(len(seen.rows.heights))]
+    assert all(set(chunk.columns) == {"start", "end", WHO} for chunk in read)
+    found = [seen.distinct.select(list(schema))[chunk[WHO]] for chunk in read]
+    assert_frame_equal(pl.concat([whole.clear(), *found]), whole)
+
+
+def test_an_open_end_is_not_the_latest_time() -> None:
+    rows = pl.DataFrame({"start": [1, 4, 2], "end": [OPEN, OPEN, 3], "process_gid": 0})
+    assert Seen([rows], Workspace(), "process_gid").last == 4
+    assert Seen([rows.filter(pl.col("end") == OPEN)], Workspace(), "process_gid").last == 4
+    assert Seen([rows[2:], rows[:1]], Workspace(), "process_gid").last == 3
+    assert Seen([rows[:0]], Workspace(), "process_gid").last is None
 
 
 SIZES = st.sampled_from([None, -1, 0, 1, 2, 1 << 10, 1 << 21, 1 << 62, GREATEST])

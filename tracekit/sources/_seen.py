@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._ordering import Ordered
-from tracekit.support.compiled import compiled, given
+from tracekit.support.compiled import compiled
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
@@ -33,6 +33,11 @@ def backward(count: int, what: str) -> tuple[str, ...]:
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
+WHO = "who"
+"""The column that stands for a row's identities: the number of the distinct ones like them."""
+_NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
+
+
 class Seen:
     """Rows in the order of time, and what was noticed of them on the way in.
 
@@ -44,72 +49,104 @@ class Seen:
         Where they wait.
     identities
         Columns whose distinct values are kept.
+    numbered
+        Whether rows have `WHO` in the place of these columns.
     """
 
     def __init__(
-        self, batches: Iterable[pl.DataFrame], workspace: Workspace, *identities: str
+        self,
+        batches: Iterable[pl.DataFrame],
+        workspace: Workspace,
+        *identities: str,
+        numbered: bool = False,
     ) -> None:
-        self._identities = identities
-        self._distinct = pl.DataFrame(schema=dict.fromkeys(identities, pl.Int64))
+        self.distinct = pl.DataFrame(schema=dict.fromkeys(identities, pl.Int64))
+        """The distinct identities, in the order in which they came."""
         self.last: int | None = None
         """The latest time of any row, ns."""
         self.rows = Ordered(workspace)
         """The rows."""
         for batch in batches:
-            self.rows.add(batch)
-            self._notice(batch)
+            if not batch.height:
+                continue
+            who = self._who(batch)
+            numbers = batch.drop(identities, strict=False).with_columns(who)
+            self.rows.add(numbers if numbered else batch)
+            latest = _latest(batch)
+            self.last = latest if self.last is None else max(self.last, latest)
 
-    def _notice(self, batch: pl.DataFrame) -> None:
-        ids = batch.select(name for name in self._identities if name in batch.columns)
-        distinct = _some_of_each(ids).unique().cast(pl.Int64)
-        self._distinct = pl.concat([self._distinct, distinct], how="diagonal").unique()
-        closed = pl.when(pl.col("end") != OPEN).then("end")
-        times = batch.select(pl.max_horizontal(pl.col("start").max(), closed.max()))
-        latest = times.item() if batch.height else None
-        self.last = max((t for t in (self.last, latest) if t is not None), default=None)
+    def _who(self, batch: pl.DataFrame) -> pl.Series:
+        """Return the number of each row's identities, having noted those that are new."""
+        absent = [name for name in self.distinct.columns if name not in batch.columns]
+        ids = batch.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent)
+        some, which = _some_of_each(ids.select(self.distinct.columns))
+        self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
+        numbers = some.join(
+            self.distinct.with_row_index(WHO),
+            on=some.columns, how="left", nulls_equal=True, maintain_order="left",
+        )[WHO]  # fmt: skip
+        narrow = (dtype for dtype, limit in _NARROW.items() if self.distinct.height <= limit)
+        return numbers.cast(next(narrow, pl.Int64)).gather(which)
 
     def __len__(self) -> int:
         return self.rows.height
 
-    @property
-    def distinct(self) -> pl.DataFrame:
-        """The distinct identities."""
-        return self._distinct
+
+def _latest(batch: pl.DataFrame) -> int:
+    """Return the latest time of some rows that is known."""
+    start, end = batch["start"].to_numpy(), batch["end"].to_numpy()
+    latest = int(end.max())
+    if latest == OPEN:
+        latest = int(end.max(initial=start.min(), where=end != OPEN))
+    return max(latest, int(start.max()))
 
 
 _SLOTS = 64
 
 
-def _some_of_each(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of whole numbers without most of those that repeat another one."""
-    if not rows.height:
-        return rows
-    numbers = [column.fill_null(0) for column in rows]
-    numbers += [column.is_null() for column in rows if column.null_count()]
-    values = np.stack([given(column, np.int64) for column in numbers])
-    recent, kept = np.zeros(_SLOTS, np.int64), np.empty(rows.height, np.int64)
-    count = compiled(without_recent, rows.height)(values, recent, kept)
-    return rows[kept[:count]]
+def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Return rows of whole numbers without most of those that repeat another one.
+
+    Returns
+    -------
+    Those rows, and of all rows which of them each is like.
+    """
+    held = [column for column in rows if column.null_count() < rows.height]
+    numbers = [column.fill_null(0) for column in held]
+    numbers += [column.is_null() for column in held if column.null_count()]
+    values = np.empty((len(numbers), rows.height), np.int64)
+    for row, column in zip(values, numbers, strict=True):
+        row[:] = column.to_numpy()
+    slots, kept = np.zeros((2, _SLOTS), np.int64), np.empty(rows.height, np.int64)
+    which = np.empty(rows.height, np.uint32)
+    count = compiled(tell_apart, rows.height)(values, slots, kept, which)
+    return rows[kept[:count]].cast(pl.Int64), pl.Series(which)
 
 
-def without_recent(values: NDArray[Any], recent: NDArray[Any], kept: NDArray[Any]) -> int:
+def tell_apart(
+    values: NDArray[Any], slots: NDArray[Any], kept: NDArray[Any], which: NDArray[Any]
+) -> int:
     """Leave out rows that repeat one that came not long ago, as most do that say who and where.
 
     Parameters
     ----------
     values
         The rows, of which there is one, column by column.
-    recent
-        Slots for the last row that was kept of those that share a slot: at first the first row.
+    slots
+        Slots for the last row that was kept of those that share a slot, and the place of each of
+        these among those that are kept: at first the first row.
     kept
         Becomes the rows that are kept.
+    which
+        Becomes of each row the place of the one that is like it among those that are kept.
 
     Returns
     -------
-    How many these are.
+    How many are kept.
     """
+    recent, places = slots[0], slots[1]
     kept[0], count = 0, 1
-    for row in range(1, values.shape[1]):
+    for row in range(values.shape[1]):
         slot = 0
         for column in range(values.shape[0]):
             value = values[column, row]
@@ -118,6 +155,8 @@ def without_recent(values: NDArray[Any], recent: NDArray[Any], kept: NDArray[Any
         for column in range(values.shape[0]):
             if values[column, row] != values[column, recent[slot]]:
                 recent[slot] = kept[count] = row
+                places[slot] = count
                 count += 1
                 break
+        which[row] = places[slot]
     return count

@@ -39,7 +39,10 @@ _REQUIRED = {
 }
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
-_OP_IDENTITIES = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
+_OPS = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
+_CALLS = ("thread_gid",)
+_RANGES = ("thread_gid", "end_thread_gid")
+"""The columns that tell who did something, and where."""
 
 
 def is_nsys(file: ExportFile) -> bool:
@@ -80,9 +83,9 @@ def read(
     _check_content(file, metadata)
     work, nvtx = GpuWork(export), Nvtx(export)
     wanted: dict[str, Callable[[], Seen]] = {
-        "GPU work": lambda: Seen(work.batches(rows), workspace, *_OP_IDENTITIES),
-        "CUDA calls": lambda: Seen(call_batches(export, rows), workspace, "thread_gid"),
-        "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, "thread_gid", "end_thread_gid"),
+        "GPU work": lambda: Seen(work.batches(rows), workspace, *_OPS, numbered=True),
+        "CUDA calls": lambda: Seen(call_batches(export, rows), workspace, *_CALLS, numbered=True),
+        "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, *_RANGES, numbered=True),
     }
     ops, calls, ranges = _at_once(wanted, progress)
     mpi, overhead, os_waits = MpiCalls(export), Overhead(export), OsWaits(export)
@@ -96,10 +99,8 @@ def read(
     places = Places(processes, threads, devices)
     ends = (metadata.duration, ops.last, calls.last, ranges.last, mpi.last)
     last = max((end for end in ends if end), default=0)
-    range_columns = places.ranges(
-        nvtx.domains(ranges.rows), nvtx.categories(), last, metadata.duration
-    )
-    places.settle(ops.rows, calls.rows, ranges.rows)
+    range_columns = places.ranges(nvtx.domains(ranges), nvtx.categories(), last, metadata.duration)
+    places.settle(ops, calls, ranges)
     metrics = Metrics(file, metadata, devices.numbers)
     counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
     counted[PAYLOADS] = nvtx.extended

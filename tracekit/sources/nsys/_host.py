@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit.model import RANGE_STYLE
-from tracekit.sources._ordering import Ordered
+from tracekit.model import RANGE_STYLE, PolarsType
 from tracekit.sources._run_labels import RunLabels
-from tracekit.sources._seen import OPEN, backward
+from tracekit.sources._seen import OPEN, WHO, Seen, backward
 from tracekit.sources.nsys._ids import Texts, process_of
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
@@ -154,7 +153,7 @@ class Nvtx:
             pl.all(), process_gid=process_of(pl.col("globalTid"))
         )
 
-    def domains(self, ranges: Ordered) -> pl.DataFrame:
+    def domains(self, ranges: Seen) -> pl.DataFrame:
         """Name the domains, ``process_gid, domain_id, domain``; the default domain has no name.
 
         Ids are handed out per process, and one may be announced twice. A domain that is not
@@ -224,7 +223,7 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
     return pl.coalesce(*texts, pl.lit(None, pl.String))
 
 
-def _inferred(silent: pl.DataFrame, ranges: Ordered) -> pl.DataFrame:
+def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
     """Name domains by what the names of all their ranges look like, else by their number."""
     key = ["process_gid", "domain_id"]
     matches = [
@@ -233,14 +232,16 @@ def _inferred(silent: pl.DataFrame, ranges: Ordered) -> pl.DataFrame:
     ]
     parts = [silent.select(*key, *(pl.lit(value=True).alias(name) for name in _DOMAIN_BY_CONTENT))]
     if silent.height:
+        process = ranges.distinct.select(process_of(pl.col("thread_gid"))).to_series()
+        columns: dict[str, PolarsType] = {
+            "domain_id": pl.Int64, "name": pl.String, WHO: pl.Int64,
+        }  # fmt: skip
         parts += [
-            chunk.select("domain_id", "name", process_gid=process_of(pl.col("thread_gid")))
+            chunk.select("domain_id", "name", process_gid=process.gather(chunk[WHO]))
             .join(silent, on=key, how="semi")
             .group_by(key)
             .agg(matches)
-            for chunk in ranges.chunks(
-                {"domain_id": pl.Int64, "name": pl.String, "thread_gid": pl.Int64}
-            )
+            for chunk in ranges.rows.chunks(columns)
         ]
     names = (pl.when(name).then(pl.lit(name)) for name in _DOMAIN_BY_CONTENT)
     return (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
-from tracekit.sources._ordering import Ordered
-from tracekit.sources._seen import OPEN
+from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
 from tracekit.support.compiled import compiled, given, locate, remembered
@@ -66,11 +65,11 @@ class Places:
             return found.scatter(named.arg_true(), some)
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
-    def settle(self, ops: Ordered, calls: Ordered, ranges: Ordered) -> None:
+    def settle(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
         """Put numbers into rows in the place of ids, once for all who read them."""
-        ops.settle(("process_gid", *_ORDINALS), self._of_ops)
-        calls.settle(("thread_gid",), self._of_calls)
-        ranges.settle(("thread_gid", "end_thread_gid"), self._of_ranges)
+        _settle(ops, self._of_ops)
+        _settle(calls, self._of_calls)
+        _settle(ranges, self._of_ranges)
 
     def _of_ops(self, ops: pl.DataFrame) -> Iterator[pl.Series]:
         process = self.process(ops["process_gid"])
@@ -144,6 +143,12 @@ class Places:
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
         return self.thread(ended.fill_null(0)).set(~same, None)
+
+
+def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
+    """Look up the places of distinct identities, and give each row those of its own."""
+    columns = [column for column in places(seen.distinct) if column.count()]
+    seen.rows.settle((WHO,), lambda rows: (column.gather(rows[WHO]) for column in columns))
 
 
 _NOWHERE = np.iinfo(np.int64).min
