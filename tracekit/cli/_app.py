@@ -1,5 +1,6 @@
 """The command `tracekit`: its commands, in the order of its help."""
 
+import faulthandler
 import importlib
 import sys
 from typing import Annotated
@@ -58,6 +59,7 @@ def _tracekit(
 def run() -> None:
     """Run the command line and exit with its code."""
     own_process()
+    faulthandler.enable()  # for native code that ends the process says nothing itself
     asked = "".join(sys.argv[1:2])
     if asked in _COMMANDS:  # which waits for no other
         _register(asked)

@@ -23,7 +23,7 @@ from typing import Any
 
 from tracekit.errors import RecordingError
 from tracekit.recording import _supervisor
-from tracekit.support.process import users_environment
+from tracekit.support.process import users_environment, users_stderr
 
 _INTERRUPTS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -79,6 +79,7 @@ def _start(
             *command,
         ],
         stdout=sys.stderr.fileno(),
+        stderr=users_stderr(),
         env={**users_environment(), **environment},
         process_group=0 if apart else None,
         pass_fds=[its.fileno()],

@@ -19,6 +19,7 @@ from tracekit.runs._question import Question
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.store import Store
 from tracekit.support.files import StrPath
+from tracekit.support.process import users_stderr
 
 if TYPE_CHECKING:
     import polars as pl
@@ -217,4 +218,6 @@ def _simulator(*words: str) -> subprocess.Popen[str]:
             f"--label study={SIMULATED}",
         )
     command = [sys.executable, str(_SIMULATOR), *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    return subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=users_stderr(), text=True
+    )

@@ -14,6 +14,7 @@ from functools import partial
 
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
 from tracekit.support.ahead import cores
+from tracekit.support.process import users_stderr
 
 _LAST_SECONDS = 5
 _PROGRAM = (
@@ -129,6 +130,7 @@ class _Worker:
                 [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=users_stderr(),
                 env={**os.environ, **_threads(workers)},
                 pass_fds=(descriptor,),
                 # An interrupt from the keyboard is for the parent, which then ends its workers.

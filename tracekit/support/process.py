@@ -9,9 +9,8 @@ import atexit
 import gc
 import os
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 from tracekit.support.allocator import keep_free_memory
 
@@ -26,64 +25,46 @@ _OWN: set[str] = set()
 
 
 def own_process() -> None:
-    """Spend little on memory, garbage and threads; to be called before polars is imported."""
+    """Spend little on memory, garbage and threads, and let Python alone write on stderr.
+
+    To be called before polars is imported.
+    """
     before = set(os.environ)
     keep_free_memory()
     os.environ.setdefault(_THREADS, "1")
     _OWN.update(set(os.environ) - before)
-    _STDERR.take()
+    _take_stderr()
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     # At the end Python looks at all objects once more, although the memory goes back as a whole.
     atexit.register(gc.freeze)
 
 
-class _Stderr:
-    """The process's stderr, of which Python gets a door of its own: the other one can be closed."""
+def _take_stderr() -> None:
+    """Have Python write by a descriptor of its own, and native code nowhere.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_ours = False
-        self._wishes = 0
-        self._open = -1
-
-    def take(self) -> None:
-        """Have Python write by another descriptor than native code does."""
-        with suppress(OSError, AttributeError):  # there may be no stderr
-            self._open = os.dup(sys.stderr.fileno())
-            sys.stderr = os.fdopen(
-                self._open, "w", buffering=1,
-                encoding=sys.stderr.encoding, errors=sys.stderr.errors, closefd=False,
-            )  # fmt: skip
-            self._is_ours = True
-
-    def wish(self, number: int) -> None:
-        """Count who wishes native code to be silent; it is while there is anyone."""
-        with self._lock:
-            self._wishes += number
-            if self._is_ours and self._wishes == number == 1:
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, _NATIVE)
-                os.close(nowhere)
-            elif self._is_ours and not self._wishes:
-                os.dup2(self._open, _NATIVE)
+    A thread of polars that breaks down, over a damaged file or as it is interrupted, writes where
+    in polars it did; what went wrong comes up in Python too, and is told there.
+    """
+    global _theirs  # noqa: PLW0603 - there is one process
+    with suppress(OSError, AttributeError):  # there may be no stderr
+        _theirs = os.dup(sys.stderr.fileno())
+        sys.stderr = os.fdopen(
+            _theirs, "w", buffering=1,
+            encoding=sys.stderr.encoding, errors=sys.stderr.errors, closefd=False,
+        )  # fmt: skip
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _NATIVE)
+        os.close(nowhere)
 
 
 _NATIVE = 2
 """The descriptor by which native code writes on stderr."""
-_STDERR = _Stderr()
+_theirs: int | None = None
 
 
-@contextmanager
-def native_silence() -> Iterator[None]:
-    """Keep from the user what native code writes on stderr, if the process is ours.
-
-    A thread of polars that breaks down over a damaged file writes where in polars it did.
-    """
-    _STDERR.wish(1)
-    try:
-        yield
-    finally:
-        _STDERR.wish(-1)
+def users_stderr() -> int | None:
+    """Return where the programs of others write on stderr; None where that is inherited."""
+    return _theirs
 
 
 def users_environment() -> Mapping[str, str]:

@@ -17,7 +17,6 @@ from tracekit.sources._tables import Where
 from tracekit.sources.columnar._parquet import ParquetTable
 from tracekit.sources.columnar._types import typed
 from tracekit.sources.sqlite import BATCH_ROWS, regrouped
-from tracekit.support.process import native_silence
 
 if TYPE_CHECKING:
     from tracekit.sources.columnar._arrow import ArrowTable
@@ -186,8 +185,7 @@ class ColumnarExport:
     def _damage(self, table: str) -> Iterator[None]:
         """Say of what goes wrong in reading `table` that its file is damaged."""
         try:
-            with native_silence():
-                yield
+            yield
         except PermissionError as error:
             raise InputError(
                 f"{self._files[table]} may not be read", "check its permissions: ls -l"
