@@ -19,7 +19,7 @@ PATIENCE_S = 120
 
 
 @cache
-def _with_torch() -> ForkServerContext:
+def with_torch() -> ForkServerContext:
     """Return what begins processes that have loaded PyTorch, which takes seconds each, once."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "workloads._loop"])
@@ -28,8 +28,8 @@ def _with_torch() -> ForkServerContext:
 
 def modules_of(options: Options) -> set[str]:
     """Train in a process that has done nothing yet, and return what it has loaded then."""
-    reader, writer = _with_torch().Pipe(duplex=False)
-    process = _with_torch().Process(target=_tell_modules, args=(options, writer))
+    reader, writer = with_torch().Pipe(duplex=False)
+    process = with_torch().Process(target=_tell_modules, args=(options, writer))
     process.start()
     writer.close()
     try:
@@ -51,7 +51,7 @@ def _tell_modules(options: Options, writer: Connection) -> None:
 
 def train_each(wanted: Sequence[Options], size: int, folder: Path) -> list[Summary]:
     """Train as asked for, each time with `size` processes, and return what rank 0 tells."""
-    context = _with_torch()
+    context = with_torch()
     reader, writer = context.Pipe(duplex=False)
     arguments = (wanted, size, folder, writer)
     processes = [context.Process(target=_work, args=(rank, *arguments)) for rank in range(size)]

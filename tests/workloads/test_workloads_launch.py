@@ -21,6 +21,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rank_helpers import with_torch  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from workloads import _command, _launch, train  # noqa: E402
@@ -136,8 +137,15 @@ def test_each_option_is_on_the_command_line() -> None:
     ],
 )
 def test_a_process_that_fails_takes_the_others_down(
-    method: str, error: type[WorkloadError], says: str, capfd: pytest.CaptureFixture[str]
+    method: str,
+    error: type[WorkloadError],
+    says: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Processes that have PyTorch already: how new ones come to be, other tests look at.
+    context = with_torch()
+    monkeypatch.setattr(mp, "get_context", lambda _: context)
     begun = time.monotonic()
     with pytest.raises(error, match=says):
         run(Options(method=f"unruly_methods:{method}", gpus=2, batch=2, nvtx=False))
