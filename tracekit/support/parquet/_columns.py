@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -28,15 +29,15 @@ class Column:
     Parameters
     ----------
     dictionary, data
-        The page of distinct values, if there is one, and the page of the rows.
+        The parts of the page of distinct values, if there is one, and of the page of the rows.
     encoding
         How the rows are encoded.
     statistics
         What a reader may want to know before it reads it.
     """
 
-    dictionary: bytes
-    data: bytes
+    dictionary: Sequence[Content]
+    data: Sequence[Content]
     encoding: int
     statistics: Value
 
@@ -44,15 +45,16 @@ class Column:
 def encoded(column: pl.Series) -> Column:
     """Encode a column of whole numbers, truths or texts."""
     given = column.drop_nulls()
-    dictionary = b""
-    bounds = _bounds(given)
+    dictionary: Sequence[Content] = ()
+    bounds = None
     values: Content
     if given.is_empty():
         encoding, values = PLAIN, b""
     elif given.dtype == pl.Boolean:
-        encoding, values = PLAIN, np.packbits(given.to_numpy(), bitorder="little").tobytes()
-    elif bounds is not None:
-        encoding, values = DELTA, _numbers(given, *bounds)
+        encoding, values = PLAIN, np.packbits(given.to_numpy(), bitorder="little").data
+    elif given.dtype.is_integer():
+        encoding = DELTA
+        values, bounds = _numbers(given)
     else:
         encoding = DICTIONARY
         distinct, places = _distinct(given)
@@ -62,7 +64,7 @@ def encoded(column: pl.Series) -> Column:
     return Column(dictionary, page, encoding, _statistics(column, bounds))
 
 
-def _page(kind: int, rows: int, encoding: int, *parts: Content) -> bytes:
+def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Content]:
     size = int32(sum(map(len, parts)))
     fields: dict[int, Value | None] = {1: int32(kind), 2: size, 3: size}
     if kind == _DATA_PAGE:
@@ -70,7 +72,7 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> bytes:
         fields[5] = struct({1: int32(rows), 2: int32(encoding), 3: levels, 4: levels})
     else:
         fields[7] = struct({1: int32(rows), 2: int32(encoding)})
-    return b"".join((struct(fields).content, *parts))
+    return struct(fields).content, *parts
 
 
 def _levels(column: pl.Series) -> bytes:
@@ -84,24 +86,19 @@ def _levels(column: pl.Series) -> bytes:
     return len(runs).to_bytes(4, "little") + runs
 
 
-def _bounds(given: pl.Series) -> tuple[int, int] | None:
-    """Return the least and the greatest of whole numbers."""
-    if given.is_empty() or not given.dtype.is_integer():
-        return None
-    numbers = given.to_numpy()
-    return int(numbers.min()), int(numbers.max())
-
-
-def _numbers(given: pl.Series, least: int, most: int) -> Content:
-    if least == most:
-        return _same_numbers(least, len(given))
+def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
+    """Encode whole numbers; return the least and the greatest as well."""
     values = np.ascontiguousarray(given.to_numpy())
+    first = int(values[0])
+    if values[-1] == first and (values == first).all():
+        return _same_numbers(first, values.size), (first, first)
     blocks = -(-values.size // _loops.BLOCK)
     # At most all bits of each value, the least of each block and widths, and the head.
     out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
-    room = np.empty(_loops.BLOCK, np.uint64)
+    room, bounds = np.empty(_loops.BLOCK, np.uint64), np.full(2, first)
     loop = compiled(_loops.deltas, ALWAYS)
-    return out[: loop(values, given.dtype == pl.Int32, room, out)].data
+    size = loop(values, given.dtype == pl.Int32, room, bounds, out)
+    return out[:size].data, (int(bounds[0]), int(bounds[1]))
 
 
 def _same_numbers(number: int, count: int) -> bytes:
@@ -114,7 +111,7 @@ def _same_numbers(number: int, count: int) -> bytes:
 def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct texts, and of each row which it is."""
     if given.dtype == pl.String:
-        given = given.cast(pl.Enum(given.unique(maintain_order=True)))
+        given = given.cast(pl.Categorical(pl.Categories.random()))
     codes = np.ascontiguousarray(given.to_physical().to_numpy(), np.uint32)
     place = np.full(int(codes.max()) + 1, -1, np.int32)
     example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import polars as pl
@@ -39,8 +40,7 @@ def write(frame: pl.DataFrame, path: Path) -> None:
         for column in frame:
             pages = encoded(column)
             at = file.tell()
-            file.write(pages.dictionary)
-            file.write(pages.data)
+            file.writelines((*pages.dictionary, *pages.data))
             chunks.append(_chunk(column, pages, at))
         footer = _footer(frame, chunks).content
         file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
@@ -48,8 +48,8 @@ def write(frame: pl.DataFrame, path: Path) -> None:
 
 def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
     """Return what is said of a column, and how many bytes its pages have."""
-    bytes_of_pages = len(pages.dictionary) + len(pages.data)
-    size = int64(bytes_of_pages)
+    of_dictionary, of_data = (sum(map(len, page)) for page in (pages.dictionary, pages.data))
+    size = int64(of_dictionary + of_data)
     encodings = {RLE: None, pages.encoding: None, **({PLAIN: None} if pages.dictionary else {})}
     has_dictionary = pages.encoding == DICTIONARY
     meta = struct(
@@ -61,19 +61,21 @@ def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
             5: int64(len(column)),
             6: size,
             7: size,
-            9: int64(at + len(pages.dictionary)),
+            9: int64(at + of_dictionary),
             11: int64(at) if has_dictionary else None,
             12: pages.statistics,
         }
     )
-    return struct({2: int64(at), 3: meta}), bytes_of_pages
+    return struct({2: int64(at), 3: meta}), of_dictionary + of_data
 
 
 def _footer(frame: pl.DataFrame, chunks: list[tuple[Value, int]]) -> Value:
     size = int64(sum(size for _, size in chunks))
     rows = int64(frame.height)
     group = struct({1: listed([chunk for chunk, _ in chunks]), 2: size, 3: rows, 6: size})
-    arrow = struct({1: binary(b"ARROW:schema"), 2: binary(_arrow_schema(frame))})
+    arrow = struct(
+        {1: binary(b"ARROW:schema"), 2: binary(_arrow_schema(tuple(frame.schema.items())))}
+    )
     by_type = struct({1: struct({})})  # so that least and greatest mean what they do for the type
     return struct(
         {
@@ -106,9 +108,10 @@ def _physical(dtype: pl.DataType) -> int:
     return _PHYSICAL.get(dtype.base_type(), _BYTES)
 
 
-def _arrow_schema(frame: pl.DataFrame) -> bytes:
+@lru_cache(1 << 6)
+def _arrow_schema(columns: tuple[tuple[str, pl.DataType], ...]) -> bytes:
     """Return the types of columns, as polars says them in its own files."""
     empty = io.BytesIO()
-    frame.clear().write_parquet(empty)
+    pl.DataFrame(schema=dict(columns)).write_parquet(empty)
     empty.seek(0)
     return pl.read_parquet_metadata(empty)["ARROW:schema"].encode()

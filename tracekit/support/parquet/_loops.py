@@ -87,7 +87,7 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
     return count
 
 
-def deltas(values: Array, is_narrow: bool, room: Array, out: Array) -> int:  # noqa: FBT001
+def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Array) -> int:  # noqa: FBT001
     """Encode numbers as DELTA_BINARY_PACKED.
 
     Parameters
@@ -98,6 +98,8 @@ def deltas(values: Array, is_narrow: bool, room: Array, out: Array) -> int:  # n
         Whether they have 32 bits: then so has a difference, and what does not fit wraps around.
     room
         Room for a block.
+    bounds
+        The first number twice; becomes the least and the greatest.
     out
         Where to put them.
 
@@ -109,10 +111,13 @@ def deltas(values: Array, is_narrow: bool, room: Array, out: Array) -> int:  # n
     at = _varint(PARTS, out, at)
     at = _varint(values.size, out, at)
     at = _zigzag(values[0], out, at)
+    lowest, highest = values[0], values[0]
     for first in range(1, values.size, BLOCK):
         count = min(BLOCK, values.size - first)
         least = np.int64(2**63 - 1)
         for row in range(count):
+            lowest = min(lowest, values[first + row])
+            highest = max(highest, values[first + row])
             delta = values[first + row] - values[first + row - 1]
             if is_narrow:
                 delta = np.int64(np.int32(delta))
@@ -134,5 +139,7 @@ def deltas(values: Array, is_narrow: bool, room: Array, out: Array) -> int:  # n
                 used >>= np.uint64(1)
                 width += 1
             out[widths + part] = width
-            at = _pack(room, begin, begin + PART, width, out, at)
+            if width > 0:  # else all differences are the least one
+                at = _pack(room, begin, begin + PART, width, out, at)
+    bounds[0], bounds[1] = lowest, highest
     return at
