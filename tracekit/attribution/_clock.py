@@ -14,10 +14,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution._columns import Array
+from tracekit.attribution._columns import Array, Idle, OpRows
 from tracekit.attribution._launches import Launches, call_column
+from tracekit.attribution._loops import NEVER, note_idle
 from tracekit.attribution._returns import find_returns, least_slack
-from tracekit.model import Stream
+from tracekit.model import KINDS, Stream
+from tracekit.support.compiled import compiled, given
 
 _NS_PER_US = 1000
 _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
@@ -38,17 +40,15 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
     -------
     ``device, launches, least``, the last in ns.
     """
-    device, start, end = (ops[name].to_numpy() for name in ("device", "start", "end"))
-    kernel = (ops["kind"] == "compute").to_numpy()
-    rows = []
-    for each in ops["device"].unique().to_list():
-        own = np.flatnonzero(device == each)
-        until = np.maximum.accumulate(end[own])[:-1]
-        own = own[1:]
-        own = own[(launched[own] > until) & kernel[own]]
-        if own.size:
-            rows.append((each, own.size, int((start[own] - launched[own]).min())))
-    return pl.DataFrame(rows, schema=_WAITS, orient="row")
+    device, start, end = (given(ops[name]) for name in ("device", "start", "end"))
+    kernel = given(ops["kind"].to_physical() == KINDS.index("compute"))
+    devices = int(device.max(initial=-1)) + 1
+    idle = Idle(np.zeros(devices, np.int64), *np.full((2, devices), NEVER))
+    compiled(note_idle, device.size)(OpRows(device, start, end, kernel, launched), idle)
+    found = np.flatnonzero(idle.launches)
+    return pl.DataFrame(
+        {"device": found, "launches": idle.launches[found], "least": idle.least[found]}, _WAITS
+    )
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:

@@ -299,6 +299,34 @@ class Serving(NamedTuple):
     may_serve: Array
 
 
+class OpRows(NamedTuple):
+    """Ops by start: where and when each runs, whether it is a kernel, and when it was launched."""
+
+    device: Array
+    start: Array
+    end: Array
+    kernel: Array
+    launched: Array
+
+
+class Idle(NamedTuple):
+    """By device, what was launched while it was idle.
+
+    Parameters
+    ----------
+    launches
+        How many kernels.
+    least
+        How long the promptest of them waits, ns.
+    until
+        Until when the device is busy; long before all where nothing ran so far.
+    """
+
+    launches: Array
+    least: Array
+    until: Array
+
+
 class CaseRows(NamedTuple):
     """Ops, by what decides their stages; see `Launch`.
 

@@ -18,6 +18,7 @@ from tracekit.attribution._columns import (
     CallRows,
     CaseRows,
     Context,
+    Idle,
     Ids,
     Keys,
     Launchers,
@@ -27,6 +28,7 @@ from tracekit.attribution._columns import (
     NestedRows,
     OpenAround,
     Opened,
+    OpRows,
     RangeRows,
     Serving,
     Stack,
@@ -48,6 +50,8 @@ from tracekit.attribution._evidence import (
 from tracekit.model import PathNodes, path_number
 from tracekit.support.inner import inner
 
+NEVER = -(1 << 63)
+"""A time before all."""
 PASSES = 3
 """The first places in the list of stages are of passes: FP, BP and WU."""
 UPDATE, METRIC_EVALUATION = 2, 4
@@ -354,6 +358,27 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> None:
             out.start[row], out.end[row] = calls.start[call], calls.end[call]
             out.range[row], out.step[row] = calls.range[call], calls.step[call]
             out.evidence[row] = calls.evidence[call]
+
+
+def note_idle(ops: OpRows, idle: Idle) -> None:
+    """Note which kernels are launched while nothing runs on their device.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    idle
+        The devices; updated. What is the first one there is left out.
+    """
+    for row in range(ops.start.size):
+        device, launched = ops.device[row], ops.launched[row]
+        until = idle.until[device]
+        if ops.kernel[row] and until > NEVER and launched > until:
+            wait = ops.start[row] - launched
+            if idle.launches[device] == 0 or wait < idle.least[device]:
+                idle.least[device] = wait
+            idle.launches[device] += 1
+        idle.until[device] = max(until, ops.end[row])
 
 
 def kinds_of(names: Array, kinds: Array, count: int, places: Array, out: Array) -> int:
