@@ -30,7 +30,7 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
-from tracekit.model import GRAPH_NODES, OPS, Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, OPS, STAGES, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
@@ -347,7 +347,7 @@ def _attribute_ops(
         leads.append(each.early)
         waited.append(each.waits)
         counts += np.bincount(each.steps + 1, minlength=counts.size)
-        no_input = (each.ops["stage"] != "IO").to_numpy()
+        no_input = each.ops["stage"].to_physical().to_numpy() != _INPUT
         steady += np.bincount(each.steps[no_input] + 1, minlength=counts.size)
     return _Passed(
         np.concatenate(leads), waited, counts[1:], steady[1:], says.with_work, stages.opinions()
@@ -410,6 +410,7 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
 
 
 _NEVER = np.iinfo(np.int64).min
+_INPUT = STAGES.index("IO")
 _OF_LAUNCH = ("thread", "start", "end")
 _FOUND = {
     "stage", "stage_source", "call", "range", "iteration",

@@ -143,6 +143,18 @@ class Ids(NamedTuple):
     first: Array
 
 
+class Launched(NamedTuple):
+    """Ops: the number of the call of each, -1 for none, its kind and its device.
+
+    `first` is the number of the first call of a chunk.
+    """
+
+    call: Array
+    kind: Array
+    device: Array
+    first: int
+
+
 class Launchers(NamedTuple):
     """By thread: how many ops it launched, and the device on which it launched kernels.
 

@@ -23,7 +23,7 @@ from tracekit.attribution._columns import (
     Windows,
 )
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
-from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._nesting import PUSHED, Nesting
 from tracekit.attribution._paths import Labels
 from tracekit.attribution._spans import Spans
 from tracekit.attribution._stacks import Stacks
@@ -139,7 +139,7 @@ class Follower:
         rows = self._ranges.read(number, *columns, "style")
         ids, flags = map(given, self._nesting.places.read(number, "name_id", "flags"))
         meant = self._nesting.names.meanings
-        pushes, team = given(rows["style"] == "push_pop"), given(self._teams.of(rows))
+        pushes, team = given(rows["style"].to_physical() == PUSHED), given(self._teams.of(rows))
         found = RangeRows(
             *(given(rows[name]) for name in columns), pushes, meant.place[ids], flags,
             meant.marks[ids], ids, team,

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Ids, Keys, Launchers
+from tracekit.attribution._columns import Array, Ids, Keys, Launched, Launchers
 from tracekit.attribution._loops import (
     count_launches,
     find_calls,
@@ -30,7 +30,7 @@ _KEPT = 4
 _SPARSE = 4
 """How many times as long as a chunk of calls a table of all their ids may be."""
 _NO_ID = -1
-_KERNELS = ("compute", "collective")
+_IS_KERNEL = np.isin(KINDS, ("compute", "collective"))
 _LONGEST = np.iinfo(np.int64)
 
 
@@ -73,9 +73,11 @@ def link_launches(
     alone = 0
     for number in range(len(ops)):
         rows = ops.read(number, "process", "correlation", "kind", "device")
-        numbers, kernels = index.find(_keys(rows)), _devices_of_kernels(rows)
+        numbers = index.find(_keys(rows))
+        kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
         for chunk in chunks_of(numbers, index.first):
-            index.count(numbers, kernels, chunk, launching[chunk], by_thread)
+            launched = Launched(numbers, kinds, devices, int(index.first[chunk]))
+            index.count(launched, chunk, launching[chunk], by_thread)
         alone += int(np.count_nonzero(numbers < 0))
         found.append(pl.DataFrame({"call": numbers}))
     return Launches(found, launching, *by_thread, index.repeated(), alone)
@@ -86,13 +88,7 @@ def _keys(frame: pl.DataFrame) -> Keys:
     process, correlation = frame["process"], frame["correlation"]
     if correlation.null_count():
         process = process.set(correlation.is_null(), _NO_ID)
-    return Keys(given(process, np.int32), given(correlation.fill_null(0), np.int64))
-
-
-def _devices_of_kernels(frame: pl.DataFrame) -> Array:
-    """Return the device of each kernel, -1 for all other ops."""
-    is_kernel = np.isin(KINDS, _KERNELS)[frame["kind"].to_physical().to_numpy()]
-    return np.where(is_kernel, frame["device"].fill_null(-1).to_numpy(), np.int32(-1))
+    return Keys(given(process, np.int32), given(correlation, np.int64, null=0))
 
 
 @dataclass(frozen=True)
@@ -147,12 +143,9 @@ class _Calls:
                 self._look(keys, number, found)
         return found
 
-    def count(
-        self, found: Array, kernels: Array, chunk: int, launching: Array, by: Launchers
-    ) -> None:
+    def count(self, launched: Launched, chunk: int, launching: Array, by: Launchers) -> None:
         """Note what calls of a chunk have launched, see `count_launches`."""
-        first, threads = int(self.first[chunk]), self._of(chunk).threads
-        self._count(found, kernels, first, threads, launching, by)
+        self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:
         """Return how many calls repeat the key of another one."""

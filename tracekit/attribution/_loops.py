@@ -21,6 +21,7 @@ from tracekit.attribution._columns import (
     Idle,
     Ids,
     Keys,
+    Launched,
     Launchers,
     NamedRows,
     NameLabels,
@@ -312,28 +313,30 @@ def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) ->
 
 
 def count_launches(
-    found: Array, kernels: Array, first: int, threads: Array, launching: Array, by: Launchers
+    launched: Launched, is_kernel: Array, threads: Array, launching: Array, by: Launchers
 ) -> None:
     """Mark the calls that launched an op, and count the ops that each thread launched.
 
     Parameters
     ----------
-    found, kernels
-        The numbers of the calls of ops, and the devices of those that are kernels, else -1.
-    first, threads
-        The number of the first call of a chunk, and the thread of each.
+    launched
+        The ops, and the number of the first call of a chunk.
+    is_kernel
+        Which kinds of ops kernels are.
+    threads
+        The thread of each of these calls.
     launching
-        Which of these calls launched an op; updated.
+        Which of them launched an op; updated.
     by
         The threads; updated.
     """
-    for row in range(found.size):
-        call = found[row] - first
-        if 0 <= call < threads.size and found[row] >= 0:
-            thread, device = threads[call], kernels[row]
+    for row in range(launched.call.size):
+        call = launched.call[row] - launched.first
+        if 0 <= call < threads.size and launched.call[row] >= 0:
+            thread, device = threads[call], launched.device[row]
             launching[call] = True
             by.launches[thread] += 1
-            if device >= 0 and by.device[thread] != device:
+            if is_kernel[launched.kind[row]] and device >= 0 and by.device[thread] != device:
                 by.device[thread] = device if by.device[thread] == -1 else -2
 
 

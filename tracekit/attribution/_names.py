@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.attribution._columns import Array
 from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
+from tracekit.support.compiled import given
 
 # PyTorch appends numbers and shapes to the name of an operator's range.
 _SUFFIX = (
@@ -162,7 +163,7 @@ class _Numbers:
         if texts.null_count() == len(texts):
             return np.zeros(len(texts), np.int64)
         codes = texts.cast(self._type).to_physical().cast(pl.Int64) + 1
-        numbers: Array = codes.fill_null(0).to_numpy()
+        numbers = given(codes, null=0)
         self.count = max(self.count, int(numbers.max()) + 1)
         return numbers
 

@@ -26,7 +26,7 @@ from tracekit.attribution._names import RangeNames
 from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
-from tracekit.model import STAGES, Stream
+from tracekit.model import RANGE_STYLE, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Spool, Workspace
 
@@ -98,6 +98,8 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
     return Nesting(names, places, pl.concat([_NO_SKELETON, *skeletons]), *seen.told())
 
 
+PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
+"""How the style of push/pop ranges is written."""
 _READ = ("range", "report", "process", "thread", "domain", "name", "start", "end", "style")
 
 
@@ -165,7 +167,7 @@ class _Nester:
         number, process, thread, start, end = (
             given(frame[name]) for name in ("range", "process", "thread", "start", "end")
         )
-        pushes = given(frame["style"] == "push_pop")
+        pushes = given(frame["style"].to_physical() == PUSHED)
         place = meant.place[ids]
         during = self._during(process, start, end, ~pushes & (place == _STAGE_PLACES["ME"]))
         rows = NestedRows(number, thread, start, end, pushes, place, meant.marks[ids], during)

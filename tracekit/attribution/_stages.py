@@ -251,7 +251,7 @@ class Stages:
 
     def _classified(self, ops: pl.DataFrame) -> Array:
         """Return which entry of the list of kinds each op is, by its name and recorded kind."""
-        names = given(ops["name"].to_physical().cast(pl.Int64).fill_null(-1))
+        names = given(ops["name"].to_physical().cast(pl.Int64), null=-1)
         recorded = given(ops["kind"].to_physical())
         rows = np.empty(ops.height, np.int64)
         look_up = compiled(kinds_of, ops.height)

@@ -74,8 +74,11 @@ class Table:
         absent = [c.name for c in self.columns if c.name not in present and not c.nullable]
         if absent:
             raise ValueError(f"table {self.name} lacks {', '.join(absent)}")
+        held = frame.schema
         return frame.select(
-            (pl.col(c.name) if c.name in present else pl.lit(None)).cast(c.dtype).alias(c.name)
+            pl.col(c.name)
+            if held.get(c.name) == c.dtype
+            else (pl.col(c.name) if c.name in held else pl.lit(None)).cast(c.dtype).alias(c.name)
             for c in self.columns
         )
 

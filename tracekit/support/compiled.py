@@ -45,12 +45,15 @@ def _compiled(loop: Callable[..., Any]) -> Compiled:
     return Compiled(loop)
 
 
-def given(column: pl.Series, dtype: Any = None) -> NDArray[Any]:
-    """Return a column without nulls as what a loop may read.
+def given(column: pl.Series, dtype: Any = None, null: int | None = None) -> NDArray[Any]:
+    """Return a column as what a loop may read, with `null` for nulls, of which else are none.
 
     Its memory may be that of other columns, so no loop may write to it.
     """
     import numpy as np  # noqa: PLC0415 - not needed by every command
+
+    if null is not None and column.null_count():
+        column = column.fill_null(null)
 
     array = np.ascontiguousarray(column.to_numpy(), dtype)
     array.flags.writeable = False

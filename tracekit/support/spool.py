@@ -99,7 +99,7 @@ class Spool:
         chunk = self._chunks[number]
         if isinstance(chunk, Path):
             return pl.read_ipc(chunk, columns=list(columns) or None)
-        return chunk.select(columns) if columns else chunk
+        return pl.DataFrame([chunk[name] for name in columns]) if columns else chunk
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return (self.read(number) for number in range(len(self)))
