@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from cli_helpers import SAMPLE, command, environment, in_process, tracekit
+from polars.exceptions import PanicException
 
+from tracekit.cli import main
 from tracekit.cli._breakdown import KEYS
 from tracekit.cli._options import complete_keys, complete_run
 from tracekit.errors import StoreError
@@ -31,8 +33,14 @@ def raising(error: BaseException | type[BaseException]) -> NoReturn:
         (KeyboardInterrupt(), 130, "interrupted"),
         (PermissionError(13, "Permission denied", "x/y"), 2, "x/y: Permission denied"),
         (OSError("odd"), 2, "odd"),
+        # As where an interrupt comes while polars calls Python.
+        (
+            PanicException("an `Err` value: PyErr { type: <class 'KeyboardInterrupt'> }"),
+            130,
+            "interrupted",
+        ),
     ],
-    ids=["tracekit", "interrupt", "file", "system"],
+    ids=["tracekit", "interrupt", "file", "system", "interrupted polars"],
 )
 def test_a_failure_is_one_line_and_a_code(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
@@ -40,6 +48,17 @@ def test_a_failure_is_one_line_and_a_code(
     monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(error), raising=False)
     done = tracekit("breakdown")
     assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"tracekit: {message}\n")
+
+
+def test_where_polars_breaks_down_that_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = PanicException("index out of bounds")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(error), raising=False)
+    done = tracekit("breakdown")
+    assert done.exit_code == 70
+    assert "Traceback" not in done.stderr
 
 
 def test_an_error_says_which_code_it_exits_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +149,22 @@ def test_an_interrupt_at_any_moment_stops_with_one_line(stored: Path, module: st
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
     assert (process.returncode, stderr) == (130, b"tracekit: interrupted\n")
+
+
+def test_an_interrupt_while_a_class_is_made_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python says that an error came of calling a method of what the class holds."""
+    error = RuntimeError("Error calling __set_name__")
+    error.__cause__ = KeyboardInterrupt()
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("tracekit.cli._app.run", lambda: raising(error))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    signal.signal(signal.SIGINT, before)
+    assert (ended.value.code, capsys.readouterr().err) == (130, "tracekit: interrupted\n")
+    monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(error), raising=False)
+    assert tracekit("breakdown").stderr == "tracekit: interrupted\n"
 
 
 def test_an_interrupt_before_the_command_is_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from tracekit.cli._interrupted import INTERRUPTED
+from tracekit.cli._interrupted import INTERRUPTED, is_an_interrupt
 from tracekit.cli._words import Group
 from tracekit.errors import TracekitError
 
@@ -71,17 +71,17 @@ class GuardedGroup(ForgivingGroup):
         except TracekitError as error:
             complain(str(error))
             raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
-            raise _interrupted() from None
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(_BROKEN_PIPE) from None
         except OSError as error:
             complain(_described(error))
             raise typer.Exit(_BAD_INPUT) from error
-        except (_WRONG_USE, typer.Exit, typer.Abort):
+        except (_WRONG_USE, typer.Exit, typer.Abort, SystemExit):
             raise
-        except Exception as error:
+        except BaseException as error:  # a panic of polars is no Exception
+            if is_an_interrupt(error):
+                raise _interrupted() from None
             told, code = _unexpected(error)
             complain(told)
             raise typer.Exit(code) from error
@@ -110,7 +110,7 @@ _OF_A_PART = ("parquet: ", "unable to decode the encoded schema")
 """What polars says of Parquet files that are none any more."""
 
 
-def _unexpected(error: Exception) -> tuple[str, int]:
+def _unexpected(error: BaseException) -> tuple[str, int]:
     """Return what to say of an error that nobody expected, and the exit code."""
     if type(error).__module__.startswith("polars") and str(error).startswith(_OF_A_PART):
         # Its size and time are as they were, or its checksum would have been looked at.
@@ -118,7 +118,7 @@ def _unexpected(error: Exception) -> tuple[str, int]:
     return _fault(error), _FAULT
 
 
-def _fault(error: Exception) -> str:
+def _fault(error: BaseException) -> str:
     """Say that tracekit is at fault, and where what it takes to mend it is written down."""
     text = "".join(traceback.format_exception(error))
     try:

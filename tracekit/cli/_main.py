@@ -6,7 +6,7 @@ Modules are imported behind it, for before it an interrupt would end in a traceb
 import signal
 import sys
 
-from tracekit.cli._interrupted import INTERRUPTED
+from tracekit.cli._interrupted import INTERRUPTED, is_an_interrupt
 
 
 def main() -> None:
@@ -15,7 +15,9 @@ def main() -> None:
         from tracekit.cli._app import run
 
         run()
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not is_an_interrupt(error):
+            raise
         sys.stderr.write("tracekit: interrupted\n")
         sys.exit(INTERRUPTED)
     finally:
