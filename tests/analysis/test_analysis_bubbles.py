@@ -7,6 +7,7 @@ import sqlite3
 from collections import defaultdict
 from pathlib import Path
 
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit.analysis.studies import Bubbles, bubble_theory, bubbles_of_run, pipeline_bubbles
+from tracekit.analysis.studies._bubbles import _without
 from tracekit.errors import MissingDataError, UsageError
 
 FORWARD, BACKWARD = 100, 200
@@ -139,6 +141,20 @@ def on_host() -> TraceBuilder:
     b.range(65, 70, "send activation gradient", thread=10)
     b.range(105, 108, "FP of no one", thread=10, stage="ME")
     return b
+
+
+def test_time_in_spans_and_in_no_others() -> None:
+    """Spans that begin, end or meet at one time, of two processes."""
+
+    def frame(*rows: tuple[int, int, int]) -> pl.DataFrame:
+        return pl.DataFrame(rows, {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64},
+                            orient="row")  # fmt: skip
+
+    spans = frame((0, 0, 10), (0, 0, 20), (0, 20, 30), (1, 5, 9))
+    others = frame((0, 5, 8), (0, 8, 9), (2, 0, 9))
+    assert [row for row in _without(spans, others).rows() if row[2] > row[1]] == [
+        (0, 0, 5), (0, 9, 10), (0, 10, 20), (0, 20, 30), (1, 5, 9)
+    ]  # fmt: skip
 
 
 def test_without_gpu_work_ranges_tell() -> None:

@@ -11,6 +11,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.communication._bandwidth import power_below
 from tracekit.analysis.communication._collectives import (
+    _stragglers,
     _with_classes,
     collective_calls,
     collectives,
@@ -631,3 +632,14 @@ class TestProcesses:
         one_rank = collectives(trace, by="collective,rank").rows.filter(rank=1)
         same = [name for name in whole.columns if name != "wait_ns"]
         assert one_rank.select(same).rows() == whole.select(same).rows()
+
+
+def test_of_two_that_are_late_as_often_the_one_whose_gpu_is_known_is_told() -> None:
+    each = pl.DataFrame(
+        {"operation": ["all_reduce"] * 2, "participants": [2, 2], "common": [True, True],
+         "late_device": [None, 3], "late_rank": [0, 1]}
+    )  # fmt: skip
+    found = _stragglers(each, ["operation"])
+    assert found.select("straggler_device", "straggler_rank", "straggler_share").rows() == [
+        (3, 1, 0.5)
+    ]

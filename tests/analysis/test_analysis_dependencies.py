@@ -16,6 +16,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
+from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._sweeps import (
@@ -249,6 +250,10 @@ def test_slack_is_what_an_op_could_take_longer() -> None:
         "gemm": 0, "relu": 0, "copy": 151 * US
     }  # fmt: skip
     assert rows["on_path"].to_list() == [1, 1, 0]
+    # Of several of one name the least counts, and the middle one.
+    b.rows["ops"][0]["name"] = "copy"
+    rows = _ask(critical_path, _linked(b), kernels=5).rows.filter(name="copy")
+    assert rows.select("ops", "slack_min_ns", "slack_p50_ns").rows() == [(2, 0, 75.5 * US)]
 
 
 def _synchronised() -> TraceBuilder:
@@ -468,6 +473,13 @@ def test_streams_of_an_unknown_context_are_no_others() -> None:
 def test_just_as_much_as_is_trusted_is() -> None:
     assert distrust(TRUSTED) == distrust(None) == []
     assert len(distrust(TRUSTED + 0.001)) == 1
+
+
+def test_a_link_gets_no_faster_than_the_others_on_its_way_can_carry() -> None:
+    """One is used by 0.8 of what it can, one is more than full, and of one nothing is known."""
+    edges = pl.DataFrame({"weight": [100, 100, 100], "others_use": [0.8, 1.5, None]})
+    lengths = edges.select(Bandwidth("nvlink", 2.0).length()).to_series()
+    assert lengths.to_list() == [80, 100, 50]
 
 
 def test_a_change_of_nothing_says_so() -> None:

@@ -224,6 +224,8 @@ def test_collectives_that_begin_after_the_backward_pass() -> None:
     # 200 and 100 us of them; the last one is what the update waits for.
     assert _wins(found["late_buckets"]) == pytest.approx((150 * US, 225 * US, 400 * US), rel=1e-3)
     assert "exposed_collectives" not in found
+    told = found["late_buckets"]["evidence"]
+    assert "3 collectives per step and GPU, 3 of them after the backward pass" in told
 
 
 def test_collectives_that_hang_over() -> None:

@@ -146,6 +146,24 @@ def test_one_operator_of_a_nest_counts() -> None:
     assert row["achieved_flops_s"] == pytest.approx(2 * 8 * 450 * 256 / 25e-9)
 
 
+def test_of_operators_that_begin_together_the_longer_one_is_around() -> None:
+    b = TraceBuilder()
+    b.range(0, 40, nvtx("mm", [2, 3], [3, 4]))
+    b.range(0, 100, nvtx("linear", [5, 3], [4, 3], [4]))
+    b.op(GEMM, at=15)
+    found = flops(b.trace()).rows
+    assert found.select("operator", "flops").rows() == [("linear", 120)]
+
+
+def test_by_layer() -> None:
+    b = TraceBuilder()
+    b.range(0, 90, "encoder, seq = 1")
+    b.range(10, 80, nvtx("mm", [2, 3], [3, 4]))
+    b.op(GEMM, at=15)
+    rows = flops(b.attributed(), "layer").rows
+    assert (rows.columns[0], rows["flops"].to_list()) == ("layer", [48])
+
+
 def test_an_inner_operator_counts_where_the_outer_one_is_not_known() -> None:
     b = TraceBuilder()
     b.range(0, 100, "aten::matmul, seq = 1")

@@ -14,7 +14,9 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis.idle_time import idle
+from tracekit.analysis.idle_time._gaps import gaps_of
 from tracekit.analysis.idle_time._held import _named
+from tracekit.analysis.idle_time._host_states import pairs_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -102,6 +104,30 @@ def test_before_the_first_step_the_host_is_in_none() -> None:
     b = _simple()
     b.iteration(0, 200 * US, 300 * US)
     assert _causes(b.trace()) == {"between_steps": 100 * US, "launch": 10}
+
+
+def test_of_threads_with_as_many_steps_the_first_one_drives() -> None:
+    b = TraceBuilder()
+    for thread, steps in ((0, 1), (2, 2), (1, 2)):
+        for number in range(steps):
+            b.iteration(number, 100 * number, 100 * number + 90, thread=thread)
+    gaps = pl.DataFrame({"process": [0], "launch_thread": [7]}).cast(pl.Int32)
+    assert pairs_of(b.trace(), gaps)["driver"].to_list() == [1]
+
+
+def test_processes_on_one_gpu_leave_their_own_gaps_and_common_ones() -> None:
+    b = TraceBuilder()
+    for process, start, end in ((0, 0, 10), (1, 10, 50), (0, 50, 60), (1, 70, 80)):
+        b.op("gemm", start - 5, start=start, end=end, thread=10 * process)
+    trace = b.trace()
+    window = {"device": 0, "start": 0, "end": 80}
+    each = pl.DataFrame([{"process": process} | window for process in (0, 1)])
+    columns = ("process", "start", "end")
+    assert sorted(gaps_of(trace, each).select(columns).rows()) == [
+        (0, 10, 50), (0, 60, 80), (1, 50, 70)
+    ]  # fmt: skip
+    both = each.head(1).with_columns(process=pl.lit(None, pl.Int64))
+    assert gaps_of(trace, both).select(columns).rows() == [(1, 60, 70)]
 
 
 def test_a_pass_outside_of_steps_is_not_between_them() -> None:

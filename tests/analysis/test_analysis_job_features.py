@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.studies import job_features
+from tracekit.analysis.studies._job_features import _architecture
 from tracekit.errors import MissingDataError
+from tracekit.model import REPORTS
 
 MS = 1_000_000
 
@@ -67,3 +70,18 @@ def test_a_run_without_steps_or_work_has_no_features() -> None:
     b.op("gemm", 10)
     with pytest.raises(MissingDataError, match="no steps"):
         job_features(b.attributed(), {}, "run")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "architecture"),
+    [(["a", "a"], "AllReduce-Local"), (["a", "b"], "AllReduce-Cluster"), (["a", None], None)],
+)
+def test_hosts_tell_the_architecture(hosts: list[str | None], architecture: str | None) -> None:
+    b = TraceBuilder()
+    for device in range(2):
+        b.op("gemm", 10, device=device, thread=10 * device)
+    reports = pl.DataFrame({"report": [0, 1], "file": "", "format": "", "size": 0, "host": hosts})
+    trace = b.trace().with_tables({"reports": REPORTS.conform(reports)})
+    assert _architecture(trace, {"gpus": 2, "method": "nccl"}) == architecture
+    assert _architecture(trace, {"gpus": 1, "method": "nccl"}) == "1w1g"
+    assert _architecture(trace, {"gpus": 4, "method": "nccl"}) is None

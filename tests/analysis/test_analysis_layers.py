@@ -90,6 +90,13 @@ def test_values_of_rows_of_which_some_are_none() -> None:
     assert _gathered(values, pl.Series([None, 0])).to_list() == [None, "first"]
 
 
+def test_a_window_of_one_nanosecond_has_shares() -> None:
+    b = _training(modules=True)
+    b.rows["ops"] = b.rows["ops"][:1]
+    b.rows["ops"][0]["end"] = b.rows["ops"][0]["start"] + 1
+    assert breakdown(b.attributed(), "layer").rows["share"].to_list() == [1.0]
+
+
 def test_where_layers_are_not_known_it_is_said_why() -> None:
     builder = TraceBuilder()
     for begin, name in ((0, "forward"), (20, "backward"), (40, "optimizer")):

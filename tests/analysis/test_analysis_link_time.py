@@ -126,6 +126,10 @@ def test_reports_on_one_clock_are_one_time_line() -> None:
     assert done.select("src", "start_ns", "bytes").rows() == [
         ("GPU0", 0, 1000.0), ("GPU0", 100, 0.0), ("GPU1", 0, 0.0), ("GPU1", 100, 1000.0),
     ]  # fmt: skip
+    # Of a report on another clock, which comes later, it is not known when that was.
+    apart = pl.concat([rows, table(transfer(0, 1, 500, 600, report=2))])
+    clocks = on_clocks("host a", "host a", "host b")
+    assert link_timeline(apart, machine(), HERE, bins=2, reports=clocks).equals(done)
 
 
 def test_counters_count_what_other_reports_of_their_clock_moved() -> None:

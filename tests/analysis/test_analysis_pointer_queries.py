@@ -211,6 +211,14 @@ class TestStaging:
             "gpu_reduce": 1, "d2h_bytes": SIZE, "h2d_bytes": SIZE, "reduce_kernels": 1,
         }  # fmt: skip
 
+    def test_a_broadcast_from_who_knows_whom_is_staged_if_both_copies_are_seen(self) -> None:
+        for kinds, staged in ((("h2d",), False), (("d2h",), False), (("d2h", "h2d"), True)):
+            b = Builder()
+            b.mpi(0, 100, "MPI_Bcast", root_rank=None)
+            for number, kind in enumerate(kinds):
+                b.copy(kind, 10 + 40 * number)
+            assert staging_calls(b.trace())["staged"].to_list() == [staged], kinds
+
     def test_copies_in_pieces_add_up(self) -> None:
         b = Builder()
         b.mpi(0, 100)

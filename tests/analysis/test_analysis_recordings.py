@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison import (
     Comparison,
     Metric,
@@ -17,7 +18,12 @@ from tracekit.analysis.comparison import (
     check_limit,
     compare_recordings,
 )
-from tracekit.analysis.comparison._between import between, enough_recordings, reach_of
+from tracekit.analysis.comparison._between import (
+    between,
+    difference_error,
+    enough_recordings,
+    reach_of,
+)
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import MEMORY, Trace
 
@@ -118,6 +124,19 @@ def test_a_limit_is_held_against_recordings() -> None:
     assert check_limit(found, 15).outcome == "within"
     assert check_limit(found, 2).outcome == "above"
     assert check_limit(_found([1000, 1020, 1040], [1090]), 50).outcome == "within"
+    # At 15 % A's scatter is 23: sqrt((23^2 + 20^2) / 3) x 2.14 (3.9 degrees) are 37.7 over 1090.
+    assert "+6.9 %, at most +10.6 % at 95 %" in check_limit(found, 15).sentence
+    # And at 2 % 20.4: 16.5 x 2.13 are 35.2 below.
+    assert "+6.9 %, at least +3.4 % at 95 %" in check_limit(found, 2).sentence
+
+
+def test_what_never_varies_is_above_a_limit_or_within() -> None:
+    found = _found([1000, 1000], [1200, 1200])
+    assert check_limit(found, 10).outcome == "above"
+    exact = check_limit(found, 20)
+    assert (exact.outcome, exact.sentence) == (
+        "within", "within 20 %: steps change by +20.0 %, none varies"
+    )  # fmt: skip
 
 
 def test_groups_of_one_side_alone() -> None:
@@ -246,3 +265,20 @@ def test_the_number_of_recordings_is_the_least(a: float, b: float, change: float
 
 def test_no_number_of_recordings_shows_next_to_nothing() -> None:
     assert enough_recordings((5, 5), 0.001) is None
+
+
+def test_one_recording_scatters_as_the_others_do_whichever_side_it_is_on() -> None:
+    """Of 1 and 3 the variance is 2; a mean of two and a lone one differ by 2 / 2 + 2 / 1."""
+    two, one = np.array([[1.0, 3.0]]), np.array([[5.0]])
+    for sides in ((two, one), (one, two)):
+        variance, freedom = difference_error(*sides)
+        assert (variance.tolist(), freedom.tolist()) == ([3], [1])
+
+
+def test_the_reach_of_sides_with_unlike_numbers_is_welch_s() -> None:
+    """2^2 / 3 and 1 / 5, of 2 and 4 degrees of freedom."""
+    whole = 4 / 3 + 1 / 5
+    freedom = whole**2 / ((4 / 3) ** 2 / 2 + (1 / 5) ** 2 / 4)
+    expected = float(quantile(freedom, 0.975)) * np.sqrt(whole)
+    assert reach_of((2, 1), (3, 5), 0.95) == pytest.approx(expected)
+    assert reach_of((1, 2), (5, 3), 0.95) == pytest.approx(expected)

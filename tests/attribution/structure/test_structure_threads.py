@@ -227,6 +227,16 @@ class TestGaps:
         check(found(program), program)
         assert found(program).steps.height == 5
 
+    def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
+        """Between an update of kernels that no name tells and a forward pass without input."""
+        program = Program()
+        for _ in range(6):
+            program.run("m:convertToHalf/F m:convertToHalf/F " + FORWARD[8:] + BACKWARD, pause=500)
+            program.run("m:made/W m:made/W m:made/W ")
+        structure = found(program)
+        check(structure, program)
+        assert any("longest pause of the host before 3" in text for text in structure.evidence)
+
     def test_no_update_at_all(self) -> None:
         program = Program().run(FORWARD + BACKWARD, 5)
         check(found(program), program)
