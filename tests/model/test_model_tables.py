@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -164,6 +165,30 @@ def test_round_trip_through_files(tmp_path: Path) -> None:
     for name, table in TABLES.items():
         assert again[name].collect_schema() == table.schema
         assert_frame_equal(again.read(name), trace.read(name))
+
+
+def test_short_tables_are_read_once_and_long_ones_when_they_are_wanted(tmp_path: Path) -> None:
+    processes = pl.DataFrame(
+        {"process": [0, 1], "report": [0, 0], "pid": [10, 11], "global_id": [20, 21]}
+    )
+    Trace.of({"ops": _ops(), "processes": processes}).write(tmp_path)
+    trace, among_many = Trace.scan(tmp_path), Trace.scan(tmp_path, reports=4_000)
+    for each in (trace, among_many):
+        assert [*each.tables] == [*TABLES]
+        assert len(each.tables) == len(TABLES)
+        assert each.read("processes").height == 2
+    assert among_many["ops"].select("start").collect().height == 3
+    assert trace["ops"].select("start").collect().height == 3
+    changed = trace.with_lazy({"processes": pl.LazyFrame({"process": [7]})})
+    shutil.rmtree(tmp_path)
+    assert trace.read("ops").height == 3
+    assert changed.read("ops").equals(trace.read("ops"))
+    assert changed.read("processes")["process"].to_list() == [7]
+    assert trace.read("processes").height == among_many.read("processes").height == 2
+    with pytest.raises(FileNotFoundError):
+        among_many.read("ops")
+    with pytest.raises(FileNotFoundError):
+        changed.read("ranges")  # which nobody has asked for before
 
 
 def test_a_folder_whose_name_is_a_pattern_is_read_as_it_is(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ nothing of this is ever put beside GPU time.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 
 from tracekit.analysis._launch_groups import host_marks
@@ -61,7 +59,7 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
         launch_start="start",
         iteration=pl.lit(None, pl.Int64),
     )
-    return replace(trace, tables={**trace.tables, "ops": ops.lazy()})
+    return trace.with_lazy({"ops": ops.lazy()})
 
 
 def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:

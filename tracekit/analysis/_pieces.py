@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ def hand_out(
         whole = choose(per_iteration=False) if skip else None
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
-        in_order = replace(trace, tables={**trace.tables, "ops": trace["ops"].sort("start")})
+        in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
         found = _handed_out(in_order, receivers, windows, whole)
     if found is None:
         raise AssertionError("ops that were sorted come by start")

@@ -6,7 +6,7 @@ the first step of a device and after its last one is outside of all steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -170,7 +170,7 @@ def numbered_alike(trace: Trace) -> Trace:
         "iterations": iterations.with_columns(iteration=order).lazy(),
         "ops": ops.with_columns(iteration=pl.col("number")).drop("number"),
     }
-    return replace(trace, tables={**trace.tables, **renumbered})
+    return trace.with_lazy(renumbered)
 
 
 def _common(rows: pl.DataFrame) -> pl.Series:

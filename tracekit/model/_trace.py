@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ from tracekit.support import compiled
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
 _SHORT = 10_000
-"""Tables of no more rows than these are kept when they are read."""
+"""Tables of no more rows than these are read as a whole, and kept; of a run, not of a report."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
     "opinions",
@@ -41,10 +41,6 @@ class Trace:
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
-    _short: dict[str, pl.DataFrame] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    """Tables of few rows that were read: to open a file takes longer than to read it."""
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
@@ -61,14 +57,12 @@ class Trace:
         )
 
     @classmethod
-    def scan(cls, folder: Path, warnings: tuple[str, ...] = ()) -> Trace:
-        """Open the files that `TraceWriter` made of one report; nothing is read yet."""
-        parts = _parts(folder)
-        scans = {
-            name: _scan(parts[name], table) if name in parts else table.empty().lazy()
-            for name, table in TABLES.items()
-        }
-        return cls(scans, warnings)
+    def scan(cls, folder: Path, warnings: tuple[str, ...] = (), *, reports: int = 1) -> Trace:
+        """Open the files that `TraceWriter` made of one of so many reports; nothing is read yet.
+
+        Of many reports fewer rows are kept of each.
+        """
+        return cls(_StoredTables(folder, _heights(folder), _SHORT // reports), warnings)
 
     def write(self, folder: Path) -> None:
         """Write all tables into `folder`, which is created, with a `TraceWriter`."""
@@ -82,24 +76,76 @@ class Trace:
 
     def read(self, name: str) -> pl.DataFrame:
         """Return a whole table as an eager frame."""
-        if name in self._short:
-            return self._short[name].clone()
-        found = self.tables[name].collect()
-        if found.height <= _SHORT:
-            self._short[name] = found.clone()
-        return found
+        return self.tables[name].collect()
 
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()
     ) -> Trace:
         """Return a trace in which `tables` take the place of those of the same name."""
         conformed = {name: TABLES[name].conform(frame).lazy() for name, frame in tables.items()}
-        return replace(
-            self,
-            tables={**self.tables, **conformed},
-            # An analysis that is done again warns again of the same things.
-            warnings=tuple(dict.fromkeys(self.warnings + warnings)),
-        )
+        # An analysis that is done again warns again of the same things.
+        warned = tuple(dict.fromkeys(self.warnings + warnings))
+        return replace(self.with_lazy(conformed), warnings=warned)
+
+    def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
+        """Return a trace in which `tables`, as they are, take the place of others."""
+        own = self.tables
+        changed = own.but(tables) if isinstance(own, _StoredTables) else {**own, **tables}
+        return replace(self, tables=changed)
+
+
+class _StoredTables(Mapping[str, pl.LazyFrame]):
+    """The tables of a folder, opened when they are first asked for.
+
+    To open a file takes longer than to read a short one, so short ones are read then, and kept.
+
+    Parameters
+    ----------
+    folder
+        What `TraceWriter` wrote.
+    heights
+        The numbers of rows of the parts of each table.
+    short
+        Tables of no more rows than these are short.
+    opened
+        Tables that need not be opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        heights: Mapping[str, Sequence[int]],
+        short: int,
+        opened: Mapping[str, pl.LazyFrame] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._heights = heights
+        self._short = short
+        self._opened = {**(opened or {})}
+
+    def __getitem__(self, name: str) -> pl.LazyFrame:
+        if name not in self._opened:
+            self._opened[name] = self._open(name, TABLES[name])
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TABLES)
+
+    def __len__(self) -> int:
+        return len(TABLES)
+
+    def but(self, tables: Mapping[str, pl.LazyFrame]) -> _StoredTables:
+        """Return the same with others in the place of some."""
+        return _StoredTables(self._folder, self._heights, self._short, {**self._opened, **tables})
+
+    def _open(self, name: str, table: Table) -> pl.LazyFrame:
+        if name not in self._heights:
+            return table.empty().lazy()
+        parts = [_part(self._folder, name, number) for number in range(len(self._heights[name]))]
+        frame = pl.scan_parquet(parts, glob=False, hive_partitioning=False)
+        if sum(self._heights[name]) <= self._short:
+            frame = frame.collect().lazy()
+        return _with_later(frame, table)
 
 
 class TraceWriter:
@@ -187,9 +233,8 @@ def missing_files(folder: Path) -> list[str]:
     return absent + [str(path.relative_to(folder)) for path in paths if not path.exists()]
 
 
-def _scan(parts: list[Path], table: Table) -> pl.LazyFrame:
-    """Open the files of a table, whose columns that an earlier version did not write are null."""
-    frame = pl.scan_parquet(parts, glob=False, hive_partitioning=False)
+def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
+    """Add the columns that an earlier version did not write, which are null."""
     there = frame.collect_schema()
     later = {name: dtype for name, dtype in table.schema.items() if name not in there}
     if not later:
@@ -197,11 +242,17 @@ def _scan(parts: list[Path], table: Table) -> pl.LazyFrame:
     return frame.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in later.items())
 
 
+def _heights(folder: Path) -> dict[str, list[int]]:
+    """Return the numbers of rows of the parts of each table."""
+    heights: dict[str, list[int]] = json.loads((folder / _MANIFEST).read_bytes())
+    return heights
+
+
 def _parts(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each table, in order."""
-    rows = json.loads((folder / _MANIFEST).read_bytes())
     return {
-        name: [_part(folder, name, number) for number in range(len(rows[name]))] for name in rows
+        name: [_part(folder, name, number) for number in range(len(rows))]
+        for name, rows in _heights(folder).items()
     }
 
 

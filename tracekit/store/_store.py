@@ -551,7 +551,10 @@ def _nearest(start: Path) -> Path:
 
 def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
     """Open the reports of a run, each with its warnings."""
-    return [Trace.scan(folder / str(index), each) for index, each in enumerate(warnings)]
+    return [
+        Trace.scan(folder / str(index), each, reports=len(warnings))
+        for index, each in enumerate(warnings)
+    ]
 
 
 def _agreed(

@@ -34,7 +34,7 @@ def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
     is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
     new = pl.col("name").cast(pl.String).replace(names).cast(pl.Categorical())
     ops = trace["ops"].with_columns(pl.when(is_kernel).then(new).otherwise("name").alias("name"))
-    return Trace({**trace.tables, "ops": ops}, trace.warnings)
+    return trace.with_lazy({"ops": ops})
 
 
 def with_normalised_names(trace: Trace) -> Trace:

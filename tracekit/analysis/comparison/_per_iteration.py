@@ -222,7 +222,7 @@ def _by_collective(trace: Trace) -> Trace:
         pl.col("collective").cast(pl.String).fill_null("unknown")
     )
     ops = trace["ops"].with_columns(name=name.otherwise(pl.lit("")).cast(pl.Categorical()))
-    return Trace({**trace.tables, "ops": ops}, trace.warnings)
+    return trace.with_lazy({"ops": ops})
 
 
 def _api(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
