@@ -58,21 +58,31 @@ class Library:
     uri: str
     utf8: bool
 
-    def read(self, table: str, columns: Mapping[str, SqlType], where: str = "") -> Rows:
+    def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
         """Return `columns`, which `table` has, in rowid order.
+
+        Parameters
+        ----------
+        table, columns
+            Names in the file, and the types to give.
+        where
+            Conditions in SQL. The rows that fulfil the first one come before those that fulfil the
+            next; without any, all rows do.
 
         Raises
         ------
         DamagedTraceError
             If SQLite cannot read the table.
         """
-        rows = self._read_typed(table, columns, where)
+        rows = self._read_typed(table, columns, where or ("1",))
         if rows is None:
-            rows = self._read_coerced(table, columns, where)
+            rows = self._read_coerced(table, columns, where or ("1",))
         blobs = [name for name, kind in columns.items() if kind == "blob"]
         return Rows(decoded(rows.frame, blobs), rows.lost)
 
-    def _read_typed(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows | None:
+    def _read_typed(
+        self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
+    ) -> Rows | None:
         """Read columns that hold what they should; None where a value has another type."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else quoted(name)
@@ -84,7 +94,9 @@ class Library:
         wanted = [pl.Binary if kind == "text" else DTYPE[kind] for kind in columns.values()]
         return Rows(frame, {}) if frame.dtypes == wanted else None
 
-    def _read_coerced(self, table: str, columns: Mapping[str, SqlType], where: str) -> Rows:
+    def _read_coerced(
+        self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
+    ) -> Rows:
         """Read columns of mixed types: whole numbers are kept exactly, what is none is null."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else _coerced(name, kind)
@@ -104,15 +116,18 @@ class Library:
         return f"CAST({quoted(name)} AS {'BLOB' if self.utf8 or kind == 'blob' else 'TEXT'})"
 
     def _select(
-        self, table: str, columns: Mapping[str, SqlType], values: Sequence[str], where: str
+        self,
+        table: str,
+        columns: Mapping[str, SqlType],
+        values: Sequence[str],
+        where: Sequence[str],
     ) -> str:
         seeds = _SEED | {"text": "x''" if self.utf8 else "''"}
         seed = ", ".join(f"{seeds[kind]} AS {quoted(name)}" for name, kind in columns.items())
-        condition = f" WHERE {where}" if where else ""
         # Every name and condition is a constant of this program, quoted all the same. An index,
         # such as `nsys stats` adds, would give the rows in another order.
-        source = f"{quoted(table)} NOT INDEXED{condition}"
-        return f"SELECT {seed} UNION ALL SELECT {', '.join(values)} FROM {source}"  # noqa: S608
+        source = f"SELECT {', '.join(values)} FROM {quoted(table)} NOT INDEXED"  # noqa: S608
+        return " UNION ALL ".join([f"SELECT {seed}", *(f"{source} WHERE {one}" for one in where)])
 
     def _query(self, sql: str) -> pl.DataFrame | None:
         """Run `sql` and drop its seed row; None where ADBC met a value of another type."""

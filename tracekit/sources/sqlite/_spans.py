@@ -29,16 +29,20 @@ from tracekit.sources.sqlite._reading import PageReader, PagesRead
 from tracekit.support.ahead import ahead, cores
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.sources.sqlite._decode import Decoder
 
-FEW_ROWS = 50_000
-"""Tables of fewer rows take SQLite less time than comparing some pages with it does."""
+FEW_ROWS = 20_000
+"""Tables of fewer rows take SQLite less time than loading the loops does."""
 SMALL_FILE_BYTES = 1 << 18
 """A smaller file has no more rows than that."""
 SPAN_BYTES = 1 << 22
 """Bytes of pages that a thread reads at once."""
 CHECKED_LEAVES = 8
 """How many pages, besides the first and the last, SQLite is asked for."""
+_LEAST_BYTES = 1 << 20
+"""Bytes of pages that are worth a span of their own."""
 _SPANS_PER_CORE = 4
 
 
@@ -74,6 +78,7 @@ def spans(
         if reader is None:
             yield library.read(table.name, table.columns)
         else:
+            reader.ask()
             yield from map(reader.settled, ahead(reader.read, reader.spans(), waiting=1))
 
 
@@ -177,13 +182,34 @@ class SpanReader:
         self._decoder = decoder
         self._warnings = warnings
         some = np.random.default_rng().integers(0, tree.pages.size, CHECKED_LEAVES)
-        self._checked = {0, tree.pages.size - 1, *some.tolist()}
+        self._checked = sorted({0, tree.pages.size - 1, *some.tolist()})
+        self._asked: dict[int, pl.DataFrame] = {}
+        """What SQLite found on pages that were asked for together, by place in the list of leaves.
+
+        One question for all takes it no longer than one for each page.
+        """
+
+    def ask(self) -> None:
+        """Ask SQLite for the pages that are to be compared with what is decoded."""
+        pages = self._tree.pages[self._checked] if self._decoder else self._tree.pages[:0]
+        with _reading(self._library):
+            read = self._pages.read(pages) if pages.size else None
+        if read is None:
+            return
+        bounds = [self._bounds(range(leaf, leaf + 1)) for leaf in self._checked]
+        rows = self._library.read(self._table.name, self._table.columns, *bounds).frame
+        if rows.height == read.cells.sum():  # else nobody knows whose they are
+            ends, counts = np.cumsum(read.cells).tolist(), read.cells.tolist()
+            parts = (rows[end - count : end] for end, count in zip(ends, counts, strict=True))
+            self._asked = dict(zip(self._checked, parts, strict=True))
 
     def spans(self) -> list[range]:
         """Return the spans of the table, as places in the list of its leaves."""
         leaves_of_all = self._tree.pages.size
-        most = max(1, SPAN_BYTES // self._pages.geometry.page_size)
-        width = min(most, -(-leaves_of_all // (_SPANS_PER_CORE * cores())))
+        least, most = (
+            max(1, size // self._pages.geometry.page_size) for size in (_LEAST_BYTES, SPAN_BYTES)
+        )
+        width = min(most, max(least, -(-leaves_of_all // (_SPANS_PER_CORE * cores()))))
         return [
             range(first, min(first + width, leaves_of_all))
             for first in range(0, leaves_of_all, width)
@@ -234,9 +260,11 @@ class SpanReader:
     def _is_right(self, span: range, pages: PagesRead, rows: Rows) -> bool:
         """Compare the rows of some pages with what SQLite finds there."""
         ends = np.cumsum(pages.cells)
-        for leaf in self._checked.intersection(span):
+        for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])
-            wanted = self._select(range(leaf, leaf + 1)).frame
+            wanted = self._asked.get(leaf)
+            if wanted is None:
+                wanted = self._select(range(leaf, leaf + 1)).frame
             # Here numbers may be in fewer bits.
             if not rows.frame[end - count : end].cast(wanted.schema).equals(wanted):
                 return False
@@ -250,10 +278,14 @@ class SpanReader:
         return rows
 
     def _select(self, span: range) -> Rows:
+        return self._library.read(self._table.name, self._table.columns, self._bounds(span))
+
+    def _bounds(self, span: range) -> str:
+        """Return in SQL that a row is in `span`."""
         after, upto = self._after(span), int(self._tree.upto[span.stop - 1])
         bounds = [f"{self._rowid} > {after}"] if span.start else []
         bounds += [f"{self._rowid} <= {upto}"] if upto < GREATEST else []
-        return self._library.read(self._table.name, self._table.columns, " AND ".join(bounds))
+        return " AND ".join(bounds) or "1"
 
     def _after(self, span: range) -> int:
         return int(self._tree.upto[span.start - 1]) if span.start else LEAST
