@@ -15,6 +15,7 @@ BLOCK, PARTS = 128, 4
 """How many differences have a least one in common, and in how many parts of a width these are."""
 PART = BLOCK // PARTS
 _WORD = 64
+_BYTE = np.uint64(255)
 
 
 @inner
@@ -39,22 +40,24 @@ def _zigzag(number: Any, out: Array, at: int) -> int:
 def _pack(values: Array, first: int, last: int, width: int, out: Array, at: int) -> int:
     """Put the low bits of some values one after the other at `at`; return where they end."""
     held, bits = np.uint64(0), 0
+    # What has a sign may count from the end, which would be looked at for every byte.
+    place = np.uint64(at)
     for row in range(first, last):
         value = np.uint64(values[row])
         held |= value << np.uint64(bits)
         bits += width
         if bits >= _WORD:
             for byte in range(8):
-                out[at + byte] = np.uint8(held >> np.uint64(8 * byte) & np.uint64(255))
-            at += 8
+                out[place + np.uint64(byte)] = np.uint8(held >> np.uint64(8 * byte) & _BYTE)
+            place += np.uint64(8)
             bits -= _WORD
             held = value >> np.uint64(width - bits) if bits > 0 else np.uint64(0)
     while bits > 0:
-        out[at] = np.uint8(held & np.uint64(255))
+        out[place] = np.uint8(held & _BYTE)
         held >>= np.uint64(8)
         bits -= 8
-        at += 1
-    return at
+        place += np.uint64(1)
+    return np.int64(place)  # type: ignore[return-value]
 
 
 def pack(values: Array, width: int, out: Array) -> int:
