@@ -30,7 +30,7 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
-from tracekit.model import GRAPH_NODES, OPS, STAGES, Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, STAGES, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
@@ -280,11 +280,13 @@ def _may_serve(people: _People, training: pl.DataFrame) -> Array:
 def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
     """Return a chunk of ranges with all that is known of them."""
     places, names = nesting.places.read(chunk), nesting.names.table
-    rows = ranges.read(chunk)
-    stage = names["stage"].cast(rows.schema["stage"]).gather(places["name_id"])
-    return rows.with_columns(
-        places["parent"], places["depth"], stage.alias("stage"), pl.Series("path", paths)
-    )
+    meant = {"domain": names["domain"], "stage": names["stage"].cast(STAGE)}
+    found = {
+        **{name: values.gather(places["name_id"]) for name, values in meant.items()},
+        "parent": places["parent"], "depth": places["depth"], "path": pl.Series(paths),
+    }  # fmt: skip
+    read = ranges.read(chunk, *(name for name in RANGES.schema if name not in found))
+    return pl.DataFrame([found[n].alias(n) if n in found else read[n] for n in RANGES.schema])
 
 
 @dataclass(frozen=True)
@@ -384,10 +386,12 @@ def _attributed(
     staged = stages.of(raw, evidence)
     columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
     known = iterations["iteration"].gather(_nullable("step", steps))
+    if says.counts_steps:
+        known = pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series()
     whole = staged.with_columns(
         *(_nullable(name, values) for name, values in columns.items()),
         _nullable("range", where),
-        iteration=pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series(),
+        known.alias("iteration"),
     )
     start = raw["start"].to_numpy()
     is_early = launch["start"] > start

@@ -159,8 +159,6 @@ class Judged:
 
     def iteration(self, ops: pl.DataFrame, first: int) -> pl.Series:
         """Return the iterations of ops, from `first` on, that are known by structure."""
-        if not self.counts_steps:
-            return pl.repeat(None, ops.height, dtype=pl.Int64, eager=True)
         steps = pl.Series(self.structures.steps[first : first + ops.height], dtype=pl.Int64)
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)

@@ -183,7 +183,7 @@ class Stages:
     def _reached(self, sizes: pl.Series) -> Array:
         """Return how many thresholds each size reaches; one that is not known reaches none."""
         reached = np.zeros(len(sizes), np.int64)
-        known = sizes.is_not_null().to_numpy()
+        known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
         some = sizes.drop_nulls().to_numpy()
         reached[known] = np.searchsorted(self._thresholds, some, side="right")
         return reached

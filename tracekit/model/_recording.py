@@ -84,9 +84,7 @@ class Stream:
         for name in wanted:
             needed |= dict.fromkeys(self._makers[name].needs if name in self._makers else (name,))
         raw = self._rows.read(number, *needed)
-        first, height = self.first[number], self.heights[number]
-        numbers = pl.int_range(first, first + height, eager=True)
-        return pl.DataFrame([self._column(raw, name, numbers) for name in wanted])
+        return pl.DataFrame([self._column(raw, name, number) for name in wanted])
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return (self.read(number) for number in range(len(self)))
@@ -100,16 +98,17 @@ class Stream:
         made = self._makers.get(name, Maker((name,), lambda rows: rows[name]))
         return Maker(made.needs, lambda rows: made.make(rows) + by)
 
-    def _column(self, raw: pl.DataFrame, name: str, numbers: pl.Series) -> pl.Series:
-        dtype = self._table.schema[name]
+    def _column(self, raw: pl.DataFrame, name: str, number: int) -> pl.Series:
+        dtype, height = self._table.schema[name], self.heights[number]
         if name == self._key:
-            made: pl.Series | pl.Expr = numbers
+            first = self.first[number]
+            made: pl.Series | pl.Expr = pl.int_range(first, first + height, eager=True)
         elif name in self._makers:
             made = self._makers[name].make(raw)
         elif name in raw.columns:
             made = raw[name]
         else:
-            made = pl.Series([None], dtype=dtype).new_from_index(0, len(numbers))
+            made = pl.Series([None], dtype=dtype).new_from_index(0, height)
         if isinstance(made, pl.Expr):
             made = raw.select(made).to_series()
         return (made if made.dtype == dtype else made.cast(dtype)).alias(name)
