@@ -274,6 +274,12 @@ def test_a_known_offset_and_drift_come_back(
     assert told["clock_drift"] == pytest.approx(-drift, abs=2e-7)
 
 
+def test_a_drift_is_told_in_parts_of_a_million() -> None:
+    true, seen, _ = shaken(0, 20e-6, random.Random(1), 0, 60_000_000)
+    reports = [report(true, length=60_000), report(seen, host="b", start=None, length=60_000)]
+    assert clock_evidence(reports)["drift_ppm"].to_list() == pytest.approx([0, -20], abs=0.2)
+
+
 def test_no_drift_is_told_of_less_than_ten_seconds() -> None:
     true, seen, _ = shaken(0, 20e-6, random.Random(1), 0, 20_000_000)
     both = together(report(true, length=10**6), report(seen, host="b", length=10**6, start=9))

@@ -14,7 +14,7 @@ from trace_builder import TraceBuilder
 import tracekit as tk
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._clock_messages import arrivals, messages
-from tracekit.analysis.clocks._clock_nccl import nccl_messages
+from tracekit.analysis.clocks._clock_nccl import _LANE, _is_clear, nccl_messages
 from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.model import Clock, Trace
 
@@ -45,6 +45,14 @@ def rank(number: int, *moves: Message, made: bool = True, **row: Any) -> Trace:
             collective="send_recv",
         )  # fmt: skip
     return b.trace()
+
+
+def test_a_call_that_launched_several_kernels_is_no_clear_message() -> None:
+    calls = pl.DataFrame(
+        {"peer": 1, "message_bytes": 64, "ops": [None, [3], [4, 5]],
+         "start": [0, 10, 20], "end": [5, 15, 25]}
+    ).with_columns(pl.lit(0).alias(name) for name in _LANE if name != "peer")  # fmt: skip
+    assert calls.select(_is_clear()).to_series().to_list() == [True, True, False]
 
 
 def counted(one: Trace, other: Trace, clock: Clock = HERE) -> tuple[int, int] | None:

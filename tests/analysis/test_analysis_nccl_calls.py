@@ -124,6 +124,14 @@ class TestGroups:
             (450, 6),
         ]  # fmt: skip
 
+    def test_a_group_that_is_open_at_the_end_goes_on_after_those_in_it(self) -> None:
+        b = Builder()
+        b.nccl(0, 1, "ncclGroupStart")
+        self.group(b, 100, "ncclSend")
+        b.nccl(300, 301, "ncclSend")
+        found = nccl_calls(b.trace()).sort("start")
+        assert found["group"].to_list() == [0] * 5
+
     def test_a_group_of_which_the_start_is_lost_does_not_hurt_the_next(self) -> None:
         b = Builder()
         b.nccl(0, 1, "ncclSend")

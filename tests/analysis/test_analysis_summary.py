@@ -6,7 +6,8 @@ import polars as pl
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import summarise
-from tracekit.model import Trace
+from tracekit.analysis._summary import identify
+from tracekit.model import REPORTS, Trace
 
 
 def _trace() -> Trace:
@@ -53,3 +54,13 @@ def test_numbers_of_nothing() -> None:
         "devices": 0, "gpus": None, "processes": 0, "ops": 0, "kernels": 0, "ranges": 0,
         "verdict": None, "iterations": 0, "launched": None, "coverage": None,
     }  # fmt: skip
+
+
+def test_what_reports_are_is_listed_once_in_their_order() -> None:
+    hosts = [f"node{7 * number % 31}" for number in range(31)]
+    reports = pl.DataFrame(
+        {"report": range(62), "file": "f", "format": "x", "size": 1, "host": [*hosts, *hosts]}
+    )
+    found = identify(Trace.of({"reports": REPORTS.conform(reports)}))
+    assert found["host"] == ", ".join(hosts)
+    assert (found["file"], found["product"]) == ("f", None)

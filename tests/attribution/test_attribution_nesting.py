@@ -52,6 +52,17 @@ def _tree(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([empty, *(chunk.select("parent", "depth") for chunk in places)])
 
 
+@pytest.mark.parametrize("name", ["forward", "backward", "optimizer"])
+def test_of_passes_that_repeat_the_one_around_them_one_is_told(name: str) -> None:
+    """And the outermost; where that turns out to say nothing, the next one counts."""
+    builder = TraceBuilder()
+    for inside in range(4):
+        builder.range(10 * inside, 100 - 10 * inside, name)
+    stream = Recording.of(builder.trace()).streams["ranges"]
+    skeleton = look_at_ranges(stream, 1, RULES, Workspace()).skeleton
+    assert skeleton.select("range", "covered").rows() == [(0, False), (1, True)]
+
+
 @pytest.fixture(params=["as it stands", "compiled"])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Have loops run as they stand, or compiled however few rows there are."""

@@ -22,7 +22,6 @@ SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
 """What is added up of the ops of a range."""
 _PAIRS = 4_000_000
 """How many pairs of an op and a path that is open are laid out at once."""
-_LENGTH = pl.col("end") - pl.col("start")
 
 
 def start_end_ranges(trace: Trace) -> pl.DataFrame:

@@ -9,8 +9,9 @@ import pytest
 from structure_programs import Program, check
 
 from tracekit.attribution.structure import Structure, find_structure
+from tracekit.attribution.structure._by_order import _main_sequence
 from tracekit.attribution.structure._signs import look_at
-from tracekit.attribution.structure._step import _recomputed
+from tracekit.attribution.structure._step import _candidates, _recomputed
 
 FORWARD = "m:gemm#100/F m:relu#200/F m:gemm#300/F m:relu#400/F m:softmax#500/F "
 BACKWARD = (
@@ -92,6 +93,25 @@ class TestEstimate:
         program = Program().run(" ".join(f"m:{name}/-" for name in (*forward, *layers)))
         lane = look_at(program.work())
         assert _recomputed(lane, len(forward), len(lane)) == share
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "layers", "places"),
+    [([3, 4], [0, 1, 6, 7], [5, 6]), ([6, 7], [1, 2], [0, 1]), ([], [1], list(range(8)))],
+)
+def test_a_step_begins_between_an_update_and_a_layer(
+    optimizer: list[int], layers: list[int], places: list[int]
+) -> None:
+    """Eight ops that repeat, so that what follows the last one is the first one."""
+    ring = np.arange(8)
+    assert _candidates(np.isin(ring, optimizer), np.isin(ring, layers)).tolist() == places
+
+
+def test_the_main_sequence_is_one_thread_s_on_one_stream() -> None:
+    program = Program().run(
+        "m:gemm/- m:gemm@9/- x:gemm/- m:relu/- m:memset/- m:all_reduce/- x:relu@9/- m:d2h/-"
+    )
+    assert _main_sequence(look_at(program.work())).tolist() == [0, 3, 7]
 
 
 class TestRefused:

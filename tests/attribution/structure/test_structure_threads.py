@@ -56,6 +56,7 @@ class TestTurns:
         assert "4 turns" in text
         assert "3 of 3 gaps" in text
         assert "optimizer kernels" in text
+        assert "device" not in text
 
     def test_a_value_that_is_fetched_during_backward_is_no_turn(self) -> None:
         fetched = "b:softmax_backward/B m:d2h/B b:relu_backward/B b:gemm_backward/B "
@@ -228,13 +229,14 @@ class TestGaps:
         assert found(program).steps.height == 5
 
     def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
-        """Between an update of kernels that no name tells and a forward pass without input."""
-        program = Program()
+        """Where neither names nor input do, nor what the recording begins and ends with."""
+        program = Program().run("m:gemm_other/F " + BACKWARD)
         for _ in range(6):
-            program.run("m:convertToHalf/F m:convertToHalf/F " + FORWARD[8:] + BACKWARD, pause=500)
             program.run("m:made/W m:made/W m:made/W ")
+            forward = "m:convertToHalf/F m:convertToHalf/F m:gemm/F m:relu/F m:softmax/F "
+            program.run(forward + BACKWARD, pause=500)
         structure = found(program)
-        check(structure, program)
+        assert letters(structure.stage[1:]) == letters(program.stages[1:])
         assert any("longest pause of the host before 3" in text for text in structure.evidence)
 
     def test_no_update_at_all(self) -> None:
@@ -314,6 +316,9 @@ class TestBeside:
         structure = found(program)
         check(structure, program)
         assert steps_of(structure) == [20] * 5
+        assert {text[: len("device n: ")] for text in structure.evidence} == {
+            "device 0: ", "device 1: "
+        }  # fmt: skip
 
 
 def test_ops_without_a_call_are_of_the_stage_that_is_alone_on_their_stream() -> None:
