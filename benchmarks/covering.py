@@ -37,7 +37,10 @@ class Told:
 
 
 def cover(folder: Path, tests: list[str]) -> None:
-    """Write down which of some tests runs which line, and how long it takes."""
+    """Write down which of some tests runs which line, and how long it takes.
+
+    What tests start is measured too, but which of them it was is not known.
+    """
     import coverage
     import pytest
 
@@ -47,7 +50,7 @@ def cover(folder: Path, tests: list[str]) -> None:
     told = Told()
     measured = coverage.Coverage(
         data_file=str(folder / "covered" / f"{name}.coverage"),
-        branch=True,
+        config_file=str(ROOT / "pyproject.toml"),
         source=[str(ROOT / "tracekit")],
     )
     measured.erase()
@@ -55,6 +58,8 @@ def cover(folder: Path, tests: list[str]) -> None:
     failed = pytest.main([*tests, *OPTIONS], plugins=[told])
     measured.stop()
     measured.save()
+    # What tests started has written files of its own beside, whose names go on.
+    Path(measured.get_data().data_filename()).replace(folder / "covered" / f"{name}.coverage")
     (folder / "covered" / f"{name}.json").write_text(json.dumps(told.seconds))
     if failed:
         sys.exit("the tests fail as the code is")

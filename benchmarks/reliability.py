@@ -2,11 +2,12 @@
 
     python benchmarks/reliability.py inputs --cases 1000    # damaged files of each format
     python benchmarks/reliability.py kills --cases 200      # ingests that are killed at any moment
+    python benchmarks/reliability.py interrupts --cases 100 # commands ended with Ctrl-C
     python benchmarks/reliability.py memory --cases 500000  # peak memory against --memory
     python benchmarks/reliability.py memory FILE            # of an export that is there
     python benchmarks/reliability.py long --cases 1000      # many runs in a store, many analyses
     python benchmarks/reliability.py tests                  # relations, faults, others at work
-    python benchmarks/reliability.py coverage FILE          # of `coverage json`
+    python benchmarks/reliability.py coverage FOLDER        # of `mutants.py cover FOLDER`
     python benchmarks/reliability.py mutants FILE           # of benchmarks/mutants.py
     python benchmarks/reliability.py page                   # docs/reliability.md, of all of these
 
@@ -44,7 +45,8 @@ PAGE = ROOT / "docs" / "reliability.md"
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.toml"
 sys.path[:0] = [str(ROOT / each) for each in (".", "tests", "tests/sources", "sample_traces")]
 
-import reliability_page  # noqa: E402 - which lies beside this script
+import reliability_page  # noqa: E402 - which lies beside this script, as does the next one
+from interrupts import interrupt  # noqa: E402
 
 Part = dict[str, Any]
 TRACE = ROOT / "sample_traces" / "p2p_2gpu_start_end.sqlite"
@@ -170,6 +172,17 @@ def _killed(do: Callable[[], object], after: float) -> str:
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     return "killed" if os.WIFSIGNALED(status) else "done before"
+
+
+def interrupts(cases: int) -> Part:
+    """Interrupt commands at any moment; each ends with one line and leaves nothing over."""
+    with tempfile.TemporaryDirectory() as name:
+        _preload()
+
+        def apart(do: Callable[[Path], object]) -> Callable[[Path], object]:
+            return lambda root: _apart(lambda: do(root))
+
+        return {"moments": interrupt(Path(name), cases, apart(_forget), apart(_assert_whole))}
 
 
 LIMITS = ("512MiB", "1GiB", "2GiB")
@@ -315,9 +328,16 @@ def tests(_: object) -> Part:
     return {"groups": rows}
 
 
-def coverage(path: Path) -> Part:
-    """Take the shares of branches and lines that tests ran."""
-    told = json.loads(path.read_text())
+def coverage(folder: Path) -> Part:
+    """Take the shares of branches and lines that tests ran, and what they started."""
+    from coverage import Coverage
+
+    with tempfile.TemporaryDirectory() as name:
+        measured = Coverage(data_file=f"{name}/all", config_file=str(ROOT / "pyproject.toml"))
+        files = (folder / "covered").glob("*.coverage*")
+        measured.combine([str(each) for each in files], strict=True, keep=True)
+        measured.json_report(outfile=f"{name}/all.json")
+        told = json.loads(Path(name, "all.json").read_text())
     rooms: dict[str, Counter[str]] = {}
     for name, file in told["files"].items():
         parts = Path(name.partition("tracekit/tracekit/")[2] or name).parts
@@ -378,8 +398,8 @@ def main() -> None:
 
 
 PARTS: dict[str, Callable[[Any], Part]] = {
-    "inputs": inputs, "kills": kills, "memory": memory, "long": long, "tests": tests,
-    "coverage": coverage, "mutants": mutants,
+    "inputs": inputs, "kills": kills, "interrupts": interrupts, "memory": memory, "long": long,
+    "tests": tests, "coverage": coverage, "mutants": mutants,
 }  # fmt: skip
 
 

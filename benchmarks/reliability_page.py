@@ -21,8 +21,8 @@ MIB = 1 << 20
 def page(results: Results) -> str:
     """Return the page; parts that were not run have no section."""
     sections = {
-        "inputs": _inputs, "tests": _tests, "kills": _kills, "memory": _memory, "long": _long,
-        "coverage": _coverage, "mutants": _mutants,
+        "inputs": _inputs, "tests": _tests, "kills": _kills, "interrupts": _interrupts,
+        "memory": _memory, "long": _long, "coverage": _coverage, "mutants": _mutants,
     }  # fmt: skip
     parts = [write(results[name]) for name, write in sections.items() if name in results]
     return "\n".join([HEAD, *("\n".join(part) for part in parts)])
@@ -79,6 +79,19 @@ def _kills(part: Results) -> Iterator[str]:
     yield from _table(("ingest", "when the signal came it was", "times"), rows)
 
 
+def _interrupts(part: Results) -> Iterator[str]:
+    words = (
+        "Commands that were sent SIGINT at a random moment from their first line of code on, they and what they had started, as"
+        " Ctrl-C does on a terminal (`benchmarks/interrupts.py`). Each that was not done said so in one line, `tracekit: interrupted`,"
+        " and ended with exit code 130. After each, nothing was left in the store's `staging/` nor beside a page that was half"
+        " written, and all runs that were listed were read whole; in the end every command was run to its end. What a recording"
+        " does of an interrupt, moment by moment, is in `tests/recording/test_recording_perform.py`."
+    )
+    yield from _section("Interrupts", part["date"], words)
+    rows = [(each["command"], each["ended"], each["times"]) for each in part["moments"]]
+    yield from _table(("command", "it was", "times"), rows)
+
+
 def _memory(part: Results) -> Iterator[str]:
     words = "Peak of the process that ingests a generated export of so many kernels (`benchmarks/generate_export.py`)."
     yield from _section("Memory", part["date"], words)
@@ -107,10 +120,9 @@ def _long(part: Results) -> Iterator[str]:
 
 def _coverage(part: Results) -> Iterator[str]:
     words = (
-        "Branches and lines of `tracekit/` that the tests run, in the process of the tests: what they start in others (launchers,"
-        " workers of an executor, annotated programs, commands) is not counted, nor are compiled loops. Left out are the tests of"
-        " real traces, of the training programs, of the documentation, those marked nightly and, of commands and of several"
-        " reports, those marked slow."
+        "Branches and lines of `tracekit/` that the tests run, and what they start: commands, workers of an executor, annotated"
+        " programs; compiled loops are not counted. Left out are the tests of real traces, of the training programs, of the"
+        " documentation, those marked nightly and, of commands, several reports and sources, those marked slow."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
