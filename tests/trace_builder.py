@@ -153,7 +153,15 @@ def default_rules() -> Rules:
 
 def training(rules: Rules) -> Rules:
     """Return rules by which processes train, unless the rules say what they do."""
+    if rules is default_rules():
+        return _default_training()
     return rules if rules.verdict else replace(rules, verdict="training")
+
+
+@cache
+def _default_training() -> Rules:
+    """Return these, with what was made of them before."""
+    return replace(default_rules(), verdict="training")
 
 
 def with_paths(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

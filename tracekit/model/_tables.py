@@ -56,6 +56,17 @@ class Table:
     def _empty(self) -> pl.DataFrame:
         return pl.DataFrame(schema=self.schema)
 
+    @cached_property
+    def _made(self) -> dict[tuple[str, bool], pl.Expr]:
+        """What makes each column: of one that is there, and of none."""
+        return {
+            (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(None))
+            .cast(c.dtype)
+            .alias(c.name)
+            for c in self.columns
+            for is_there in (True, False)
+        }
+
     def empty(self) -> pl.DataFrame:
         """Return the table without rows."""
         return self._empty.clone()
@@ -74,13 +85,7 @@ class Table:
         absent = [c.name for c in self.columns if c.name not in present and not c.nullable]
         if absent:
             raise ValueError(f"table {self.name} lacks {', '.join(absent)}")
-        held = frame.schema
-        return frame.select(
-            pl.col(c.name)
-            if held.get(c.name) == c.dtype
-            else (pl.col(c.name) if c.name in held else pl.lit(None)).cast(c.dtype).alias(c.name)
-            for c in self.columns
-        )
+        return frame.select(self._made[c.name, c.name in present] for c in self.columns)
 
 
 def _key(name: str, meaning: str) -> Column:

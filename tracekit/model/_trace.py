@@ -50,7 +50,7 @@ class Trace:
             raise ValueError(f"no canonical table {', '.join(sorted(unknown))}")
         return cls(
             {
-                name: table.conform(tables.get(name, table.empty())).lazy()
+                name: (table.conform(tables[name]) if name in tables else table.empty()).lazy()
                 for name, table in TABLES.items()
             },
             warnings,
