@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,4 +75,23 @@ def _size(numbers: tuple[int | None, ...]) -> int | None:
 @given(rows=st.lists(st.tuples(*[SIZES | st.integers(1, 64)] * len(LAUNCH_SIZE)), max_size=5))
 def test_launch_sizes_are_products_that_can_be(rows: list[tuple[int | None, ...]]) -> None:
     kernels = pl.DataFrame(rows, dict.fromkeys(LAUNCH_SIZE, pl.Int64), orient="row")
+    assert launch_size(kernels).to_list() == [_size(row) for row in rows]
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.Int64])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1,) * 6] * 2,
+        [(1,) * 6, (1, 1, None, 1, 1, 1)],
+        [(1, 3, 1, 32, 1, 1), (1, 5, 1, 64, 1, 1)],
+        [(127,) * 6],
+        [(64, 64, 64, 64, 64, 1), (64, 64, 64, 64, 127, 1)],
+    ],
+    ids=["ones", "one unknown", "few", "beyond 32 bits", "around 32 bits"],
+)
+def test_launch_sizes_of_numbers_in_few_bits(
+    rows: list[tuple[int | None, ...]], dtype: type[pl.DataType]
+) -> None:
+    kernels = pl.DataFrame(rows, dict.fromkeys(LAUNCH_SIZE, dtype), orient="row")
     assert launch_size(kernels).to_list() == [_size(row) for row in rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 
 import polars as pl
@@ -10,13 +12,15 @@ import polars as pl
 LAUNCH_SIZE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 """What CUPTI calls the numbers of blocks, and of threads in each."""
 _MOST = 1 << 62
+_INT32 = (1 << 31) - 1
 
 
 def launch_size(kernels: pl.DataFrame) -> pl.Series:
     """Return blocks times threads per block; null where a number is unknown or cannot be."""
     sizes = [kernels[name] for name in LAUNCH_SIZE]
-    if _all_are_possible(sizes):
-        return _product(sizes)
+    most = _most(sizes)
+    if most is not None and most <= _MOST:
+        return _product(sizes, pl.Int32 if most <= _INT32 else pl.Int64)
     # As floats, for what a damaged file holds may not fit; what does fit is exact below.
     rough = pl.select(pl.lit(1.0)).to_series()
     for size in sizes:
@@ -24,17 +28,21 @@ def launch_size(kernels: pl.DataFrame) -> pl.Series:
     possible = rough.is_between(1, _MOST).fill_null(value=False)
     if not possible.all():
         sizes = [size.set(~possible, None) for size in sizes]
-    return _product(sizes)
+    return _product(sizes, pl.Int64)
 
 
-def _all_are_possible(sizes: Sequence[pl.Series]) -> bool:
-    """Tell whether not even the largest numbers together make a product that cannot be."""
+def _most(sizes: Sequence[pl.Series]) -> int | None:
+    """Return the product of the largest numbers, above which none is; None if one is below 1."""
     least, most = ([getattr(size, of)() for size in sizes] for of in ("min", "max"))
-    return None not in least and min(least) >= 1 and math.prod(most) <= _MOST
+    return math.prod(most) if None not in least and min(least) >= 1 else None
 
 
-def _product(sizes: Sequence[pl.Series]) -> pl.Series:
-    product = sizes[0].cast(pl.Int64)
-    for size in sizes[1:]:
-        product = product * size.cast(pl.Int64)
+def _product(sizes: Sequence[pl.Series], dtype: type[pl.Int32 | pl.Int64]) -> pl.Series:
+    factors = [size.cast(dtype) for size in sizes if not _is_one(size)]
+    product = functools.reduce(operator.mul, factors or [sizes[0].cast(dtype)])
     return product.alias("launch_size")
+
+
+def _is_one(size: pl.Series) -> bool:
+    """Tell whether a number is 1 throughout, as most are."""
+    return not size.null_count() and size.min() == size.max() == 1

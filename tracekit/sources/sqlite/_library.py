@@ -168,8 +168,8 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
     """Decode columns of bytes, but for `blobs`, as UTF-8; bytes that are none become U+FFFD."""
-    texts = (s for s in frame if s.dtype == pl.Binary and s.name not in blobs)
-    return frame.with_columns(_decoded(s) for s in texts)
+    texts = [s for s in frame if s.dtype == pl.Binary and s.name not in blobs]
+    return frame.with_columns(map(_decoded, texts)) if texts else frame
 
 
 def _decoded(column: pl.Series) -> pl.Series:

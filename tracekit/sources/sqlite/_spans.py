@@ -130,8 +130,8 @@ def _key_has_index(query: Query, table: str) -> bool:
 
 def _estimated_rows(pages: PageReader, tree: Leaves) -> int:
     some = np.unique(np.linspace(0, tree.pages.size - 1, CHECKED_LEAVES).astype(np.int64))
-    cells = [read.cells for leaf in some if (read := pages.read(tree.pages[leaf : leaf + 1]))]
-    return int(np.mean(cells) * tree.pages.size) if cells else 0
+    read = pages.read(tree.pages[some])
+    return int(np.mean(read.cells) * tree.pages.size) if read else 0
 
 
 def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
