@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from effort import examples
@@ -17,6 +18,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.clocks import aligned, clock_evidence
 from tracekit.analysis.clocks._align import align
 from tracekit.analysis.clocks._clock_calls import joint_calls
+from tracekit.analysis.clocks._clock_fit import _drift
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000
@@ -320,3 +322,10 @@ def test_a_report_without_calls_has_none_in_common(first: int) -> None:
 
 def test_evidence_of_a_lone_report() -> None:
     assert clock_evidence([report(ENDS)])["known_by"].to_list() == [None]
+
+
+def test_a_drift_of_collectives_of_which_half_end_at_one_time() -> None:
+    """Where a clock stood still no slope is known; the others rise by 100 in a million."""
+    times = np.array([0] * 51 + [n * SECOND for n in range(1, 50)])
+    apart = times // 10_000
+    assert _drift(times, apart) == pytest.approx(1e-4)

@@ -621,3 +621,9 @@ def test_rows_come_in_the_same_order_each_time(by: str) -> None:
     unique = [c for c in tables[0].columns if c in {"stage", "kind", "name", "range", "device",
               "pid", "stream", "iteration"}]  # fmt: skip
     assert not tables[0].select(unique).is_duplicated().any()
+
+
+def test_a_window_of_one_nanosecond_is_all_of_it() -> None:
+    b = TraceBuilder()
+    b.op("gemm", start=10, end=11, stage="FP")
+    assert breakdown(b.trace()).rows.filter(stage="FP")["share"].to_list() == [1.0]

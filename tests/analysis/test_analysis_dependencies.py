@@ -17,8 +17,10 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
+from tracekit.analysis.dependencies._graph import TOLERATED_NS, _carried
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
+from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
 from tracekit.analysis.dependencies._sweeps import (
     LATEST,
     latest,
@@ -468,6 +470,28 @@ def test_streams_of_an_unknown_context_are_no_others() -> None:
         b.op(f"op {number}", 10 * number, context=context)
     ops = moments_of(b.trace()).ops
     assert ops.select("op", "context").rows() == [(1, -1), (3, -1), (0, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(("beyond", "carried"), [(0, 0), (1, TOLERATED_NS + 1)])
+def test_what_comes_late_is_carried_beyond_what_is_tolerated(beyond: int, carried: int) -> None:
+    """Of two that a moment waits for, the one that explains most of its time counts."""
+    rows = pl.DataFrame(
+        {"target": [1, 1], "lag": [TOLERATED_NS + 50 + beyond, 10**6], "weight": [50, 50]}
+    )
+    assert _carried(rows, 3).tolist() == [0, carried, 0]
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_pair"), [(0, True), (TOGETHER_NS, True), (TOGETHER_NS + 1, False)]
+)
+def test_sends_and_receives_that_end_together_are_a_pair(apart: int, is_pair: bool) -> None:
+    ends = [10**6, 10**6 + apart]
+    rows = pl.DataFrame(
+        {"op": [0, 1], "match": None, "clock": "a", "collective": "send_recv", "device": [0, 1],
+         "begin": [0, 2], "finish": [1, 3], "start": [0, 10], "end": ends},
+        schema_overrides={"match": pl.Int64},
+    )  # fmt: skip
+    assert _pairs(rows).height == (2 if is_pair else 0)
 
 
 def test_just_as_much_as_is_trusted_is() -> None:

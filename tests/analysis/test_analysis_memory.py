@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.studies import read_memory_table
 from tracekit.analysis.studies._memory_use import (
     largest_batch,
     memory_at,
@@ -18,7 +20,7 @@ from tracekit.analysis.studies._memory_use import (
     memory_growth,
     memory_use,
 )
-from tracekit.errors import UsageError
+from tracekit.errors import InputError, UsageError
 from tracekit.model import ITERATIONS, Trace
 
 GB = 10**9
@@ -505,3 +507,31 @@ def test_allocations_of_several_processes_by_brute_force(
     assert row["pre_bytes"] == (max(before) if before else None)
     assert row["training_bytes"] == max(before[-1:] + since)
     assert row["peak_bytes"] == max(level for _, level in levels)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("gpu,training_bytes", "has no column batch"),
+        ("batch,training_bytes", "has no column gpu"),
+        ("batch,gpu,training_bytes,colour,size", "has the unknown column 'colour'"),
+    ],
+)
+def test_a_table_of_memory_that_says_something_else(
+    tmp_path: Path, columns: str, said: str
+) -> None:
+    path = tmp_path / "memory.csv"
+    path.write_text(f"{columns}\n{','.join('1' * len(columns.split(',')))}\n")
+    with pytest.raises(InputError, match=said):
+        read_memory_table(path)
+
+
+@pytest.mark.parametrize(("gpu", "is_one"), [(0, True), (1 << 20, True), ((1 << 20) + 1, False)])
+def test_numbers_of_gpus_in_a_table_of_memory(tmp_path: Path, gpu: int, is_one: bool) -> None:
+    path = tmp_path / "memory.csv"
+    path.write_text(f"batch,gpu,training_bytes\n1,{gpu},5\n")
+    if is_one:
+        assert read_memory_table(path)["gpu"].to_list() == [gpu]
+    else:
+        with pytest.raises(InputError, match="gpu"):
+            read_memory_table(path)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._nccl_calls import communicators, hex_ids, nccl_calls
+from tracekit.analysis.communication._nccl_calls import _TYPE_BYTES, communicators, hex_ids, nccl_calls
 from tracekit.model import Trace
 
 ID = 0xF000_0000_0000_0001
@@ -227,3 +227,17 @@ class TestCommunicators:
             "0x11", "0x11", "0x11", highest, highest, None, None, None, "a:1:0x2"
         ]  # fmt: skip
         assert hex_ids(pl.Series([None], dtype=pl.String)).to_list() == [None]
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "types"),
+    [
+        (1, ("0", "1", "10", "11", "int8", "uint8", "float8e4m3")),
+        (2, ("6", "9", "half", "bfloat16")),
+        (4, ("2", "3", "7", "int32", "float")),
+        (8, ("4", "5", "8", "int64", "uint64", "double")),
+    ],
+)
+def test_how_many_bytes_a_value_of_a_type_takes(bytes_: int, types: tuple[str, ...]) -> None:
+    """Numbers are those of `ncclDataType_t`, of which 0 is int8 and 11 a float of 8 bits."""
+    assert {_TYPE_BYTES[each] for each in types} == {bytes_}

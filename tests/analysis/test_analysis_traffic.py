@@ -113,3 +113,24 @@ def test_reports_on_other_clocks_are_not_on_the_timeline() -> None:
     assert traffic.timeline_note() == "1 of 3 reports are left out: their clocks are not aligned"
     one = trace.with_tables({"reports": on_clocks("host a", "host a", "host a")})
     assert Traffic(one, Placed(machine(), HERE, "number")).timeline_note() is None
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "why"),
+    [
+        ({"kind": "p2p", "bytes": 10**6, "src_device": 0, "dst_device": 1}, {},
+         "is not that of this machine"),
+        ({"kind": "collective", "collective": "all_reduce"}, {"sizes": {"all_reduce": 10**9}},
+         "the model, the sizes or the peak are wrong"),
+    ],
+)  # fmt: skip
+def test_of_links_that_would_be_fuller_than_full_it_is_said_what_may_be_wrong(
+    op: dict[str, Any], options: dict[str, Any], why: str
+) -> None:
+    b = TraceBuilder()
+    for rank in range(RANKS):
+        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100, end=200,
+             device=rank, **op)  # fmt: skip
+    found = Traffic(b.attributed(), Placed(machine(), HERE, "number"), **options)
+    [said] = [text for text in found.meta()["warnings"] if "fuller than full" in text]
+    assert why in said

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder, iterations_of, stages, steps
+
+from tracekit.attribution._teams import Teams
 
 BACKWARD = ("BP", "backward_thread")
 
@@ -124,3 +128,8 @@ def test_a_thread_with_fewer_passes_does_not_train_beside_the_other() -> None:
     builder.thread(3, "pt_autograd_1")
     builder.op("b", 50, thread=3, device=1)
     assert stages(builder.attributed())["b"] == BACKWARD
+
+
+def test_a_team_has_a_training_thread_or_none() -> None:
+    trainers = pl.DataFrame({"process": [0, 0], "thread": [4, 6], "team": [0, 2]}).cast(pl.Int32)
+    assert Teams(trainers, np.array([-1]), 4).trainer_of_each().tolist() == [4, -1, 6, -1]

@@ -125,6 +125,10 @@ class TestGaps:
         assert steps_of(structure) == [10] * 10
         assert (structure.usual_gaps, structure.gaps) == (8, 9)
 
+    def test_input_that_is_copied_and_not_used_is_input(self) -> None:
+        program = Program().run(STEP, 3).run("m:h2d/I m:h2d/I ").run(STEP, 3)
+        check(found(program), program)
+
     def test_evaluation_before_training(self) -> None:
         program = Program().run(EVALUATION, 2).run(STEP, 5)
         check(found(program), program)
