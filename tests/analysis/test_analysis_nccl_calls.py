@@ -9,7 +9,12 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._nccl_calls import _TYPE_BYTES, communicators, hex_ids, nccl_calls
+from tracekit.analysis.communication._nccl_calls import (
+    _TYPE_BYTES,
+    communicators,
+    hex_ids,
+    nccl_calls,
+)
 from tracekit.model import Trace
 
 ID = 0xF000_0000_0000_0001

@@ -176,6 +176,32 @@ def test_a_run_can_be_removed_on_a_full_disk(root: Path, monkeypatch: pytest.Mon
     assert Store(root).runs() == []
 
 
+def test_a_run_that_cannot_be_removed_stays_whole(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete(*_: object) -> None:
+        raise StoreError("the catalogue is busy", "wait")
+
+    monkeypatch.setattr(Store, "_delete", delete)
+    with pytest.raises(StoreError, match="is busy"):
+        Store(root).remove("p2p")
+    assert only_run(root).exists()
+    assert Store(root).check() == []
+
+
+def test_a_second_copy_of_a_run_is_told_and_left_to_the_user(root: Path) -> None:
+    folder = only_run(root)
+    copy = folder.with_name(f"{folder.name}2")
+    shutil.copytree(folder, copy)
+    for repair in (False, True):
+        (found,) = Store(root).check(repair=repair)
+        assert not found.mended
+    assert found.fault == "is in the catalogue with other columns"
+    assert str(copy) in found.todo
+    assert copy.is_dir()
+    assert [run.name for run in Store(root).runs()] == ["p2p"]
+
+
 def test_a_new_store_is_its_owners(root: Path, tmp_path: Path) -> None:
     import os
 

@@ -21,7 +21,7 @@ from store_helpers import add, left_over, tiny
 
 import tracekit as tk
 from tracekit.errors import DamagedTraceError, StoreError
-from tracekit.store import Store, _rows, _store
+from tracekit.store import Store, _reports, _rows, _staging, _store
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE = SAMPLES / "p2p_2gpu_start_end.sqlite"
@@ -317,3 +317,55 @@ class TestChangedWhileItIsRead:
         if trace.exists():
             tk.ingest(trace, store=tmp_path / "store")
             assert left_over(Store(tmp_path / "store")) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (pl.exceptions.ComputeError("No space left on device (os error 28)"), StoreError,
+         "cannot be written"),
+        (pl.exceptions.ComputeError("a column is odd"), pl.exceptions.ComputeError, "is odd"),
+        (OSError(errno.EIO, "Input/output error", "x"), StoreError, "error of x"),
+        (OSError("odd"), StoreError, r"cannot be used \(odd\)"),
+    ],
+)  # fmt: skip
+def test_what_polars_and_the_system_say_of_a_disk_is_told(
+    tmp_path: Path, error: Exception, kind: type[Exception], said: str
+) -> None:
+    """And what polars says of anything else is none of the store's."""
+    with pytest.raises(kind, match=said), _staging.file_errors(tmp_path):
+        raise error
+
+
+def test_where_no_file_that_is_open_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, which does not sync folders either."""
+    real, synced = os.open, []
+
+    def opened(path: Any, *rest: Any, **more: Any) -> int:
+        synced.append(Path(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(_staging, "_ON_WINDOWS", True)
+    monkeypatch.setattr(os, "open", opened)
+    store = Store(tmp_path)
+    add(store)
+    assert left_over(store) == []
+    assert synced
+    assert not any(path.is_dir() for path in synced)
+
+
+def test_what_a_worker_wrote_elsewhere_is_waited_for_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reports, "_PATIENCE", 0.05)
+    with pytest.raises(StoreError, match=r"a worker wrote to .* cannot be seen here"):
+        _reports._check_visible(tmp_path / "0")
+
+
+def test_attempts_that_failed_leave_nothing(tmp_path: Path) -> None:
+    for name in ("0", "1", "0.1", "2"):
+        (tmp_path / name).mkdir()
+    _reports._drop_attempts(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

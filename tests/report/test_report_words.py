@@ -1,0 +1,71 @@
+"""What the first section of a page says in words, of literal facts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.report import _verdict
+
+
+def _subject(**close: Any) -> Any:
+    return SimpleNamespace(close=SimpleNamespace(**close))
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ([], "no stage is known"),
+        (["40 % forward"], "40 % is forward"),
+        (["40 % forward", "30 % backward"], "40 % is forward, 30 % backward"),
+    ],
+)
+def test_what_a_step_is_made_of(told: list[str], text: str) -> None:
+    assert _verdict._listed(told) == text
+
+
+@pytest.mark.parametrize(
+    ("wu", "exposed", "text"),
+    [
+        (None, None, ""), (100, 100, ""),
+        (600_000, 100_000, "; 500.00 us more of the weight update hide behind other stages"),
+    ],
+)  # fmt: skip
+def test_what_is_hidden(wu: int | None, exposed: int | None, text: str) -> None:
+    facts = {"wu_ns": wu, "wu_exposed_ns": exposed, "step_ns": 1_000_000}
+    assert _verdict._hidden(facts) == text
+
+
+@pytest.mark.parametrize(
+    ("exposed", "whole", "value", "raw"), [(0, 0, "none", 0.0), (250, 1000, "25.0 %", 0.25)]
+)
+def test_communication(exposed: int, whole: int, value: str, raw: float) -> None:
+    each = pl.DataFrame(
+        {"exposed_ns": [exposed], "communication_ns": [2 * exposed], "step_ns": [whole]}
+    )
+    tile = _verdict._communication(_subject(communication=each))
+    assert (tile.value, tile.raw) == (value, raw)
+
+
+def test_samples_per_second() -> None:
+    facts = {"images_per_s": 1234.4, "batch": 256, "gpus": 2}
+    tile = _verdict._rate(facts)
+    assert (tile.value, tile.detail, tile.raw) == ("1,234", "batch 256, 2 workers", 1234.4)
+    assert _verdict._rate({"images_per_s": None}).value == "unknown"
+
+
+def test_why_nothing_runs() -> None:
+    facts = {"step_ns": 1_000_000, "idle_ns": 150_000, "between_ns": 50_000, "basis": "gpu"}
+    none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
+    idle = SimpleNamespace(rows=none)
+    said = _verdict._idle_sentence(_subject(idle=idle), facts)
+    assert said == "Nothing runs for 20.0 % of it."
+    some = pl.DataFrame({"cause": ["launch", "late_launch"], "step_ns": [50_000.0, 150_000.0]})
+    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some)), facts)
+    assert "the longest part (150.00 us of a step)" in said
+    assert said.endswith("(late_launch).")
+    host = _verdict._idle_sentence(_subject(), {**facts, "basis": "host"})
+    assert host.startswith("These are NVTX ranges on the host")
