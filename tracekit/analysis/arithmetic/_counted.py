@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
+
 import polars as pl
 
 from tracekit.analysis.arithmetic import _formulas as formulas
@@ -32,7 +34,8 @@ def counted_operators(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFr
     many it is to be multiplied, which kernels tell where `mask` does not.
     """
     nested = _nested(_in_nodes(operators, nodes))
-    sized = nested.with_columns(flops=_flops(_known_positions()))
+    forms = set(nested["form"].unique())
+    sized = nested.with_columns(flops=_flops(_known_positions(), forms))
     found = _with_backward_matrices(_with_forward_convolutions(sized))
     known = _outermost(found.filter(pl.col("flops").is_not_null()))
     unknown = found.filter(pl.col("flops").is_null().all().over("nest"), pl.col("is_outer"))
@@ -78,25 +81,29 @@ def _known_positions() -> pl.Expr:
     return pl.when(pl.col("transposed").fill_null(value=False)).then(turned).otherwise(told)
 
 
-def _flops(positions: pl.Expr) -> pl.Expr:
-    """Return the FLOPs of each operator by its own sizes; of gradients those of one."""
-    back = formulas.backward_positions(_A, _B, _C, pl.col("transposed"))
-    attention = formulas.attention(_A, _B, _C)
-    by_position = formulas.attention_by_position(_A, _B, _C)
-    both = pl.lit(2, pl.Int64)
-    by_form = {
-        "matrix": formulas.matrix(_A, _B),
-        "linear": formulas.linear(_A, _B),
-        "convolution": formulas.sliding(_A, _B, positions),
-        "transposed": formulas.sliding(_A, _B, formulas.positions(_A, _B)),
-        "convolution_backward": formulas.sliding(_A, _C, back),
-        "attention": attention,
+def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
+    """Return the FLOPs of each operator by its own sizes; of gradients those of one.
+
+    Formulas are long, so only those of the forms that there are go into the expression.
+    """
+    by_form: dict[str, Callable[[], pl.Expr]] = {
+        "matrix": lambda: formulas.matrix(_A, _B),
+        "linear": lambda: formulas.linear(_A, _B),
+        "convolution": lambda: formulas.sliding(_A, _B, positions),
+        "transposed": lambda: formulas.sliding(_A, _B, formulas.positions(_A, _B)),
+        "convolution_backward": lambda: formulas.sliding(
+            _A, _C, formulas.backward_positions(_A, _B, _C, pl.col("transposed"))
+        ),
+        "attention": lambda: formulas.attention(_A, _B, _C),
         # Four multiplications of matrices in place of two; what is computed again is left out.
-        "attention_backward": both * attention,
-        "attention_by_position": by_position,
-        "attention_by_position_backward": both * by_position,
+        "attention_backward": lambda: 2 * formulas.attention(_A, _B, _C),
+        "attention_by_position": lambda: formulas.attention_by_position(_A, _B, _C),
+        "attention_by_position_backward": lambda: 2 * formulas.attention_by_position(_A, _B, _C),
     }
-    return pl.coalesce(pl.when(form == _FORM).then(value) for form, value in by_form.items())
+    known = (
+        pl.when(form == _FORM).then(value()) for form, value in by_form.items() if form in forms
+    )
+    return pl.coalesce(*known, pl.lit(None, pl.Int64))
 
 
 def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
