@@ -102,11 +102,13 @@ def _reader(
             return None
         root = _root(query, table.name)
         tree = None if root is None else leaves(file, division, root)
-        stored = _stored_columns(query, table.name)
-        rowid = rowid_name(stored)
         pages = PageReader(file, division)
-        if tree is None or rowid is None or _estimated_rows(pages, tree) < FEW_ROWS:
+        if tree is None or _estimated_rows(pages, tree) < FEW_ROWS:
             return None
+    stored = _stored_columns(query, table.name)
+    rowid = rowid_name(stored)
+    if rowid is None:
+        return None
     layout = record(stored, table.columns, key_has_index=_key_has_index(query, table.name))
     decoder = _decoder(layout, table, division.usable) if layout and library.utf8 else None
     return SpanReader(library, table, rowid, pages, tree, decoder, warnings)
