@@ -19,6 +19,7 @@ _HEADER_BYTES = 12
 _CHILD_BYTES = 4
 _LONGEST_VARINT = 9
 _DEEPEST = 20
+_PAGES_AT_ONCE = 64
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1], np.int64)
 
 
@@ -41,9 +42,12 @@ def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
     used twice, or rowids out of order. What the leaves hold is not looked at.
     """
     pages, upto = np.array([root], np.int64), np.array([GREATEST], np.int64)
-    seen = pages
+    seen, is_seen = 1, np.zeros(geometry.pages + 1, np.bool_)
     for _ in range(_DEEPEST):
         if not geometry.holds(pages):
+            return None
+        is_seen[pages] = True
+        if np.count_nonzero(is_seen) < seen:  # one is used twice
             return None
         if _kind(file, geometry, int(pages[0])) == _LEAF:
             return Leaves(pages, upto)
@@ -51,8 +55,8 @@ def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
         if below is None:
             return None
         pages, upto = below
-        seen = np.concatenate([seen, pages])
-        if np.unique(seen).size < seen.size or (upto[1:] <= upto[:-1]).any():
+        seen += pages.size
+        if (upto[1:] <= upto[:-1]).any():
             return None
     return None
 
@@ -66,34 +70,63 @@ def _level_below(
 ) -> tuple[Ints, Ints] | None:
     """Return the children of interior pages, in order, and the greatest rowid of each."""
     children, bounds = [], []
-    for page, bound in zip(pages.tolist(), upto.tolist(), strict=True):
-        content = os.pread(file, geometry.page_size, (page - 1) * geometry.page_size)
-        below = _children(content, geometry)
+    for first in range(0, pages.size, _PAGES_AT_ONCE):
+        some = slice(first, first + _PAGES_AT_ONCE)
+        below = _below(_contents(file, geometry, pages[some]), geometry, upto[some])
         if below is None:
             return None
         children.append(below[0])
-        bounds += [below[1], np.array([bound], np.int64)]
+        bounds.append(below[1])
     return np.concatenate(children), np.concatenate(bounds)
 
 
-def _children(content: bytes, geometry: Geometry) -> tuple[Ints, Ints] | None:
-    """Return the children of an interior page, and the rowids that divide them."""
-    if len(content) < geometry.page_size or content[0] != _INTERIOR:
+def _contents(file: int, geometry: Geometry, pages: Ints) -> NDArray[np.uint8] | None:
+    """Return what SQLite uses of each page, and zeros; None where the file ends before them.
+
+    A number may end beyond its page; where it does is compared with the page's end later.
+    """
+    size = geometry.page_size
+    read = [os.pread(file, size, (page - 1) * size) for page in pages.tolist()]
+    if any(len(page) < size for page in read):
         return None
-    cells = int.from_bytes(content[3:5], "big")
+    contents = np.zeros((pages.size, geometry.usable + _LONGEST_VARINT), np.uint8)
+    for content, page in zip(contents, read, strict=True):
+        content[: geometry.usable] = np.frombuffer(page, np.uint8, geometry.usable)
+    return contents
+
+
+def _below(
+    pages: NDArray[np.uint8] | None, geometry: Geometry, upto: Ints
+) -> tuple[Ints, Ints] | None:
+    """Return the children of interior pages, and the greatest rowid of each.
+
+    The rowids in a page divide its children; that of the last one is the page's own.
+    """
+    if pages is None or (pages[:, 0] != _INTERIOR).any():
+        return None
+    cells = _u16(pages, 3)
     body = _HEADER_BYTES + 2 * cells
-    if cells == 0 or body > geometry.usable:
+    if (cells == 0).any() or (body > geometry.usable).any():
         return None
-    at = np.frombuffer(content, ">u2", cells, _HEADER_BYTES).astype(np.int64)
-    if at.min() < body or at.max() + _CHILD_BYTES >= geometry.usable:
+    page = np.repeat(np.arange(cells.size), cells)
+    ends = np.cumsum(cells)
+    nth = np.arange(page.size) - np.repeat(ends - cells, cells)
+    places = pages[page[:, None], (_HEADER_BYTES + 2 * nth)[:, None] + np.arange(2)]
+    at = _u16(places, 0)
+    if (at < body[page]).any() or at.max() + _CHILD_BYTES >= geometry.usable:
         return None
-    # A number may end beyond the page here; where it does is compared with the page's end below.
-    data = np.frombuffer(content[: geometry.usable] + bytes(_LONGEST_VARINT), np.uint8)
-    child = data[at[:, None] + np.arange(_CHILD_BYTES)].astype(np.int64) @ _PLACES
-    rowids, lengths = _varints(data[at[:, None] + _CHILD_BYTES + np.arange(_LONGEST_VARINT)])
+    cell = pages[page[:, None], at[:, None] + np.arange(_CHILD_BYTES + _LONGEST_VARINT)]
+    rowids, lengths = _varints(cell[:, _CHILD_BYTES:])
     if (at + _CHILD_BYTES + lengths > geometry.usable).any():
         return None
-    return np.append(child, int.from_bytes(content[8:12], "big")), rowids
+    child = cell[:, :_CHILD_BYTES].astype(np.int64) @ _PLACES
+    last = pages[:, 8:12].astype(np.int64) @ _PLACES
+    return np.insert(child, ends, last), np.insert(rowids, ends, upto)
+
+
+def _u16(rows: NDArray[np.uint8], at: int) -> Ints:
+    """Return the number of two bytes that is at one place of each row."""
+    return rows[:, at].astype(np.int64) << 8 | rows[:, at + 1]
 
 
 def _varints(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
@@ -108,4 +141,6 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
         value = np.where(open_, (value << bits) | (byte & mask), value)
         length += open_
         open_ &= byte > np.uint64(127)
+        if not open_.any():
+            break
     return value.view(np.int64), length
