@@ -140,11 +140,11 @@ class Follower:
         ids, flags = map(given, self._nesting.places.read(number, "name_id", "flags"))
         meant = self._nesting.names.meanings
         pushes, team = given(rows["style"].to_physical() == PUSHED), given(self._teams.of(rows))
-        found = RangeRows(
+        found = (
             *(given(rows[name]) for name in columns), pushes, meant.place[ids], flags,
             meant.marks[ids], ids, team,
         )  # fmt: skip
-        return found, np.empty(rows.height, np.int32)
+        return RangeRows(*found), np.empty(rows.height, np.int32)
 
     def _call_chunk(self, number: int) -> tuple[CallRows, Context]:
         rows = self._calls.read(number, "thread", "process", "start", "end")

@@ -254,7 +254,7 @@ def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
     mask = slots.size - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + np.int64(process) * 1_640_531_527
-    slot = (((mixed >> 20) << 3) + (correlation & 7)) & mask
+    slot = int((((mixed >> 20) << 3) + (correlation & 7)) & mask)
     while slots[slot] >= 0 and (
         keys.correlation[slots[slot]] != correlation or keys.process[slots[slot]] != process
     ):

@@ -143,10 +143,11 @@ class _Seen:
                 "marks": self._passes[found],
             }
         )
-        return marks, *(
+        marked, loading = (
             pl.Series("thread", np.flatnonzero(which), pl.Int32)
             for which in (self._marked, self._loading)
         )
+        return marks, marked, loading
 
 
 def _is_pass(place: Array) -> Array:
@@ -196,7 +197,8 @@ class _Nester:
         if self._evaluations.is_empty():
             return np.zeros(start.size, np.bool_)
         asked = pl.DataFrame({"process": process, "time": start})
-        return is_open(asked, self._evaluations).to_numpy()
+        during: Array = is_open(asked, self._evaluations).to_numpy()
+        return during
 
 
 _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
@@ -204,7 +206,8 @@ _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 
 def has(flags: Array, flag: int) -> Array:
     """Tell which ranges have a flag."""
-    return flags & flag != 0
+    found: Array = flags & flag != 0
+    return found
 
 
 def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
