@@ -45,12 +45,15 @@ def compile_for(export: Path, store: Path) -> None:
     """Compile what an export and questions about it need."""
     sys.path.insert(0, str(ROOT))
     import tracekit
+    from tracekit.attribution import _launches
     from tracekit.sources.sqlite import _spans
     from tracekit.support import compiled, native
 
     compiled.FEW_ROWS = _spans.FEW_ROWS = 0
     native.keep = native.keep_for_all
     run, _ = tracekit.ingest(export, store=store)
+    _launches.SPARSE = 0  # as where ids of calls lie far apart
+    tracekit.ingest(export, store=store.with_name("sparse"))
     for by in (["stage"], ["kernel"], ["range"], ["layer"], ["iteration"]):
         run.breakdown(by=by)
 
