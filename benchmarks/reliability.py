@@ -1,6 +1,6 @@
 """Try what goes wrong, and write down what came of it.
 
-    python benchmarks/reliability.py inputs --cases 1000    # damaged files of each format
+    python benchmarks/reliability.py inputs --cases 1000    # so many more damaged files a format
     python benchmarks/reliability.py kills --cases 200      # ingests that are killed at any moment
     python benchmarks/reliability.py interrupts --cases 100 # commands ended with Ctrl-C
     python benchmarks/reliability.py memory --cases 500000  # peak memory against --memory
@@ -60,15 +60,17 @@ def inputs(cases: int) -> Part:
     found = {each["format"]: each for each in known.get("formats", ())}
     with tempfile.TemporaryDirectory() as name:
         for kind in hostile_files.KINDS.values():
-            if found.get(kind.name, {"cases": 0})["cases"] >= cases:
-                continue  # as many were tried before
+            before = Counter(found.get(kind.name, {}))
+            first = before["cases"]  # those before are counted, and not tried again
             folder = Path(name) / kind.name.replace(" ", "-")
             folder.mkdir()
             good = kind.make(folder)
             outcomes = hostile_files.tried(
-                kind, good, folder / "copy", range(cases), apart=good.is_dir()
+                kind, good, folder / "copy", range(first, first + cases), apart=good.is_dir()
             )
-            found[kind.name] = {"format": kind.name, "cases": cases, **outcomes}
+            del before["format"]
+            whole = before + Counter({"cases": cases}) + Counter(outcomes)
+            found[kind.name] = {"format": kind.name, **whole}
     formats = [found[name] for name in hostile_files.KINDS]
     return {"formats": formats, **({} if known else {"peak_bytes": _peak()})}
 

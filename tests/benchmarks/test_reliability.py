@@ -42,3 +42,18 @@ def test_a_score_is_of_all_that_were_tried_and_change_something(writer: Any) -> 
     assert "| model | 10 | 7 | 2 | 1 | 88% |" in page
     assert "| **all** | 20 | 7 | 2 | 11 | 39% |" in page
     assert "- `a.py:1 < -> >`" in page
+
+
+def test_interrupts_are_listed_by_command(writer: Any) -> None:
+    moments = [{"command": "ingest", "ended": "done before", "times": 3}]
+    page = writer.page({"interrupts": {"date": "d", "moments": moments}})
+    assert "| ingest | done before | 3 |" in page
+
+
+@pytest.mark.nightly
+def test_commands_end_with_one_line_wherever_they_are_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    found = importlib.import_module("reliability").interrupts(20)
+    assert sum(each["times"] for each in found["moments"]) == 20
