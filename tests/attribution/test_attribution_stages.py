@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from trace_builder import TraceBuilder, stages
+
+from tracekit.attribution._judged import Judged
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
@@ -630,3 +634,15 @@ def test_every_op_has_a_stage_and_a_source() -> None:
     assert ops.height == 15
     assert ops.select(pl.col("stage", "stage_source").null_count()).row(0) == (0, 0)
     assert ops.filter((pl.col("stage") == "OTHER") != (pl.col("stage_source") == "none")).is_empty()
+
+
+def test_ops_without_a_call_are_a_data_loaders_where_it_alone_works_on_their_stream() -> None:
+    """Those of other streams are not, nor those that another thread is known to have launched."""
+    streams = pl.DataFrame({"process": [0, 0], "context": [1, None], "stream": [9, 4]})
+    ops = pl.DataFrame(
+        {"process": [0, 0, 0, 0, 1], "context": [1, 1, 1, None, 1], "stream": [9, 9, 7, 4, 9]}
+    )
+    says: Any = SimpleNamespace(input_streams=streams)
+    found = Judged.on_input_stream(says, ops, np.array([-1, 3, -1, -1, -1]))
+    assert found.tolist() == [True, False, False, True, False]
+    assert not Judged.on_input_stream(says, ops, np.full(5, 3)).any()
