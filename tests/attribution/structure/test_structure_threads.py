@@ -146,8 +146,8 @@ class TestGaps:
         check(structure, program)
         assert structure.steps.height == 4
         assert (
-            "gradients are accumulated: 8 gaps hold a forward pass alone, and 12 backward passes make"
-            " 4 steps"
+            "gradients are accumulated: 8 gaps hold a forward pass alone,"
+            " and 12 backward passes make 4 steps"
         ) in structure.evidence
 
     @pytest.mark.parametrize("passes", [19, 20, 40, 100])
