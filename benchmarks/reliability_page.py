@@ -121,8 +121,9 @@ def _long(part: Results) -> Iterator[str]:
 def _coverage(part: Results) -> Iterator[str]:
     words = (
         "Branches and lines of `tracekit/` that the tests run, and what they start: commands, workers of an executor, annotated"
-        " programs; compiled loops are not counted. Left out are the tests of real traces, of the training programs, of the"
-        " documentation, those marked nightly and, of commands, several reports and sources, those marked slow."
+        " programs. What is run compiled alone, or by a Python that is kept apart (what supervises a recording), counts as not"
+        " run. Left out are the tests of real traces, of the training programs, of most of the documentation, those marked nightly"
+        " and, of commands, sources, machines and drawings, those that `--effort=quick` leaves out."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
