@@ -15,8 +15,8 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, Idle, OpRows
+from tracekit.attribution._launch_loops import NEVER, note_idle
 from tracekit.attribution._launches import Launches, call_column
-from tracekit.attribution._loops import NEVER, note_idle
 from tracekit.attribution._returns import find_returns, least_slack
 from tracekit.model import KINDS, Stream
 from tracekit.support.compiled import compiled, given

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._columns import Array, Ids, Keys, Launched, Launchers
-from tracekit.attribution._loops import (
+from tracekit.attribution._launch_loops import (
     count_launches,
     find_calls,
     index_calls,
