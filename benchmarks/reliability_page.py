@@ -135,8 +135,7 @@ def _mutants(part: Results) -> Iterator[str]:
     tried = sum(sum(each.values()) for each in part["rooms"].values())
     words = (
         f"One operator, number, condition or method changed at a time (`benchmarks/mutants.py`): of {part['all']:,} possible changes"
-        f" {part.get('asked', tried):,} were drawn with the seed {part['seed']}, and {tried:,} of these tried: first those inside"
-        " functions, in the order drawn, and what is run on import last. Each was tried against the tests of the rooms that run the changed line and"
+        f" {part.get('asked', tried):,} were drawn with the seed {part['seed']}, and {tried:,} of these tried. Each was tried against the tests of the rooms that run the changed line and"
         " those beside them. A test counts if it passes without the change, after the same tests as before. Changes of which"
         " reading shows that no answer depends on them are in `benchmarks/equivalent_mutants.toml`, each with its reason; the"
         " score is the share noticed of the others. Tests were written for some that none noticed, and these are counted as noticed."

@@ -23,6 +23,7 @@ from tracekit.analysis.studies import (
     sweep_hardware,
     weighted_means,
 )
+from tracekit.analysis.studies._hardware import parse_rate
 from tracekit.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -300,3 +301,14 @@ def test_what_is_asked_for_that_there_is_not() -> None:
         sweep_hardware(job(), PAI, {"disk": ["1 GB/s"]})
     with pytest.raises(UsageError, match="nothing to try"):
         sweep_hardware(job(), PAI, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("8 b/s", 1), ("2 B/s", 2), ("3 kB/s", 3e3), ("25 Mb/s", 25e6 / 8), ("50 GB/s", 50e9),
+        ("11.5 TFLOP/s", 11.5e12), ("1PFLOP/s", 1e15),
+    ],
+)  # fmt: skip
+def test_rates_as_text(text: str, rate: float) -> None:
+    assert parse_rate(text, "compute" if "FLOP" in text else "ethernet") == pytest.approx(rate)
