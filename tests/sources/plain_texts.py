@@ -150,7 +150,7 @@ INIT = re.compile(
 RING = re.compile(r"Channel (\d{2})/(\d{2}) : +(\d+(?: +\d+)*)", re.ASCII)
 LINK = re.compile(
     r"Channel (\d{2})/\d{1,4} : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?"
-    r"(?: \[(send|receive)\])? via (\S.*)",
+    r"(?: \[(send|receive)\])? +via (\S.*)",
     re.ASCII,
 )
 NODE = re.compile(r"\[(\d{1,4})\] (-?\d+)/(-?\d+)/(-?\d+)->(\d+)->(-?\d+)", re.ASCII)
