@@ -138,7 +138,7 @@ def assert_same_matrix(read: Any, plain: Joined) -> None:
 
 NAMES = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast", "Send": "send_recv", "Recv": "send_recv",
+    "Broadcast": "broadcast", "Reduce": "reduce", "Send": "send_recv", "Recv": "send_recv",
 }  # fmt: skip
 WIDTHS = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 """Bytes of NCCL's types of data, by number."""
