@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -132,11 +133,13 @@ class _DisorderError(Exception):
 
 
 def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
-    """Yield batches that some have looked at."""
-    for batch in batches:
-        if not all(sweep.add(batch) for sweep in sweeps):
-            raise _DisorderError
-        yield batch
+    """Yield batches that some have looked at, at the same time if that takes long."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for batch in batches:
+            each = pool.map if len(sweeps) > 1 and batch.height >= _FEW else map
+            if not all(each(methodcaller("add", batch), sweeps)):
+                raise _DisorderError
+            yield batch
 
 
 def _fed(
