@@ -122,8 +122,7 @@ def _coverage(part: Results) -> Iterator[str]:
     words = (
         "Branches and lines of `tracekit/` that the tests run, and what they start: commands, workers of an executor, annotated"
         " programs. What is run compiled alone, or by a Python that is kept apart (what supervises a recording), counts as not"
-        " run. Left out are the tests of real traces, of the training programs, of most of the documentation, those marked nightly"
-        " and, of commands, sources, machines and drawings, those that `--effort=quick` leaves out."
+        " run. Left out are the tests of the training programs, of most of the documentation and those marked nightly."
     )
     yield from _section("Coverage", part["date"], words)
     rooms = {**part["rooms"], "**all**": part["all"]}
