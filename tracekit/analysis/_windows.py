@@ -218,9 +218,8 @@ def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.Dat
         located.join(order, on=[*owners, "turn"], how="left", maintain_order="left")
         .with_columns(
             duration_ns=end - begin,
-            counts=pl.col("turn").eq_missing(
-                pl.col("first")
-            )  # one that begins before all has no first
+            # An op that begins before all windows has no first one.
+            counts=pl.col("turn").eq_missing(pl.col("first"))
             # An op without length may lie at the very end of the last window.
             & ((begin < pl.col("window_end")) | ((begin == end) & (end == pl.col("window_end")))),
             start=pl.max_horizontal(begin, "window_start"),

@@ -42,12 +42,15 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
     """
     device, start, end = (given(ops[name]) for name in ("device", "start", "end"))
     kernel = given(ops["kind"].to_physical() == KINDS.index("compute"))
-    devices = int(device.max(initial=-1)) + 1
-    idle = Idle(np.zeros(devices, np.int64), *np.full((2, devices), NEVER))
-    compiled(note_idle, device.size)(OpRows(device, start, end, kernel, launched), idle)
+    # A trace may number its devices as it likes.
+    devices = given(ops["device"].unique().sort())
+    place = np.searchsorted(devices, device)
+    idle = Idle(np.zeros(devices.size, np.int64), *np.full((2, devices.size), NEVER))
+    compiled(note_idle, device.size)(OpRows(place, start, end, kernel, launched), idle)
     found = np.flatnonzero(idle.launches)
     return pl.DataFrame(
-        {"device": found, "launches": idle.launches[found], "least": idle.least[found]}, _WAITS
+        {"device": devices[found], "launches": idle.launches[found], "least": idle.least[found]},
+        _WAITS,
     )
 
 

@@ -135,9 +135,8 @@ def _rowid_alias(columns: Sequence[Column], *, key_has_index: bool) -> str | Non
 def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
     if is_rowid:
         return "rowid" if kind in _WHOLE else None
-    if kind in _WHOLE and _is_real(
-        column.declared
-    ):  # SQLite takes its whole numbers through a real
+    # SQLite takes the whole numbers of such a column through a real.
+    if kind in _WHOLE and _is_real(column.declared):
         return None
     return None if kind == "blob" else kind
 
