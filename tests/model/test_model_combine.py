@@ -221,6 +221,17 @@ def test_times_are_put_on_the_clocks_that_reports_say() -> None:
     assert both.warnings == ()
 
 
+def test_lengths_are_the_same_on_every_clock() -> None:
+    first = on_clock(report(ops=1), "host a", offset=0)
+    length = {
+        "report": 0, "process": 0, "stage": "FP", "stage_source": "nvtx", "other_source": "nvtx",
+        "other_stage": "FP", "ops": 1, "total_ns": 7,
+    }  # fmt: skip
+    told = report(ops=1).with_tables({"opinions": pl.DataFrame([length])})
+    both = combine([first, on_clock(told, "host a", offset=30, drift=0.05, since=40)])
+    assert column(both, "opinions", "total_ns") == [7]
+
+
 def test_reports_that_say_no_clock_are_on_their_own() -> None:
     both = combine([report(0), report(1)])
     assert both.read("reports")["clock"].to_list() == ["report 0", "report 1"]

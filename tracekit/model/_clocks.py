@@ -13,11 +13,14 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.model._tables import TABLES
+from tracekit.model._tables import TABLES, Column
 
-_NOT_TIMES = (
+_NOT_MOVED = (
     "session_start", "duration", "clock_offset", "clock_since", "clock_p5", "clock_p95",
 )  # fmt: skip
+"""Columns in ns that say something of the clock itself, or of the whole recording."""
+_LENGTH = "_ns"
+"""How the names of columns end that hold lengths, which are the same on any clock."""
 _KNOWN_BY = {
     "session_start": "the starts of sessions on one machine",
     "collectives": "collectives that end together",
@@ -120,12 +123,16 @@ def with_clock(tables: Mapping[str, pl.LazyFrame], clock: Clock) -> dict[str, pl
         return dict(tables)
     return {
         name: frame.with_columns(
-            clock.moved(column.name)
-            for column in TABLES[name].columns
-            if column.unit == "ns" and column.name not in _NOT_TIMES
+            clock.moved(column.name) for column in TABLES[name].columns if _is_time(column)
         )
         for name, frame in tables.items()
     }
+
+
+def _is_time(column: Column) -> bool:
+    """Tell whether a column holds times on the clock of its report."""
+    is_length = column.name.endswith(_LENGTH)
+    return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
