@@ -27,7 +27,7 @@ PUBLIC = {
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
-        api_by_run api_calls breakdown capabilities confusion features identify
+        DeviceSums api_by_run api_calls breakdown capabilities confusion features identify
         profiler_overhead projected_ranges query range_paths summarise verdict_evidence
         verdict_meta
     """,
@@ -74,7 +74,7 @@ PUBLIC = {
         star_bytes unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES
+        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES DEVICE_SUMS
         EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES HOST ITERATIONS KERNEL_KINDS KEYS
         KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS
         PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES

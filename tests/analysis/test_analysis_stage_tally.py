@@ -86,7 +86,7 @@ def test_stages_in_windows(rows: int, ops: list[Op], edges: list[int], size: int
     for window in {window for window, _ in naive}:
         own = [sums for (number, _), sums in naive.items() if number == window]
         assert whole[window][0] == sum(sums[0] for sums in own)
-        assert whole[window][2] == sum(sums[2] for sums in own)
+        assert whole[window][3] == sum(sums[2] for sums in own)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -97,16 +97,18 @@ def test_without_windows_each_device_is_one(ops: list[Op]) -> None:
     own = {p: [op for op in ops if op[0] == p] for p in sorted({op[0] for op in ops})}
     windows = [(p, min(op[1] for op in of), max(op[2] for op in of)) for p, of in own.items()]
     assert tally.windows().select("device", "start", "end").rows() == windows
-    assert tally.launched() == sum(op[5] for op in ops)
+    launched = dict(tally.groups().select("window", "launched").rows())
+    assert launched == {p: sum(op[5] for op in of) for p, of in own.items()}
     sources = {
-        source: sum(
-            len({t for op in of if op[4] == source for t in range(op[1], op[2])})
-            for of in own.values()
+        (p, source): (
+            sum(op[4] == source for op in of),
+            len({t for op in of if op[4] == source for t in range(op[1], op[2])}),
         )
+        for p, of in own.items()
         for source in SOURCES
-        if any(op[4] == source for op in ops)
+        if any(op[4] == source for op in of)
     }
-    assert tally.sources() == sources
+    assert {tuple(row[:2]): tuple(row[2:]) for row in tally.sources().rows()} == sources
 
 
 def test_ops_out_of_order_are_noticed() -> None:
@@ -136,7 +138,7 @@ def test_more_devices_than_there_is_room_for_at_first() -> None:
     ops = [(n, n, n + 2, "FP", "nvtx", True) for n in range(300)]
     tally = StageTally()
     assert all(tally.add(_frame(ops[at : at + 7])) for at in range(0, 300, 7))
-    assert tally.groups().rows() == [(n, 1, 2, 2) for n in range(300)]
+    assert tally.groups().rows() == [(n, 1, 1, 2, 2) for n in range(300)]
     assert tally.windows().height == 300
 
 

@@ -13,6 +13,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis._api import api_by_run, api_calls, profiler_overhead
     from tracekit.analysis._breakdown import breakdown
+    from tracekit.analysis._device_sums import DeviceSums
     from tracekit.analysis._features import capabilities, features
     from tracekit.analysis._inclusive import projected_ranges
     from tracekit.analysis._query import query
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
 
 _HOMES = {
+    "DeviceSums": "tracekit.analysis._device_sums",
     "api_by_run": "tracekit.analysis._api",
     "api_calls": "tracekit.analysis._api",
     "breakdown": "tracekit.analysis._breakdown",
@@ -38,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DeviceSums",
     "api_by_run",
     "api_calls",
     "breakdown",

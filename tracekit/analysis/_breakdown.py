@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from tracekit.analysis._device_sums import KeptSums, kept_sums
 from tracekit.analysis._group_tally import GroupTally
 from tracekit.analysis._keys import (
     OF_PROCESSES,
@@ -22,7 +23,7 @@ from tracekit.analysis._outside import named_ranges
 from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks, with_devices
-from tracekit.analysis._stage_tally import StageTally
+from tracekit.analysis._stage_tally import StageSums, StageTally
 from tracekit.analysis._steps import (
     Counted,
     by_host,
@@ -227,21 +228,21 @@ class _Found:
         The windows.
     """
 
-    stages: StageTally | None
+    stages: StageSums | None
     grouped: GroupTally | None
-    whole: StageTally | None
+    whole: StageSums | None
     windows: pl.DataFrame
 
     @property
-    def sums(self) -> GroupTally | StageTally:
+    def sums(self) -> GroupTally | StageSums:
         """What has the sums of groups."""
         return self.grouped or _there(self.stages)
 
 
-def _there(tally: StageTally | None) -> StageTally:
-    if tally is None:
-        raise AssertionError("stages are tallied where this is asked")
-    return tally
+def _there(sums: StageSums | None) -> StageSums:
+    if sums is None:
+        raise AssertionError("stages are added up where this is asked")
+    return sums
 
 
 def _found(
@@ -251,12 +252,20 @@ def _found(
     per_iteration = "iteration" in keys
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
-    stages = StageTally(of_pieces=work.is_host) if of_windows or with_stages or is_whole else None
-    whole = StageTally(of_pieces=work.is_host) if with_whole and per_iteration else None
+    # What was added up when the run was ingested is that of its devices as a whole.
+    kept = None if skip or work.is_host else kept_sums(work.trace)
     grouped = None if of_windows else _group_tally(work, keys)
+    stages = (
+        _stage_sums(work, None if per_iteration else kept)
+        if of_windows or with_stages or is_whole
+        else None
+    )
+    whole = _stage_sums(work, kept) if with_whole and per_iteration else None
+    if isinstance(stages, KeptSums) and grouped is None:
+        return _Found(stages, None, stages, stages.windows())
     windows = hand_out(
         work.trace,
-        Receivers(sweeps=[*_those(stages), *_those(grouped)], whole=_those(whole)),
+        Receivers(sweeps=[*_swept(stages), *_those(grouped)], whole=_swept(whole)),
         skip=skip,
         per_iteration=per_iteration,
         cutter=by_host(work.cutter) if per_iteration else work.cutter,
@@ -265,6 +274,15 @@ def _found(
         stages, grouped, stages if is_whole else whole,
         with_steps(windows) if per_iteration else windows,
     )  # fmt: skip
+
+
+def _stage_sums(work: Work, kept: KeptSums | None) -> StageSums:
+    return kept or StageTally(of_pieces=work.is_host)
+
+
+def _swept(sums: StageSums | None) -> Sequence[StageTally]:
+    """Return what is still to be added up."""
+    return (sums,) if isinstance(sums, StageTally) else ()
 
 
 def _those(one: _Some | None) -> Sequence[_Some]:
@@ -289,9 +307,9 @@ def _named(trace: Trace, name: str) -> Named:
     return Named(("process",), pl.col("process"), process_ranks(trace)[name])
 
 
-def _meta(work: Work, tally: StageTally | None, skip: int) -> dict[str, Any]:
+def _meta(work: Work, sums: StageSums | None, skip: int) -> dict[str, Any]:
     """Return what a breakdown is measured against."""
-    found = _there(tally)
+    found = _there(sums)
     stages, windows = found.stages(), found.windows()
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -300,7 +318,8 @@ def _meta(work: Work, tally: StageTally | None, skip: int) -> dict[str, Any]:
     ops = int(stages["ops"].sum())
     iterations = work.trace.read("iterations").sort("process", "start")
     owners = windows["device"].n_unique()
-    launched = found.launched() / ops if ops else None
+    launched = int(found.groups()["launched"].sum()) / ops if ops else None
+    sources = found.sources().group_by("stage_source").agg(pl.col("busy_ns").sum())
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return {
         "window_ns": window,
@@ -311,7 +330,8 @@ def _meta(work: Work, tally: StageTally | None, skip: int) -> dict[str, Any]:
         "skip": skip,
         **({} if work.is_host else {"launched": launched}),
         "coverage": {
-            source: length / busy if busy else 0.0 for source, length in found.sources().items()
+            source: length / busy if busy else 0.0
+            for source, length in sources.sort("stage_source").rows()
         },
         **verdict_meta(work.trace),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -11,12 +11,29 @@ from numpy.typing import NDArray
 
 from tracekit.analysis._lines import LinesInWindows, extended
 from tracekit.analysis._sweep_loops import Ops, Reached, Sums, sweep
-from tracekit.model import STAGE, STAGE_SOURCES, STAGES
+from tracekit.model import STAGE, STAGE_SOURCE, STAGE_SOURCES, STAGES
 from tracekit.support.compiled import compiled, given
 
 Array: TypeAlias = NDArray[Any]
 _EVER = 1 << 62
 _STAGES = pl.Series(STAGES, dtype=STAGE)
+_SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
+
+
+class StageSums(Protocol):
+    """What was added up by stage, in windows; see `StageTally`."""
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows."""
+
+    def stages(self) -> pl.DataFrame:
+        """Return the sums of the stages in each window."""
+
+    def groups(self) -> pl.DataFrame:
+        """Return the sums of all that runs in each window."""
+
+    def sources(self) -> pl.DataFrame:
+        """Return the sums of the sources of stages in each window."""
 
 
 class StageTally:
@@ -85,30 +102,34 @@ class StageTally:
         )
 
     def groups(self) -> pl.DataFrame:
-        """Return ``window, ops, total_ns, busy_ns`` of all that runs in each window."""
+        """Return ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
+
+        Launched are the ops whose launching call is known.
+        """
         ops, busy = self._sums.ops.sum(axis=1), self._sums.exposed.sum(axis=1)
         window = np.flatnonzero((ops > 0) | (busy > 0))
         return pl.DataFrame(
             {
                 "window": self._lines.window_of(window),
                 "ops": ops[window],
+                "launched": self._sums.launched[window],
                 "total_ns": self._sums.total[window],
                 "busy_ns": busy[window],
             }
         )
 
-    def launched(self) -> int:
-        """Return the number of ops whose launching call is known."""
-        return int(self._sums.launched.sum())
-
-    def sources(self) -> dict[str, int]:
-        """Return for how long an op of each source runs, of the sources that occur."""
-        lengths, seen = self._sums.sources.sum(axis=0), self._sums.seen.sum(axis=0)
-        return {
-            source: int(length)
-            for source, length, ops in zip(STAGE_SOURCES, lengths, seen, strict=True)
-            if length or ops
-        }
+    def sources(self) -> pl.DataFrame:
+        """Return ``window, stage_source, ops, busy_ns``: for how long an op of each source runs."""
+        ops, busy = self._sums.seen, self._sums.sources
+        window, source = np.nonzero((ops > 0) | (busy > 0))
+        return pl.DataFrame(
+            {
+                "window": self._lines.window_of(window),
+                "stage_source": _SOURCES.gather(source),
+                "ops": ops[window, source],
+                "busy_ns": busy[window, source],
+            }
+        )
 
 
 def _nowhere(lines: int) -> Reached:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis._device_sums import kept_sums
 from tracekit.analysis._verdicts import verdict_meta
 from tracekit.model import KERNEL_KINDS, Trace, union_length
 
@@ -39,6 +40,11 @@ def summarise(trace: Trace) -> dict[str, Number]:
 
 def _counts(trace: Trace) -> dict[str, int]:
     """Count ops: all, kernels, those with a launching call, and those of unknown stage."""
+    kept = kept_sums(trace)
+    if kept is not None:
+        sums = kept.groups().select(pl.col("ops", "kernels", "launched").sum()).row(0, named=True)
+        unknown = kept.sources().filter(pl.col("stage_source") == "none")
+        return {**sums, "unknown": int(unknown["ops"].sum())}
     counts = trace["ops"].select(
         ops=pl.len(),
         kernels=pl.col("kind").is_in(list(KERNEL_KINDS)).sum(),

@@ -72,7 +72,9 @@ def combine(traces: Sequence[Trace]) -> Trace:
     ]  # fmt: skip
     paths, renumbered = _with_one_tree(traces, own)
     whole = {name: pl.concat([each[name] for each in renumbered]) for name in TABLES}
-    whole |= {"devices": devices.lazy(), "paths": paths.lazy()}
+    # Several reports may have seen a device at the same time, and clocks stretch what they saw.
+    sums = TABLES["device_sums"].empty()
+    whole |= {"devices": devices.lazy(), "paths": paths.lazy(), "device_sums": sums.lazy()}
     return Trace(whole, _warnings(traces, [tables["reports"] for tables in small], clocks))
 
 

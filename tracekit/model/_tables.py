@@ -389,6 +389,28 @@ OPINIONS = Table(
     ),
 )
 
+DEVICE_SUMS = Table(
+    "device_sums",
+    "What the ops of each device add up to: all of them, those of each stage, and those of each "
+    "source of stages. A run of several reports has none.",
+    (
+        _REPORT,
+        _key("device", "device that ran the ops"),
+        Column("stage", STAGE, "stage of the ops; null in rows of all ops and of a source"),
+        Column("stage_source", STAGE_SOURCE, "what told their stages; null in rows of all ops and "
+               "of a stage"),
+        Column("ops", pl.Int64, "number of ops", nullable=False),
+        Column("kernels", pl.Int64, "of all ops, number of kernels"),
+        Column("launched", pl.Int64, "of all ops, number of those whose launching call is known"),
+        _time("start", "of all ops, start of the first one", nullable=True),
+        _time("end", "of all ops, end of the one that ends last", nullable=True),
+        _time("total_ns", "of all ops, sum of their durations", nullable=True),
+        _time("busy_ns", "length of the union of their intervals"),
+        _time("exposed_ns", "of a stage, busy time in which no stage of higher rank is busy",
+              nullable=True),
+    ),
+)  # fmt: skip
+
 HOST = Table(
     "host",
     "One row per call of MPI, per stretch of time that the profiler itself took, and per call of "
@@ -522,7 +544,7 @@ TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
-        VERDICTS, OPINIONS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
+        VERDICTS, OPINIONS, DEVICE_SUMS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
         GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip

@@ -22,7 +22,7 @@ _SHORT = 10_000
 """Tables of no more rows than these are read as a whole, and kept; of a run, not of a report."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
-    "opinions",
+    "opinions", "device_sums",
 )  # fmt: skip
 """Tables that runs of an earlier version lack."""
 
@@ -88,7 +88,12 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace in which `tables`, as they are, take the place of others."""
+        """Return a trace in which `tables`, as they are, take the place of others.
+
+        What was added up of ops is that of no others.
+        """
+        if "ops" in tables:
+            tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
         own = self.tables
         changed = own.but(tables) if isinstance(own, _StoredTables) else {**own, **tables}
         return replace(self, tables=changed)

@@ -122,13 +122,13 @@ def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
 
 
 def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord, bool]:
-    from tracekit.analysis import summarise
+    from tracekit.analysis import DeviceSums, summarise
 
     failures = _Failures(request.on_error)
     states = {path: file_state(path) for path in request.files}
     digests = _distinct(_digests(request, failures), failures)
     share = [
-        (path, ReportOptions(request.rules, digest, request.memory, request.nsys))
+        (path, ReportOptions(request.rules, digest, request.memory, request.nsys, DeviceSums))
         for path, digest in digests.items()
     ]
     tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
@@ -25,6 +25,16 @@ _WAITING = "waiting"
 """Folder of what does not fit into memory, as long as a report is being made."""
 
 
+class Adding(Protocol):
+    """Adds up ops as they are written, by start."""
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Count the next ones."""
+
+    def table(self) -> pl.DataFrame:
+        """Return what all of them add up to."""
+
+
 @dataclass(frozen=True)
 class ReportOptions:
     """How a report is made into tables.
@@ -39,12 +49,15 @@ class ReportOptions:
         How much memory the work may use, bytes.
     nsys
         The nsys that exports reports; None for the one that is found.
+    sums
+        Begins to add up the ops for the table ``device_sums``, which else is empty.
     """
 
     rules: Rules
     digest: str
     memory: int = DEFAULT_MEMORY
     nsys: str | None = None
+    sums: Callable[[], Adding] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,8 @@ def make_report(
 
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)
-        with TraceWriter(folder) as writer, Behind(writer.append) as write:
+        sums = options.sums() if options.sums else None
+        with TraceWriter(folder) as writer, Behind(_written(writer, sums)) as write:
             recording = open_report(path, workspace, progress, options.nsys)
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
@@ -95,7 +109,20 @@ def make_report(
                     write(name, batch.clone)
             give_back_free_memory()
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
+            if sums is not None:
+                write("device_sums", sums.table)
     return ReportMade(warnings, dict(recording.labels))
+
+
+def _written(writer: TraceWriter, sums: Adding | None) -> Callable[[str, pl.DataFrame], None]:
+    """Return what writes rows, and adds ops up on their way."""
+
+    def append(table: str, rows: pl.DataFrame) -> None:
+        writer.append(table, rows)
+        if sums is not None and table == "ops":
+            sums.add(rows)
+
+    return append
 
 
 @contextmanager
