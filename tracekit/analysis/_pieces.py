@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_BATCH = 1_000_000
-"""Ops that are read at once: enough that a batch takes long beside handing it over."""
+_BATCH = 250_000
+"""Ops that are read at once: a batch takes long beside handing it over; more only take memory."""
 _AT_ONCE = 2
 """Threads that add up."""
 _FEW = 10_000

@@ -6,7 +6,7 @@ Two functions of scipy.special, whose import takes longer than a comparison does
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -26,7 +26,6 @@ _SMALL_STEP = 1e-8
 _SERIES = 30.0
 """From here on the series of the ratio of two gamma functions is exact."""
 _TINY = 1e-300
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
@@ -83,9 +82,17 @@ def normal_tail(reach: float) -> float:
 def _summed(free: Floats, far: Floats) -> Floats:
     """Return the tail as the integral of the density, as far as there is any."""
     length = 60 / ((free + 1) * far / (free + far * far) + 6)
-    places = far[:, None] + length[:, None] * (_NODES + 1) / 2
-    found: Floats = _density(free[:, None], places) @ _WEIGHTS * length / 2
+    nodes, weights = _gauss_legendre()
+    places = far[:, None] + length[:, None] * (nodes + 1) / 2
+    found: Floats = _density(free[:, None], places) @ weights * length / 2
     return found
+
+
+@cache
+def _gauss_legendre() -> tuple[Floats, Floats]:
+    """Return where a function is asked for its integral from -1 to 1, and with what weights."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    return nodes, weights
 
 
 def _exact(free: Floats, far: Floats) -> Floats:

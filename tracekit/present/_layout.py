@@ -45,20 +45,18 @@ class Placed:
     width: int
     header: tuple[str, ...]
 
-    def lines(self, row: int) -> list[str]:
-        """Return the lines of the cell in `row`, each as wide as the column."""
+    @cached_property
+    def blocks(self) -> list[list[str]]:
+        """The lines of each cell, as wide as the column."""
+        texts = self.column.texts
         if self._wraps:
-            return [self.pad(part) for part in wrap(self.column.texts[row], self.width)]
-        return [self.pad(self._cut[row])]
+            return [[self.pad(part) for part in wrap(text, self.width)] for text in texts]
+        return [[self.pad(text)] for text in shorten_apart(texts, self.width)]
 
     @property
     def _wraps(self) -> bool:
         special = traits(self.column.name)
         return special.prose or special.wraps
-
-    @cached_property
-    def _cut(self) -> list[str]:
-        return shorten_apart(self.column.texts, self.width)
 
     def pad(self, text: str) -> str:
         """Fill `text` to the width of the column."""

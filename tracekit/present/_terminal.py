@@ -23,6 +23,7 @@ Span = tuple[str, str | None]
 
 _MARGIN = " "
 _MARK = "■ "
+_GAP: Span = (" " * GAP, None)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PIPED = 200
 """Columns of a table that goes to no terminal, at most."""
@@ -145,10 +146,10 @@ def _table(
         0 if width is None else room - used - GAP,
     )
     lines = [*_header(placed), _rule(used)]
-    for row in range(len(columns[0].texts)):
+    for row, blocks in enumerate(zip(*(p.blocks for p in placed), strict=True)):
         if row == frame.height:
             lines.append(_rule(used))
-        lines += _row(placed, row, bars[row] if row < len(bars) else None)
+        lines += _row(placed, blocks, bars[row] if row < len(bars) else None)
     return lines, hidden
 
 
@@ -176,13 +177,14 @@ def _header(placed: Sequence[Placed]) -> list[list[Span]]:
     ]
 
 
-def _row(placed: Sequence[Placed], row: int, bar: Span | None) -> Iterator[list[Span]]:
-    blocks = [p.lines(row) for p in placed]
+def _row(
+    placed: Sequence[Placed], blocks: Sequence[Sequence[str]], bar: Span | None
+) -> Iterator[list[Span]]:
     for index in range(max(map(len, blocks))):
         spans: list[Span] = []
         for p, block in zip(placed, blocks, strict=True):
             spans += _cell(p, block[index] if index < len(block) else p.pad(""))
-            spans.append((" " * GAP, None))
+            spans.append(_GAP)
         if bar is not None and index == 0:
             spans.append(bar)
         yield spans
