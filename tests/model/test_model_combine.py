@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tracekit.model import TABLES, Trace, TraceWriter, combine, missing_files, replace_table
+from tracekit.model import (
+    TABLES,
+    Trace,
+    TraceWriter,
+    _combine,
+    combine,
+    missing_files,
+    replace_table,
+)
 
 
 def report(
@@ -247,7 +255,9 @@ def test_what_was_combined_can_be_combined() -> None:
         assert_frame_equal(nested.read(name).drop(own), flat.read(name).drop(own))
 
 
-def test_reports_from_files_are_not_read(tmp_path) -> None:
+def test_long_tables_are_not_read(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_combine, "_FEW", 3)
+    monkeypatch.setattr(_combine, "_FEW_OF_EACH", 0)
     for number in range(2):
         report(number).write(tmp_path / str(number))
     # As of many, of which not even short tables are kept.
@@ -304,16 +314,74 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
 
 
 @settings(deadline=None, max_examples=examples(60, thorough=1000))
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4))
-def test_as_a_naive_combination_row_by_row(shapes) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4),
+    st.sampled_from((0, 1_000)),
+)
+def test_as_a_naive_combination_row_by_row(shapes, few: int) -> None:
     traces = [
         report(n, host=f"h{n}", devices=[gpu(d, f"u{n}{d}") for d in range(gpus)], ops=ops)
         for n, (gpus, ops) in enumerate(shapes)
     ]
-    both = combine(traces)
     expected = naive(traces)
-    for name in TABLES:
-        assert both.read(name).rows(named=True) == expected[name], name
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(_combine, "_FEW", few)
+        changed.setattr(_combine, "_FEW_OF_EACH", 0)
+        both = combine(traces)
+        for name in TABLES:
+            assert both.read(name).rows(named=True) == expected[name], name
+
+
+@pytest.mark.parametrize("few", [0, 1_000], ids=["one by one", "as a whole"])
+@pytest.mark.parametrize("drift", [0.0, 1e-5, -0.25])
+def test_tables_are_alike_however_they_are_read(
+    few: int, drift: float, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of devices that change places, clocks of any kind, and nulls."""
+    monkeypatch.setattr(_combine, "_FEW", few)
+    monkeypatch.setattr(_combine, "_FEW_OF_EACH", 0)
+    traces = []
+    for number, gpus in enumerate(((0, 1), (1, 0), (7,))):
+        given = report(number, devices=[gpu(n, f"u{n if number < 2 else 'x'}{n}") for n in gpus])
+        given = on_clock(given, "host", offset=100 * number, drift=drift, since=40)
+        given.write(tmp_path / str(number))
+        traces.append(Trace.scan(tmp_path / str(number), reports=3))
+    both = combine(traces)
+    for number, trace in enumerate(traces):
+        ops = both.read("ops").filter(report=number)
+        own = trace.read("ops")
+        later = 100 * number
+        assert ops["start"].to_list() == [
+            at + later + round((at - 40) * drift) for at in own["start"].to_list()
+        ]
+        assert ops["launch_start"].null_count() == own["launch_start"].null_count()
+        uuids = both.read("devices").select("device", "uuid")
+        seen = trace.read("devices").select("device", "uuid")
+        there, here = (
+            rows.join(names, on="device", maintain_order="left")["uuid"].to_list()
+            for rows, names in ((ops, uuids), (own, seen))
+        )
+        assert there == here
+
+
+@pytest.mark.parametrize("older", [0, 1, 2])
+def test_a_report_of_an_earlier_version_among_others(older: int, tmp_path) -> None:
+    for number in range(3):
+        report(number).write(tmp_path / str(number))
+    part = tmp_path / str(older) / "devices" / "00000.parquet"
+    pl.read_parquet(part).drop("peak_memory_bandwidth").write_parquet(part)
+    both = combine([Trace.scan(tmp_path / str(n), reports=3) for n in range(3)])
+    assert column(both, "devices", "peak_memory_bandwidth") == [None] * 3
+    assert both["devices"].collect_schema() == TABLES["devices"].schema
+
+
+def test_a_damaged_file_among_many(tmp_path) -> None:
+    for number in range(3):
+        report(number).write(tmp_path / str(number))
+    damaged = tmp_path / "1" / "threads" / "00000.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.raises(pl.exceptions.ComputeError, match="parquet"):
+        combine([Trace.scan(tmp_path / str(n), reports=3) for n in range(3)])
 
 
 def test_a_table_of_one_part_is_replaced(tmp_path) -> None:

@@ -171,7 +171,10 @@ def test_short_tables_are_read_once_and_long_ones_when_they_are_wanted(tmp_path:
     processes = pl.DataFrame(
         {"process": [0, 1], "report": [0, 0], "pid": [10, 11], "global_id": [20, 21]}
     )
-    Trace.of({"ops": _ops(), "processes": processes}).write(tmp_path)
+    threads = pl.DataFrame(
+        {"thread": [0], "report": [0], "process": [0], "tid": [7], "global_id": [7]}
+    )
+    Trace.of({"ops": _ops(), "processes": processes, "threads": threads}).write(tmp_path)
     trace, among_many = Trace.scan(tmp_path), Trace.scan(tmp_path, reports=4_000)
     for each in (trace, among_many):
         assert [*each.tables] == [*TABLES]
@@ -188,7 +191,8 @@ def test_short_tables_are_read_once_and_long_ones_when_they_are_wanted(tmp_path:
     with pytest.raises(FileNotFoundError):
         among_many.read("ops")
     with pytest.raises(FileNotFoundError):
-        changed.read("ranges")  # which nobody has asked for before
+        changed.read("threads")  # which nobody has asked for before
+    assert changed.read("ranges").is_empty()  # as is known without its file
 
 
 def test_a_folder_whose_name_is_a_pattern_is_read_as_it_is(tmp_path: Path) -> None:

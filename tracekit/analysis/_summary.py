@@ -27,10 +27,10 @@ def summarise(trace: Trace) -> dict[str, Number]:
     return {
         "devices": devices.height,
         "gpus": ", ".join(names) or None,
-        "processes": _height(trace, "processes"),
+        "processes": trace.height("processes"),
         "ops": ops["ops"],
         "kernels": ops["kernels"],
-        "ranges": _height(trace, "ranges"),
+        "ranges": trace.height("ranges"),
         "iterations": trace.read("iterations")["iteration"].n_unique(),
         "verdict": _verdict(trace),
         "launched": ops["launched"] / ops["ops"] if ops["ops"] else None,
@@ -65,10 +65,6 @@ def _verdict(trace: Trace) -> str | None:
     cut = f", cut: {told['cut']}" if "cut" in told else ""
     given = ", as given" if told.get("given") else ""
     return f"{verdicts}{given}{cut}{why}"
-
-
-def _height(trace: Trace, table: str) -> int:
-    return int(trace[table].select(pl.len()).collect().item())
 
 
 def _coverage(trace: Trace) -> float | None:

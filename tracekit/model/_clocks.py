@@ -100,11 +100,8 @@ class Clock:
 
     def moved(self, column: str) -> pl.Expr:
         """Return a column of times on this clock."""
-        time = pl.col(column) + self.offset
-        if not self.drift:
-            return time
-        drifted = ((pl.col(column) - self.since) * self.drift).round().cast(pl.Int64)
-        return (time + drifted).alias(column)
+        drift = pl.lit(self.drift) if self.drift else None
+        return _moved(pl.col(column), pl.lit(self.offset), drift, pl.lit(self.since))
 
 
 def same_machine(one: Place, other: Place) -> bool:
@@ -117,16 +114,23 @@ def same_machine(one: Place, other: Place) -> bool:
     return not set(one[1]).isdisjoint(other[1])
 
 
-def with_clock(tables: Mapping[str, pl.LazyFrame], clock: Clock) -> dict[str, pl.LazyFrame]:
-    """Return the tables of a trace with their times on a clock."""
-    if not clock.offset and not clock.drift:
-        return dict(tables)
-    return {
-        name: frame.with_columns(
-            clock.moved(column.name) for column in TABLES[name].columns if _is_time(column)
-        )
-        for name, frame in tables.items()
-    }
+def on_clock(table: str, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr) -> list[pl.Expr]:
+    """Return the times of a table on another clock.
+
+    Parameters
+    ----------
+    table
+        The canonical table.
+    offset, drift, since
+        As of `Clock`; a drift of None is none.
+    """
+    times = [pl.col(column.name) for column in TABLES[table].columns if _is_time(column)]
+    return [_moved(time, offset, drift, since) for time in times]
+
+
+def _moved(time: pl.Expr, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr) -> pl.Expr:
+    moved = time + offset
+    return moved if drift is None else moved + ((time - since) * drift).round().cast(pl.Int64)
 
 
 def _is_time(column: Column) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from tracekit.model._clocks import Clock, clock_warnings, with_clock
+from tracekit.model._clocks import Clock, clock_warnings, on_clock
 from tracekit.model._paths import combine_paths
 from tracekit.model._tables import TABLES
-from tracekit.model._trace import Trace
+from tracekit.model._trace import LaterTables, Trace, read_each
 
 _REFERENCES = {
     "report": ("report",),
@@ -31,6 +33,11 @@ _REFERENCES = {
 _OF_COLUMN = {column: what for what, columns in _REFERENCES.items() for column in columns}
 _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}
 _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
+
+_FEW, _FEW_OF_EACH = 100_000, 500
+"""So many rows of a table, and so many more for each report, are read and renumbered as a whole."""
+_BITS = 32
+"""Of numbers within a trace, below that of the trace."""
 
 UNMATCHED = "nothing recorded matches "
 """How the warning begins that says so of an entry of a user's rules."""
@@ -54,54 +61,150 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """
     if len(traces) == 1:
         return traces[0]
-    small = [{name: trace.read(name) for name in (*_NUMBERED.values(), "devices")}
-             for trace in traces]  # fmt: skip
+    read = {name: read_each(traces, name) for name in (*_NUMBERED.values(), "devices")}
+    small = [dict(zip(read, tables, strict=True)) for tables in zip(*read.values(), strict=True)]
     firsts = _firsts(traces, small)
     devices, numbers = _combined_devices(small, firsts)
     clocks = [_clock(tables["reports"], index) for index, tables in enumerate(small)]
-    for tables, clock in zip(small, clocks, strict=True):
-        tables["reports"] = _told(tables["reports"], clock, small[0]["reports"])
-    own = [
-        _renumbered(
-            with_clock({**trace.tables, **{n: f.lazy() for n, f in tables.items()}}, clock),
-            first, mapping,
+    read["reports"] = [
+        _told(reports, clock, read["reports"][0])
+        for reports, clock in zip(read["reports"], clocks, strict=True)
+    ]
+    # What several reports saw of one device is no sum of theirs, nor what a clock has stretched.
+    opened = {"devices": devices, "device_sums": TABLES["device_sums"].empty()}
+    whole = _CombinedTables(traces, _Changes.of(firsts, numbers, clocks), read, opened)
+    return Trace(whole, _warnings(traces, read["reports"], clocks))
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """What becomes of the numbers and times of each trace.
+
+    `added` has a row for each, with ``offset, drift, since`` of its clock and by how much what is
+    numbered is raised; `devices` the run's numbers of its devices.
+    """
+
+    added: pl.DataFrame
+    devices: Sequence[Mapping[int, int]]
+
+    @classmethod
+    def of(
+        cls,
+        firsts: Sequence[Mapping[str, int]],
+        devices: Sequence[Mapping[int, int]],
+        clocks: Sequence[Clock],
+    ) -> _Changes:
+        rows = [
+            {"offset": clock.offset, "drift": clock.drift, "since": clock.since, **first}
+            for first, clock in zip(firsts, clocks, strict=True)
+        ]
+        return cls(pl.DataFrame(rows), devices)
+
+    def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
+        """Return the columns of a table that change.
+
+        Parameters
+        ----------
+        table
+            The canonical table.
+        which
+            The number of the trace of each row; or one number, of the trace that all rows are of.
+        """
+        added = self.added[which]
+        values = {name: _literal(added[name]) for name in added.columns}
+        drift = values["drift"] if (added["drift"] != 0).any() else None
+        is_moved = drift is not None or (added["offset"] != 0).any()
+        times = on_clock(table, values["offset"], drift, values["since"]) if is_moved else []
+        numbered = {
+            column: dtype for column, dtype in TABLES[table].schema.items() if column in _OF_COLUMN
+        }
+        return times + [
+            _mapped(column, self.devices, which)
+            if _OF_COLUMN[column] == "device"
+            else pl.col(column) + values[_OF_COLUMN[column]].cast(dtype)
+            for column, dtype in numbered.items()
+        ]
+
+
+def _literal(values: pl.Series) -> pl.Expr:
+    return pl.lit(values[0], values.dtype) if len(values) == 1 else pl.lit(values)
+
+
+def _mapped(column: str, numbers: Sequence[Mapping[int, int]], which: pl.Series) -> pl.Expr:
+    """Return a column of numbers as those that the trace of each row has for them."""
+    mapped = {
+        (trace << _BITS) + own: new
+        for trace in which.unique().to_list()
+        for own, new in numbers[trace].items()
+    }
+    key = _literal(which.cast(pl.Int64) * (1 << _BITS)) + pl.col(column)
+    known = {"old": list(mapped), "new": list(mapped.values())}
+    return key.replace_strict(**known, default=None, return_dtype=pl.Int32).alias(column)
+
+
+class _CombinedTables(LaterTables):
+    """The tables of several traces, made into those of a run when they are first asked for.
+
+    Parameters
+    ----------
+    traces
+        The traces.
+    changes
+        What becomes of their numbers and times.
+    read
+        Tables of theirs that have been read.
+    opened
+        Tables of the run.
+    """
+
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        changes: _Changes,
+        read: Mapping[str, Sequence[pl.DataFrame]],
+        opened: Mapping[str, pl.DataFrame],
+    ) -> None:
+        super().__init__({name: frame.lazy() for name, frame in opened.items()})
+        self._traces = traces
+        self._changes = changes
+        self._read = read
+
+    @cached_property
+    def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
+        """The paths of the run, and the numbers that those of each trace have there."""
+        return combine_paths(read_each(self._traces, "paths"))
+
+    def _open(self, name: str) -> pl.LazyFrame:
+        if name == "paths":
+            return self._tree[0].lazy()
+        heights = [trace.height(name) for trace in self._traces]
+        if not any(heights):
+            return TABLES[name].empty().lazy()
+        if name in self._read or sum(heights) <= _FEW + _FEW_OF_EACH * len(heights):
+            which = np.repeat(np.arange(len(heights)), heights)
+            rows = pl.concat(self._read.get(name) or read_each(self._traces, name))
+            return rows.with_columns(self._columns(name, pl.Series(which))).lazy()
+        return pl.concat(
+            trace[name].with_columns(self._columns(name, pl.Series([number])))
+            for number, trace in enumerate(self._traces)
         )
-        for trace, tables, first, mapping, clock in zip(
-            traces, small, firsts, numbers, clocks, strict=True
-        )
-    ]  # fmt: skip
-    paths, renumbered = _with_one_tree(traces, own)
-    whole = {name: pl.concat([each[name] for each in renumbered]) for name in TABLES}
-    # Several reports may have seen a device at the same time, and clocks stretch what they saw.
-    sums = TABLES["device_sums"].empty()
-    whole |= {"devices": devices.lazy(), "paths": paths.lazy(), "device_sums": sums.lazy()}
-    return Trace(whole, _warnings(traces, [tables["reports"] for tables in small], clocks))
+
+    def _columns(self, name: str, which: pl.Series) -> list[pl.Expr]:
+        columns = self._changes.columns(name, which)
+        if name == "ranges":
+            numbers = [dict(enumerate(paths)) for paths in self._tree[1]]
+            columns.append(_mapped("path", numbers, which))
+        return columns
 
 
 def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
     """Return traces in which equal paths of ranges have the same number."""
-    paths, tables = _with_one_tree(traces, [trace.tables for trace in traces])
+    paths, numbers = combine_paths(read_each(traces, "paths"))
+    in_tree = (_mapped("path", [dict(enumerate(own))], pl.Series([0])) for own in numbers)
     return [
-        replace(trace, tables={**of_trace, "paths": paths.lazy()})
-        for trace, of_trace in zip(traces, tables, strict=True)
+        trace.with_lazy({"paths": paths.lazy(), "ranges": trace["ranges"].with_columns(path)})
+        for trace, path in zip(traces, in_tree, strict=True)
     ]
-
-
-def _with_one_tree(
-    traces: Sequence[Trace], tables: Sequence[Mapping[str, pl.LazyFrame]]
-) -> tuple[pl.DataFrame, list[Mapping[str, pl.LazyFrame]]]:
-    """Return the paths of all traces, and their tables with the numbers of these."""
-    paths, numbers = combine_paths([trace.read("paths") for trace in traces])
-    return paths, [
-        {**each, "ranges": each["ranges"].with_columns(_in_tree(number))} if len(number) else each
-        for each, number in zip(tables, numbers, strict=True)
-    ]
-
-
-def _in_tree(numbers: pl.Series) -> pl.Expr:
-    """Return the numbers of paths in a tree, given that of each one."""
-    own = pl.Series(range(len(numbers)), dtype=numbers.dtype)
-    return pl.col("path").replace_strict(own, numbers, default=None, return_dtype=numbers.dtype)
 
 
 def _clock(reports: pl.DataFrame, index: int) -> Clock:
@@ -123,47 +226,17 @@ def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
     """Return by how much the numbers of each trace are raised."""
-    counts = pl.collect_all(
-        [trace[table].select(pl.len()) for trace in traces for table in _COUNTED.values()]
-    )
-    heights = iter(frame.item() for frame in counts)
     running = dict.fromkeys((*_NUMBERED, *_COUNTED), 0)
     firsts = []
-    for tables in small:
+    for trace, tables in zip(traces, small, strict=True):
         firsts.append(dict(running))
         for key, table in _NUMBERED.items():
             highest: Any = tables[table][key].max()
             running[key] += 0 if highest is None else highest + 1
         running["report"] = max(running["report"], firsts[-1]["report"] + 1)
-        for key in _COUNTED:
-            running[key] += next(heights)
+        for key, table in _COUNTED.items():
+            running[key] += trace.height(table)
     return firsts
-
-
-def _renumbered(
-    tables: Mapping[str, pl.LazyFrame], first: Mapping[str, int], devices: Mapping[int, int]
-) -> dict[str, pl.LazyFrame]:
-    """Return the tables of a trace with the numbers that things have in the run."""
-    return {
-        name: tables[name].with_columns(
-            _raised(column, dtype, first, devices)
-            for column, dtype in table.schema.items()
-            if column in _OF_COLUMN
-        )
-        for name, table in TABLES.items()
-    }
-
-
-def _raised(
-    column: str, dtype: Any, first: Mapping[str, int], devices: Mapping[int, int]
-) -> pl.Expr:
-    what = _OF_COLUMN[column]
-    if what != "device":
-        return (pl.col(column) + pl.lit(first[what], dtype)).alias(column)
-    steps = {new - old for old, new in devices.items()}
-    if len(steps) <= 1:
-        return (pl.col(column) + pl.lit(next(iter(steps), 0), dtype)).alias(column)
-    return pl.col(column).replace_strict(devices, return_dtype=dtype)
 
 
 @dataclass(frozen=True)

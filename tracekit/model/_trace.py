@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -74,6 +78,13 @@ class Trace:
     def __getitem__(self, name: str) -> pl.LazyFrame:
         return self.tables[name]
 
+    def height(self, name: str) -> int:
+        """Return how many rows a table has."""
+        known = self.tables.height(name) if isinstance(self.tables, _StoredTables) else None
+        if known is not None:
+            return known
+        return int(self.tables[name].select(pl.len()).collect().item())
+
     def read(self, name: str) -> pl.DataFrame:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
@@ -95,12 +106,46 @@ class Trace:
         if "ops" in tables:
             tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
         own = self.tables
-        changed = own.but(tables) if isinstance(own, _StoredTables) else {**own, **tables}
+        changed = own.but(tables) if isinstance(own, LaterTables) else {**own, **tables}
         return replace(self, tables=changed)
 
 
-class _StoredTables(Mapping[str, pl.LazyFrame]):
-    """The tables of a folder, opened when they are first asked for.
+class LaterTables(Mapping[str, pl.LazyFrame], ABC):
+    """Tables that are opened when they are first asked for.
+
+    Parameters
+    ----------
+    opened
+        Tables that need not be opened.
+    """
+
+    def __init__(self, opened: Mapping[str, pl.LazyFrame]) -> None:
+        self._opened = {**opened}
+
+    def __getitem__(self, name: str) -> pl.LazyFrame:
+        if name not in self._opened:
+            self._opened[name] = self._open(name)
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TABLES)
+
+    def __len__(self) -> int:
+        return len(TABLES)
+
+    def but(self, tables: Mapping[str, pl.LazyFrame]) -> LaterTables:
+        """Return the same with others in the place of some."""
+        changed = copy(self)
+        changed._opened = {**self._opened, **tables}  # noqa: SLF001 - of the same class
+        return changed
+
+    @abstractmethod
+    def _open(self, name: str) -> pl.LazyFrame:
+        """Return a table that was not asked for before."""
+
+
+class _StoredTables(LaterTables):
+    """The tables of a folder.
 
     To open a file takes longer than to read a short one, so short ones are read then, and kept.
 
@@ -112,45 +157,57 @@ class _StoredTables(Mapping[str, pl.LazyFrame]):
         The numbers of rows of the parts of each table.
     short
         Tables of no more rows than these are short.
-    opened
-        Tables that need not be opened.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        heights: Mapping[str, Sequence[int]],
-        short: int,
-        opened: Mapping[str, pl.LazyFrame] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, heights: Mapping[str, Sequence[int]], short: int) -> None:
+        super().__init__({})
         self._folder = folder
         self._heights = heights
         self._short = short
-        self._opened = {**(opened or {})}
 
-    def __getitem__(self, name: str) -> pl.LazyFrame:
-        if name not in self._opened:
-            self._opened[name] = self._open(name, TABLES[name])
-        return self._opened[name]
+    def height(self, name: str) -> int | None:
+        """Return how many rows a table was written with; nothing if another is in its place."""
+        return None if name in self._opened else sum(self._heights.get(name, ()))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(TABLES)
+    def parts(self, name: str) -> list[Path]:
+        """Return the files of a table that have rows."""
+        heights = self._heights.get(name, ())
+        return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
 
-    def __len__(self) -> int:
-        return len(TABLES)
-
-    def but(self, tables: Mapping[str, pl.LazyFrame]) -> _StoredTables:
-        """Return the same with others in the place of some."""
-        return _StoredTables(self._folder, self._heights, self._short, {**self._opened, **tables})
-
-    def _open(self, name: str, table: Table) -> pl.LazyFrame:
-        if name not in self._heights:
+    def _open(self, name: str) -> pl.LazyFrame:
+        table, parts = TABLES[name], self.parts(name)
+        if not parts:
             return table.empty().lazy()
-        parts = [_part(self._folder, name, number) for number in range(len(self._heights[name]))]
-        frame = pl.scan_parquet(parts, glob=False, hive_partitioning=False)
+        frame = _scanned(parts)
         if sum(self._heights[name]) <= self._short:
             frame = frame.collect().lazy()
         return _with_later(frame, table)
+
+
+_UNLIKE = (pl.exceptions.SchemaError, pl.exceptions.ColumnNotFoundError)
+"""What is raised over files of which some were written by an earlier version."""
+
+
+def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
+    """Return a table of each of several traces.
+
+    Files of many reports are read at once, for that takes a fifth of the time.
+    """
+    stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
+    heights = [each.height(name) for each in stored]
+    parts = [part for each in stored for part in each.parts(name)]
+    if len(stored) == len(traces) and None not in heights and parts:
+        with suppress(*_UNLIKE):
+            rows = _with_later(_scanned(parts), TABLES[name]).collect()
+            ends = itertools.accumulate(height or 0 for height in heights)
+            return [
+                rows[end - (height or 0) : end] for end, height in zip(ends, heights, strict=True)
+            ]
+    return [trace.read(name) for trace in traces]
+
+
+def _scanned(parts: Sequence[Path]) -> pl.LazyFrame:
+    return pl.scan_parquet(list(parts), glob=False, hive_partitioning=False)
 
 
 class TraceWriter:
