@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _PRIVATE = 0o700
 _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
+_SYNCED_AT_ONCE = 16
+"""Files that the disk is asked for together: many take it little longer than one."""
 FREE_SPACE = "free some space"
 """The hint of errors of a full disk."""
 _MAY_NOT_GROW = "files may not grow that large here: see `ulimit -f`"
@@ -96,8 +99,9 @@ class Folders:
     def publish(self, staged: Path) -> None:
         """Move a complete folder from ``staging/`` to ``runs/``, all of it safely on disk."""
         with file_errors(self.root):
-            for path in (*staged.rglob("*"), staged):
-                sync(path)
+            with ThreadPoolExecutor(_SYNCED_AT_ONCE, "sync") as threads:
+                for _ in threads.map(sync, (*staged.rglob("*"), staged)):
+                    pass
             staged.rename(self.runs / staged.name)
             sync(self.runs)
 
