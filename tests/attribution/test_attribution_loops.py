@@ -19,10 +19,8 @@ from trace_builder import training as as_training
 
 from tracekit.attribution import _launches, attribute
 from tracekit.attribution._backward import autograd_threads, backward_windows
-from tracekit.attribution._columns import CaseRows
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._launches import Launches, link_launches
-from tracekit.attribution._loops import is_same_case
 from tracekit.attribution._names import classify_ranges, classify_threads, step_names
 from tracekit.model import Trace
 from tracekit.support import compiled as _compiled
@@ -445,10 +443,3 @@ def test_large_inputs_are_compiled_by_themselves(monkeypatch: pytest.MonkeyPatch
     keys = [(0, number) for number in range(_compiled.FEW_ROWS)]
     _linked(keys[:5], [(0, key) for key in keys])
     assert set(asked) == {_compiled.FEW_ROWS}
-
-
-@pytest.mark.parametrize("field", CaseRows._fields)
-def test_ops_are_alike_that_agree_in_all_that_decides_their_stages(field: str) -> None:
-    same = CaseRows(*(np.zeros(2, np.int64) for _ in CaseRows._fields))
-    assert is_same_case(0, 1, same)
-    assert not is_same_case(0, 1, same._replace(**{field: np.arange(2)}))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,15 +14,16 @@ import polars as pl
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
 from tracekit.attribution._clock import early, late, steady_offset, waits
-from tracekit.attribution._columns import Array, Context
+from tracekit.attribution._columns import Array, Context, StepRows, StepSums
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._judged import Judged, Known, judged
+from tracekit.attribution._launch_loops import NEVER
 from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
-from tracekit.attribution._loops import stand
 from tracekit.attribution._names import classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
+from tracekit.attribution._op_loops import count_in_steps, stand
 from tracekit.attribution._paths import find_labels, number_in
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._spans import Spans
@@ -30,7 +32,7 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._whole import with_work
-from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, STAGES, Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
@@ -303,14 +305,18 @@ class _Placed:
 
     def __call__(self, number: int) -> dict[str, Array]:
         """Return of each op where its call stands."""
-        return _launch(self.calls(number), self.contexts)
+        return self.launch(self.calls(number))
+
+    def launch(self, calls: Array) -> dict[str, Array]:
+        """Return where some calls stand."""
+        return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
         """Return the ranges, evidence and threads that tell why ops run; see `as_captured`."""
         calls = self.captured.of(ops)
         if calls is None:
             return launch["range"], launch["evidence"], launch["thread"]
-        return as_captured(launch, _launch(calls, self.contexts))
+        return as_captured(launch, self.launch(calls))
 
 
 @dataclass(frozen=True)
@@ -343,27 +349,31 @@ def _attribute_ops(
 
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
-    counts, steady = (np.zeros(found.iterations.height + 1, np.int64) for _ in range(2))
+    sums = _sums(found.iterations)
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         leads.append(each.early)
         waited.append(each.waits)
-        counts += np.bincount(each.steps + 1, minlength=counts.size)
-        no_input = each.ops["stage"].to_physical().to_numpy() != _INPUT
-        steady += np.bincount(each.steps[no_input] + 1, minlength=counts.size)
+        sums = StepSums(*map(np.add, sums, each.sums))
     return _Passed(
-        np.concatenate(leads), waited, counts[1:], steady[1:], says.with_work, stages.opinions()
-    )
+        np.concatenate(leads), waited, sums.ops[1:], sums.steady[1:], says.with_work,
+        stages.opinions(),
+    )  # fmt: skip
+
+
+def _sums(iterations: pl.DataFrame) -> StepSums:
+    """Return sums over no ops, of no step and of each."""
+    return StepSums(*np.zeros((2, iterations.height + 1), np.int64))
 
 
 @dataclass(frozen=True)
 class _Attributed:
-    """Ops with all that is known of them, and what is added up: as in `_Passed`, and the step."""
+    """Ops with all that is known of them, and what is added up: as in `_Passed`, and by step."""
 
     ops: pl.DataFrame
     early: Array
     waits: pl.DataFrame
-    steps: Array
+    sums: StepSums
 
 
 def _attributed(
@@ -384,19 +394,32 @@ def _attributed(
         says.are_relayed(first, raw.height),
     )  # fmt: skip
     staged = stages.of(raw, evidence)
-    columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
-    known = iterations["iteration"].gather(_nullable("step", steps))
+    sums = _sums(iterations)
+    known = _in_steps(StepRows(steps, staged.case), staged.are("IO"), iterations, sums)
     if says.counts_steps:
         known = pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series()
-    whole = staged.with_columns(
+    columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
+    found = (
+        *staged.columns(), known.alias("iteration"), _nullable("range", where),
         *(_nullable(name, values) for name, values in columns.items()),
-        _nullable("range", where),
-        known.alias("iteration"),
-    )
+    )  # fmt: skip
+    made = {column.name: column for column in (*raw, *found)}
     start = raw["start"].to_numpy()
     is_early = launch["start"] > start
     leads = launch["start"][is_early] - start[is_early]
-    return _Attributed(whole, leads, waits(raw, launch["start"]), steps)
+    whole = pl.DataFrame([made[name] for name in OPS.schema])
+    return _Attributed(whole, leads, waits(raw, launch["start"]), sums)
+
+
+def _in_steps(
+    ops: StepRows, is_input: Array, iterations: pl.DataFrame, sums: StepSums
+) -> pl.Series:
+    """Return the iterations of ops, having counted these by step."""
+    numbers, height = given(iterations["iteration"]), ops.step.size
+    found = np.empty(height, np.int64)
+    outside = compiled(count_in_steps, height)(ops, is_input, numbers, sums, found)
+    column = pl.Series(found)
+    return column.set(pl.Series(ops.step < 0), None) if outside else column
 
 
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
@@ -413,8 +436,6 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
     )
 
 
-_NEVER = np.iinfo(np.int64).min
-_INPUT = STAGES.index("IO")
 _OF_LAUNCH = ("thread", "start", "end")
 _FOUND = {
     "stage", "stage_source", "call", "range", "iteration",
@@ -422,25 +443,27 @@ _FOUND = {
 }  # fmt: skip
 _RECORDED = [name for name in OPS.schema if name not in _FOUND]
 """Columns of ops that attribution does not find."""
-_NO_LAUNCH = {
-    "thread": np.int32(-1), "start": np.int64(_NEVER), "end": np.int64(_NEVER),
-    "range": np.int64(-1), "step": np.int32(-1), "evidence": np.int32(0),
-}  # fmt: skip
+_NO_LAUNCH: tuple[np.integer[Any], ...] = (
+    np.int32(-1), np.int64(NEVER), np.int64(NEVER), np.int64(-1), np.int32(-1), np.int32(0),
+)  # fmt: skip
 
 
-def _launch(found: Array, contexts: _Contexts) -> dict[str, Array]:
-    """Return of each op where its call stands, `_NO_LAUNCH` where none is known."""
-    out = {name: np.full(found.size, none) for name, none in _NO_LAUNCH.items()}
+def _launch(found: Array, contexts: _Contexts) -> Context:
+    """Return of each op where its call stands, as in `_NO_LAUNCH` where none is known."""
+    chunks = chunks_of(found, contexts.first)
+    if not chunks:
+        return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
+    out = Context(*(np.empty(found.size, none.dtype) for none in _NO_LAUNCH))
     loop = compiled(stand, int(contexts.first[-1]))
-    for chunk in chunks_of(found, contexts.first):
-        loop(found, int(contexts.first[chunk]), contexts.of(chunk), Context(**out))
+    for chunk in chunks:
+        loop(found, int(contexts.first[chunk]), contexts.of(chunk), out)
     return out
 
 
 def _nullable(name: str, values: Array) -> pl.Series:
     """Return a column with null for what stands for none: -1, or no time."""
     column = pl.Series(name, values)
-    none = values == (_NEVER if name in {"launch_start", "launch_end"} else -1)
+    none = values == (NEVER if name in {"launch_start", "launch_end"} else -1)
     return column.set(pl.Series(none), None) if none.any() else column
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.attribution._columns import Array, CaseRows, Told
-from tracekit.attribution._loops import tell_apart
+from tracekit.attribution._columns import Array, CaseKeys, Told
+from tracekit.attribution._op_loops import tell_apart
 from tracekit.support.compiled import compiled
 
 _ROOM = 1 << 10
 """How many cases there is room for at first."""
 
 
-def told_apart(rows: CaseRows, took_ns: Array, height: int) -> Told:
+def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
     """Return which of some ops are alike.
 
     Parameters
     ----------
-    rows
+    keys
         The ops.
     took_ns
         How long they take.
@@ -30,12 +30,12 @@ def told_apart(rows: CaseRows, took_ns: Array, height: int) -> Told:
     """
     case, room = np.empty(took_ns.size, np.uint32), _ROOM
     while True:
-        example, ops, total_ns = np.zeros((3, room), np.int64)
+        who, what, ops, total_ns = np.zeros((4, room), np.int64)
         slots = np.full(4 * room, -1, np.int32)
-        told = Told(case, example, ops, total_ns)
-        count = compiled(tell_apart, height)(rows, took_ns, slots, told)
+        told = Told(case, CaseKeys(who, what), ops, total_ns)
+        count = compiled(tell_apart, height)(keys, took_ns, slots, told)
         if count >= 0:
-            return Told(case, *(values[:count] for values in told[1:]))
+            return Told(case, CaseKeys(who[:count], what[:count]), ops[:count], total_ns[:count])
         room *= 8
 
 
@@ -43,26 +43,23 @@ class Cases:
     """The cases of a report, as chunk after chunk goes by."""
 
     def __init__(self) -> None:
-        narrow, wide, truth = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
-        structure = np.empty(0, np.int8)
-        self.rows = CaseRows(narrow, narrow, narrow, wide, wide, structure, truth, truth)
+        none = np.empty(0, np.int64)
+        self.keys = CaseKeys(none, none)
         """What is the same in all ops of a case."""
-        self.ops = wide
+        self.ops = none
         """How many ops each has."""
-        self.total_ns = wide
+        self.total_ns = none
         """How long these take together."""
 
-    def add(self, rows: CaseRows, told: Told) -> Array:
+    def add(self, told: Told) -> Array:
         """Return the numbers of the cases of a chunk, having added up what is told of them."""
-        some = (column[told.example] for column in rows)
-        both = CaseRows(*map(np.concatenate, zip(self.rows, some, strict=True)))
+        both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, told.total_ns])
         # A case that came before has its number already, for they are numbered as they come.
         again = told_apart(both, took_ns, told.case.size)
         numbers = again.case[known:]
-        self.rows = CaseRows(*(column[again.example] for column in both))
+        self.keys, self.total_ns = again.keys, again.total_ns
         self.ops = np.pad(self.ops, (0, again.ops.size - known))
         np.add.at(self.ops, numbers, told.ops)
-        self.total_ns = again.total_ns
         return numbers

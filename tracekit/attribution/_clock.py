@@ -41,10 +41,8 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
     ``device, launches, least``, the last in ns.
     """
     device, start, end = (given(ops[name]) for name in ("device", "start", "end"))
-    kernel = given(ops["kind"].to_physical() == KINDS.index("compute"))
-    # A trace may number its devices as it likes.
-    devices = given(ops["device"].unique().sort())
-    place = np.searchsorted(devices, device)
+    kernel = given(ops["kind"].to_physical()) == KINDS.index("compute")
+    devices, place = _placed(device)
     idle = Idle(np.zeros(devices.size, np.int64), *np.full((2, devices.size), NEVER))
     compiled(note_idle, device.size)(OpRows(place, start, end, kernel, launched), idle)
     found = np.flatnonzero(idle.launches)
@@ -52,6 +50,19 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
         {"device": devices[found], "launches": idle.launches[found], "least": idle.least[found]},
         _WAITS,
     )
+
+
+def _placed(device: Array) -> tuple[Array, Array]:
+    """Return the devices that there may be, and which of them each one is."""
+    most = int(device.max(initial=0))
+    if most < _FEW and device.min(initial=0) >= 0:
+        return np.arange(most + 1), device
+    devices = np.unique(device)  # a trace may number its devices as it likes
+    return devices, np.searchsorted(devices, device).astype(np.int32)
+
+
+_FEW = 1 << 10
+"""Numbers of devices below this make a short table."""
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:

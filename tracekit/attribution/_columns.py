@@ -342,17 +342,42 @@ class Idle(NamedTuple):
 class CaseRows(NamedTuple):
     """Ops, by what decides their stages; see `Launch`.
 
-    `kind` is an entry in the list of what ops are, and `size` how many thresholds the bytes reach.
+    `name` and `kind` are as recorded, the name -1 for none; `size` is how many thresholds the bytes
+    reach.
     """
 
     code: Array
     thread: Array
     process: Array
+    name: Array
     kind: Array
     size: Array
     structure: Array
     on_input_stream: Array
     relayed: Array
+
+
+class KindPlaces(NamedTuple):
+    """What ops of some name and recorded kind are.
+
+    Parameters
+    ----------
+    kinds
+        How many recorded kinds there are.
+    place
+        By name, counted from -1, and kind, as far as these are known, which entry of a list says
+        it; else -1.
+    """
+
+    kinds: int
+    place: Array
+
+
+class CaseKeys(NamedTuple):
+    """What decides the stages of ops, as two numbers; see `describe`."""
+
+    who: Array
+    what: Array
 
 
 class Told(NamedTuple):
@@ -362,14 +387,29 @@ class Told(NamedTuple):
     ----------
     case
         Of each op which case it is.
-    example, ops, total_ns
-        Of each case the first op, and how many ops there are and how long they take together.
+    keys, ops, total_ns
+        Of each case what decides its stage, and how many ops there are and how long they take
+        together.
     """
 
     case: Array
-    example: Array
+    keys: CaseKeys
     ops: Array
     total_ns: Array
+
+
+class StepRows(NamedTuple):
+    """Ops: the step in which each was launched, -1 for none, and its case."""
+
+    step: Array
+    case: Array
+
+
+class StepSums(NamedTuple):
+    """How many ops there are in no step and in each, and how many of these are no input."""
+
+    ops: Array
+    steady: Array
 
 
 class NameLabels(NamedTuple):

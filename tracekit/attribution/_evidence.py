@@ -1,4 +1,4 @@
-"""What tells of a launch why it was made, as the bits of one number.
+"""What tells of a launch why it was made, and of an op why it runs, as the bits of numbers.
 
 Launches have few distinct ones, so what these mean is worked out once for each. A stage takes three
 bits: its place in the list of stages, counted from 1; 0 is none.
@@ -23,3 +23,15 @@ TRAINER_EVALUATES = IN_AUTOGRAD << 1
 """The training thread is in a range of metric evaluation."""
 IN_WINDOW = TRAINER_EVALUATES << 1
 """It lies in a backward window of its team."""
+
+ON_INPUT_STREAM = IN_WINDOW << 1
+"""Of an op, see `Launch`; so are those that follow. Its launch is in the bits before."""
+RELAYED = ON_INPUT_STREAM << 1
+STRUCTURE = RELAYED.bit_length()
+"""The first bit of the stage that structure tells."""
+SIZE = STRUCTURE + STAGE_BITS
+"""Of how many thresholds the bytes reach."""
+KIND_PLACE = SIZE + 20
+"""Of the entry in the list of what ops are, which are the last bits."""
+PROCESS = 32
+"""Where an op's process and thread are one number: the first bit of the process."""

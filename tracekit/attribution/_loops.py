@@ -11,13 +11,9 @@ taken once, however deep ranges nest and however they cross.
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracekit.attribution._columns import (
     Array,
     CallRows,
-    CaseRows,
-    Context,
     NamedRows,
     NameLabels,
     Nested,
@@ -29,7 +25,6 @@ from tracekit.attribution._columns import (
     Stack,
     Stretches,
     Teams,
-    Told,
     Turn,
     Windows,
 )
@@ -177,121 +172,6 @@ def note_steps(
         if step >= 0 and steps.number[step] >= 0:
             lowest[name] = min(lowest[name], steps.number[step])
             highest[name] = max(highest[name], steps.number[step])
-
-
-def stand(found: Array, first: int, calls: Context, out: Context) -> None:
-    """Copy to ops where their calls stand.
-
-    Parameters
-    ----------
-    found
-        The numbers of the calls of ops.
-    first
-        The number of the first call of a chunk.
-    calls
-        Where these calls stand.
-    out
-        The same of the ops; those of other chunks' calls are left as they are.
-    """
-    for row in range(found.size):
-        call = found[row] - first
-        if found[row] >= 0 and 0 <= call < calls.thread.size:
-            out.thread[row] = calls.thread[call]
-            out.start[row], out.end[row] = calls.start[call], calls.end[call]
-            out.range[row], out.step[row] = calls.range[call], calls.step[call]
-            out.evidence[row] = calls.evidence[call]
-
-
-def kinds_of(names: Array, kinds: Array, count: int, places: Array, out: Array) -> int:
-    """Look up what ops of some name and recorded kind are.
-
-    Parameters
-    ----------
-    names, kinds
-        The numbers of both, from -1 and from 0 on.
-    count
-        How many kinds there are.
-    places
-        By name and kind, as far as these are known, which entry of a list says it, else -1.
-    out
-        Becomes the entry of each op, -1 where it is not known.
-
-    Returns
-    -------
-    Of how many ops it is not known.
-    """
-    unknown = 0
-    for row in range(names.size):
-        key = (names[row] + 1) * count + kinds[row]
-        out[row] = places[key] if key < places.size else -1
-        unknown += out[row] < 0
-    return unknown
-
-
-@inner
-def case_slot(row: int, cases: CaseRows, told: Told, slots: Array) -> int:
-    """Return the place of an op's case in a hash table, or the free one that it would take."""
-    # Each number has 32 bits at most, so that all products and sums fit.
-    mixed = np.int64(cases.code[row]) * 40_503 + np.int64(cases.thread[row]) * 65_599
-    mixed += np.int64(cases.process[row]) * 92_821 + np.int64(cases.kind[row]) * 131_071
-    mixed += np.int64(cases.size[row]) * 486_187 + np.int64(cases.structure[row]) * 524_287
-    mixed += np.int64(cases.on_input_stream[row]) * 7_919 + np.int64(cases.relayed[row]) * 15_485
-    folded = (mixed ^ (mixed >> 29)) & 0x3FFF_FFFF
-    slot = int(((folded * 2_654_435_761) >> 20) & (slots.size - 1))
-    while slots[slot] >= 0 and not is_same_case(row, told.example[slots[slot]], cases):
-        slot = (slot + 1) & (slots.size - 1)
-    return slot
-
-
-@inner
-def is_same_case(row: int, other: int, cases: CaseRows) -> bool:
-    """Tell whether two ops agree in all that decides their stages."""
-    return (  # type: ignore[no-any-return]
-        cases.code[row] == cases.code[other]
-        and cases.thread[row] == cases.thread[other]
-        and cases.process[row] == cases.process[other]
-        and cases.kind[row] == cases.kind[other]
-        and cases.size[row] == cases.size[other]
-        and cases.structure[row] == cases.structure[other]
-        and cases.on_input_stream[row] == cases.on_input_stream[other]
-        and cases.relayed[row] == cases.relayed[other]
-    )
-
-
-def tell_apart(cases: CaseRows, took_ns: Array, slots: Array, told: Told) -> int:
-    """Find which ops are alike in all that decides their stages.
-
-    Parameters
-    ----------
-    cases
-        The ops.
-    took_ns
-        How long they take.
-    slots
-        A hash table of cases, a power of two of places, more than there is room for cases, all -1.
-    told
-        Becomes what the cases are; `ops` and `total_ns` are 0 at first.
-
-    Returns
-    -------
-    How many cases there are, which are numbered in the order in which they come; -1 if there is no
-    room for all.
-    """
-    count, case = 0, -1
-    for row in range(took_ns.size):
-        # Many an op is as the one before it.
-        if case < 0 or not is_same_case(row, told.example[case], cases):
-            slot = case_slot(row, cases, told, slots)
-            if slots[slot] < 0:
-                if count == told.example.size:
-                    return -1
-                slots[slot], told.example[count] = count, row
-                count += 1
-            case = slots[slot]
-        told.case[row] = case
-        told.ops[case] += 1
-        told.total_ns[case] += took_ns[row]
-    return count
 
 
 MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2

@@ -25,6 +25,11 @@ def base_name(name: pl.Expr) -> pl.Expr:
     return name.str.replace(_SUFFIX, "${1}")
 
 
+def codes_of(texts: pl.Series) -> Array:
+    """Return the code of each text of a categorical column, -1 for none."""
+    return given(texts.to_physical().cast(pl.Int32), null=-1)
+
+
 def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Add ``stage``, null where a name means none, and ``autograd``, whether it marks backward."""
     frame = ranges.drop("stage", strict=False).with_columns(base=base_name(pl.col("name")))

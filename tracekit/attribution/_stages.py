@@ -15,19 +15,25 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._cases import Cases, told_apart
-from tracekit.attribution._columns import Array, CaseRows
+from tracekit.attribution._columns import Array, CaseKeys, CaseRows, KindPlaces
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,
     IN_WINDOW,
+    KIND_PLACE,
+    ON_INPUT_STREAM,
+    PROCESS,
     PROCESS_STAGE,
     RANGE_STAGE,
+    RELAYED,
+    SIZE,
     STAGE_BITS,
+    STRUCTURE,
     TRAINER_EVALUATES,
     TRAINER_STAGE,
 )
-from tracekit.attribution._loops import kinds_of
-from tracekit.attribution._names import classify_kernels
+from tracekit.attribution._names import classify_kernels, codes_of
+from tracekit.attribution._op_loops import describe
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
@@ -131,6 +137,32 @@ class Launch:
     relayed: Array
 
 
+@dataclass(frozen=True)
+class Staged:
+    """What some ops are and why they run.
+
+    Parameters
+    ----------
+    case
+        Of each op, which case it is.
+    said
+        ``kind, collective, stage, stage_source`` of each case.
+    """
+
+    case: Array
+    said: pl.DataFrame
+
+    def columns(self) -> list[pl.Series]:
+        """Return what is said of each op."""
+        cases = pl.Series(self.case)
+        return [column.gather(cases) for column in self.said]
+
+    def are(self, stage: str) -> Array:
+        """Tell which cases have a stage."""
+        has: Array = self.said["stage"].to_physical().to_numpy() == STAGES.index(stage)
+        return has
+
+
 class Stages:
     """Gives ops their stages, chunk by chunk.
 
@@ -157,8 +189,8 @@ class Stages:
         self._said = _SAID
         self._opinions: list[pl.DataFrame] = []
 
-    def of(self, ops: pl.DataFrame, launch: Launch) -> pl.DataFrame:
-        """Set ``kind``, ``collective``, ``stage`` and ``stage_source``.
+    def of(self, ops: pl.DataFrame, launch: Launch) -> Staged:
+        """Find what ops are and why they run.
 
         Parameters
         ----------
@@ -167,22 +199,34 @@ class Stages:
         launch
             What is known of how each was launched.
         """
-        rows = CaseRows(
-            launch.codes, launch.threads, given(ops["process"]), self._classified(ops),
-            self._reached(ops["bytes"]), launch.structure, launch.on_input_stream, launch.relayed,
-        )  # fmt: skip
+        keys = self._described(ops, launch)
         took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
-        told = told_apart(rows, took_ns, ops.height)
+        told = told_apart(keys, took_ns, ops.height)
         with self._lock:
-            numbers = self._cases.add(rows, told)
+            numbers = self._cases.add(told)
             self._decide()
-            said = self._said[numbers]
-        cases = pl.Series(told.case)
-        return ops.with_columns(column.gather(cases) for column in said)
+            return Staged(told.case, self._said[numbers])
+
+    def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
+        """Return what decides the stage of each op."""
+        rows = CaseRows(
+            launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
+            given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
+            launch.on_input_stream, launch.relayed,
+        )  # fmt: skip
+        keys = CaseKeys(*(np.empty(ops.height, np.int64) for _ in CaseKeys._fields))
+        loop = compiled(describe, ops.height)
+        with self._lock:
+            places = self._places
+        if loop(rows, KindPlaces(len(KINDS), places), keys):
+            with self._lock:
+                places = self._learn(ops, (rows.name + np.int64(1)) * len(KINDS) + rows.kind)
+            loop(rows, KindPlaces(len(KINDS), places), keys)
+        return keys
 
     def _reached(self, sizes: pl.Series) -> Array:
         """Return how many thresholds each size reaches; one that is not known reaches none."""
-        reached = np.zeros(len(sizes), np.int64)
+        reached = np.zeros(len(sizes), np.int32)
         known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
         some = sizes.drop_nulls().to_numpy()
         reached[known] = np.searchsorted(self._thresholds, some, side="right")
@@ -190,22 +234,27 @@ class Stages:
 
     def _decide(self) -> None:
         """Give those cases their stages that were met for the first time."""
-        new = CaseRows(*(column[self._said.height :] for column in self._cases.rows))
-        if not new.code.size:
+        who, what = (column[self._said.height :] for column in self._cases.keys)
+        if not who.size:
             return
+        process = (who + 1) >> PROCESS  # a thread that is not known is -1
         launches = pl.DataFrame(
-            {"code": new.code, "thread": new.thread, "process": new.process},
-            schema={"code": pl.Int32, "thread": pl.Int32, "process": pl.Int32},
-        )
-        kinds, size = self._kinds[new.kind], new.size
+            {
+                "code": what & (ON_INPUT_STREAM - 1),
+                "thread": who - (process << PROCESS),
+                "process": process,
+            }
+        ).cast(pl.Int32)
+        kinds, size = self._kinds[what >> KIND_PLACE], what >> SIZE & ((1 << KIND_PLACE - SIZE) - 1)
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
+        structure = pl.Series([None, *STAGES])[what >> STRUCTURE & ((1 << STAGE_BITS) - 1)]
         cases = pl.concat(
             [
                 kinds.select(_EVIDENCE).with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
-                    structure_stage=pl.Series([None, *STAGES])[new.structure.astype(np.int64) + 1],
-                    on_input_stream=pl.Series(new.on_input_stream),
-                    relayed=pl.Series(new.relayed),
+                    structure_stage=structure,
+                    on_input_stream=pl.Series(what & ON_INPUT_STREAM != 0),
+                    relayed=pl.Series(what & RELAYED != 0),
                 ),
                 self._evidence.of(launches),
             ],
@@ -248,20 +297,6 @@ class Stages:
             .unique(["case", "other_source"], keep="first", maintain_order=True)
         )
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
-
-    def _classified(self, ops: pl.DataFrame) -> Array:
-        """Return which entry of the list of kinds each op is, by its name and recorded kind."""
-        names = given(ops["name"].to_physical().cast(pl.Int64), null=-1)
-        recorded = given(ops["kind"].to_physical())
-        rows = np.empty(ops.height, np.int64)
-        look_up = compiled(kinds_of, ops.height)
-        with self._lock:
-            places = self._places
-        if look_up(names, recorded, len(KINDS), places, rows):
-            with self._lock:
-                places = self._learn(ops, (names + 1) * len(KINDS) + recorded)
-            look_up(names, recorded, len(KINDS), places, rows)
-        return rows
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
         """Classify the names and kinds that are met for the first time; return where all are."""

@@ -1,0 +1,175 @@
+"""The loops of attribution over ops: where each was launched, and what decides its stage."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.attribution._columns import (
+    Array,
+    CaseKeys,
+    CaseRows,
+    Context,
+    KindPlaces,
+    StepRows,
+    StepSums,
+    Told,
+)
+from tracekit.attribution._evidence import (
+    KIND_PLACE,
+    ON_INPUT_STREAM,
+    PROCESS,
+    RELAYED,
+    SIZE,
+    STRUCTURE,
+)
+from tracekit.attribution._launch_loops import NEVER
+from tracekit.support.inner import inner
+
+
+def stand(found: Array, first: int, calls: Context, out: Context) -> int:
+    """Copy to ops where their calls stand.
+
+    Parameters
+    ----------
+    found
+        The numbers of the calls of ops.
+    first
+        The number of the first call of a chunk.
+    calls
+        Where these calls stand.
+    out
+        The same of the ops; those of other chunks' calls are left as they are.
+
+    Returns
+    -------
+    Of how many ops no call is known: these stand nowhere.
+    """
+    nowhere = 0
+    for row in range(found.size):
+        call = found[row] - first
+        if found[row] < 0:
+            nowhere += 1
+            out.thread[row], out.start[row], out.end[row] = -1, NEVER, NEVER
+            out.range[row], out.step[row], out.evidence[row] = -1, -1, 0
+        elif 0 <= call < calls.thread.size:
+            out.thread[row] = calls.thread[call]
+            out.start[row], out.end[row] = calls.start[call], calls.end[call]
+            out.range[row], out.step[row] = calls.range[call], calls.step[call]
+            out.evidence[row] = calls.evidence[call]
+    return nowhere
+
+
+def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
+    """Say in two numbers what decides the stage of each op.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    known
+        What names and kinds mean.
+    keys
+        Becomes who launched each op, and all else: the bits of its launch, as `_evidence` has them.
+
+    Returns
+    -------
+    Of how many ops it is not known what they are.
+    """
+    unknown = 0
+    for row in range(ops.code.size):
+        key = (np.int64(ops.name[row]) + 1) * known.kinds + ops.kind[row]
+        kind = known.place[key] if key < known.place.size else -1
+        unknown += kind < 0
+        what = np.int64(ops.code[row])
+        if ops.on_input_stream[row]:
+            what |= ON_INPUT_STREAM
+        if ops.relayed[row]:
+            what |= RELAYED
+        what |= np.int64(ops.structure[row] + 1) << STRUCTURE
+        what |= np.int64(ops.size[row]) << SIZE
+        keys.what[row] = what | np.int64(kind) << KIND_PLACE
+        keys.who[row] = (np.int64(ops.process[row]) << PROCESS) + ops.thread[row]
+    return unknown
+
+
+@inner
+def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
+    """Return the place of a case in a hash table, or the free one that it would take."""
+    # Of 31 bits each, so that all products and sums fit.
+    who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
+    mixed = np.int64(who_folded) * 40_503 + np.int64(what_folded) * 65_599
+    folded = (mixed ^ (mixed >> 29)) & 0x3FFF_FFFF
+    slot = int(((folded * 2_654_435_761) >> 20) & (slots.size - 1))
+    while slots[slot] >= 0 and (keys.who[slots[slot]] != who or keys.what[slots[slot]] != what):
+        slot = (slot + 1) & (slots.size - 1)
+    return slot
+
+
+def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
+    """Find which ops are alike in all that decides their stages.
+
+    Parameters
+    ----------
+    keys
+        The ops.
+    took_ns
+        How long they take.
+    slots
+        A hash table of cases, a power of two of places, more than there is room for cases, all -1.
+    told
+        Becomes what the cases are; `ops` and `total_ns` are 0 at first.
+
+    Returns
+    -------
+    How many cases there are, which are numbered in the order in which they come; -1 if there is no
+    room for all.
+    """
+    count, case, last_who, last_what = 0, -1, 0, 0
+    for row in range(took_ns.size):
+        who, what = keys.who[row], keys.what[row]
+        # Many an op is as the one before it.
+        if case < 0 or who != last_who or what != last_what:
+            slot = case_slot(who, what, told.keys, slots)
+            if slots[slot] < 0:
+                if count == told.ops.size:
+                    return -1
+                slots[slot] = count
+                told.keys.who[count], told.keys.what[count] = who, what
+                count += 1
+            case, last_who, last_what = slots[slot], who, what
+        told.case[row] = case
+        told.ops[case] += 1
+        told.total_ns[case] += took_ns[row]
+    return count
+
+
+def count_in_steps(
+    ops: StepRows, is_input: Array, iterations: Array, sums: StepSums, iteration: Array
+) -> int:
+    """Count ops by step, and say in which iteration each is.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    is_input
+        By case, whether it is input.
+    iterations
+        The number of the iteration of each step.
+    sums
+        How many there are of each step; added to.
+    iteration
+        Becomes the number of each op's iteration, -1 for none.
+
+    Returns
+    -------
+    How many ops are in none.
+    """
+    outside = 0
+    for row in range(ops.step.size):
+        step = ops.step[row]
+        sums.ops[step + 1] += 1
+        sums.steady[step + 1] += not is_input[ops.case[row]]
+        outside += step < 0
+        iteration[row] = iterations[step] if step >= 0 else -1
+    return outside
