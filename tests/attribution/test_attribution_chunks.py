@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder, default_rules, paths_of
 
 from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
-from tracekit.attribution._columns import Nested, NestedRows, OpenAround
+from tracekit.attribution._columns import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
 from tracekit.support.spool import Workspace
@@ -93,8 +93,8 @@ def test_all_rooms_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
         reasons[reason] += 1
         return reason
 
-    def nest(first: int, ranges: NestedRows, opened: OpenAround, found: Nested) -> int:
-        stopped = _loops.nest(first, ranges, opened, found)
+    def nest(first: int, ranges: NestedRows, *others: Any) -> int:
+        stopped = _loops.nest(first, ranges, *others)
         retried[stopped < ranges.start.size] += 1
         return stopped
 

@@ -92,12 +92,15 @@ def attribute_recording(
     counted = count_names(ops)
     people = _people(threads, recording.tables["processes"], counted, calls, ranges)
     step()
-    with ThreadPoolExecutor(1, "launches") as other:
-        linking = other.submit(
+    with ThreadPoolExecutor(2, "launches") as others:
+        linking = others.submit(
             link_launches, ops, calls, people.threads, people.processes, workspace
         )
+        # All that is written of calls was recorded, so writing them need not wait.
+        writing = others.submit(_write_calls, calls, write)
         nesting = look_at_ranges(ranges, people.threads, rules, workspace)
         launches = linking.result()
+        writing.result()
     offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
     ops = ops.later(offset.by) if offset.by else ops
     captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
@@ -135,6 +138,11 @@ def attribute_recording(
         *findings(verdicts, opinions, people.processes_of),
         *unmatched.warnings(),
     )
+
+
+def _write_calls(calls: Stream, write: Write) -> None:
+    for chunk in range(len(calls)):
+        write("calls", partial(calls.read, chunk))
 
 
 @dataclass(frozen=True)
@@ -236,7 +244,7 @@ def _follow(
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
-    """Write ranges and calls; return where calls stand, and the threads that run backward."""
+    """Write ranges; return where calls stand, and the threads that run backward."""
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
@@ -255,7 +263,6 @@ def _follow(
     rows_of_steps = np.append(found.of_teams["row"].fill_null(-1).to_numpy(), -1).astype(np.int32)
     for chunk, found_of in follower.chunks():
         if isinstance(found_of, Context):
-            write("calls", partial(calls.read, chunk))
             steps_of = rows_of_steps[found_of.step]
             standing.append(pl.DataFrame([found_of.range, steps_of, found_of.evidence]))
         else:
@@ -285,10 +292,16 @@ def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.Da
     meant = {"domain": names["domain"], "stage": names["stage"].cast(STAGE)}
     found = {
         **{name: values.gather(places["name_id"]) for name, values in meant.items()},
-        "parent": places["parent"], "depth": places["depth"], "path": pl.Series(paths),
+        "parent": _or_null(places["parent"]).cast(pl.Int64), "depth": _or_null(places["depth"]),
+        "path": pl.Series(paths),
     }  # fmt: skip
     read = ranges.read(chunk, *(name for name in RANGES.schema if name not in found))
     return pl.DataFrame([found[n].alias(n) if n in found else read[n] for n in RANGES.schema])
+
+
+def _or_null(numbers: pl.Series) -> pl.Series:
+    """Return numbers with null for -1, which stands for none."""
+    return numbers.set(numbers < 0, None)
 
 
 @dataclass(frozen=True)

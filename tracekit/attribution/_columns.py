@@ -70,32 +70,82 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Ranges whose nesting is asked: `stage` is -1 for none, `marks` tells autograd markers.
+    """Ranges whose nesting is asked.
 
-    `during` tells whether a range begins while its process evaluates.
+    Parameters
+    ----------
+    first
+        The number of the first one.
+    process, thread, start, end, pushes, name
+        As in `RangeRows`.
+    during
+        Whether a range begins while its process evaluates.
     """
 
-    number: Array
+    first: int
+    process: Array
     thread: Array
     start: Array
     end: Array
     pushes: Array
-    stage: Array
-    marks: Array
+    name: Array
     during: Array
 
 
-class Nested(NamedTuple):
-    """What is found around ranges, -1 for none; `around` is the nearest range of a pass.
+class NameMeanings(NamedTuple):
+    """What names of ranges mean, by id.
 
-    `passes` tells how many of these there are.
+    Parameters
+    ----------
+    place
+        The place in the list of stages, -1 for none.
+    marks
+        Whether they mark backward.
+    may_be_step
+        Whether a rule of training steps names them.
     """
+
+    place: Array
+    marks: Array
+    may_be_step: Array
+
+
+class Nested(NamedTuple):
+    """What is found around ranges, -1 for none."""
 
     parent: Array
     depth: Array
     flags: Array
+
+
+class Bones(NamedTuple):
+    """Ranges of the skeleton: their rows, the nearest range of a pass around each, or -1.
+
+    `total` is one number: how many there are.
+    """
+
+    row: Array
     around: Array
+    total: Array
+
+
+class SeenThreads(NamedTuple):
+    """What is noticed of threads.
+
+    Parameters
+    ----------
+    process
+        The process of each that holds ranges.
+    passes
+        By thread and stage how many ranges of passes it holds, those in autograd markers aside.
+    marked, loading
+        Whether it carries autograd markers, and whether it holds ranges of input.
+    """
+
+    process: Array
     passes: Array
+    marked: Array
+    loading: Array
 
 
 class Stretches(NamedTuple):

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from tracekit.attribution._columns import (
     Array,
+    Bones,
     CallRows,
     NamedRows,
     NameLabels,
+    NameMeanings,
     Nested,
     NestedRows,
     OpenAround,
     Opened,
     RangeRows,
+    SeenThreads,
     Serving,
     Stack,
     Stretches,
@@ -42,8 +45,8 @@ from tracekit.support.inner import inner
 
 PASSES = 3
 """The first places in the list of stages are of passes: FP, BP and WU."""
-UPDATE, METRIC_EVALUATION = 2, 4
-"""The places of WU and ME in the list of stages."""
+UPDATE, INPUT, METRIC_EVALUATION = 2, 3, 4
+"""The places of WU, IO and ME in the list of stages."""
 
 EVALUATES, DIFFERENTIATES, COVERED, BEGINS, APART = 1, 2, 4, 8, 16
 """Flags of a range: it lies in a range of metric evaluation; in an autograd marker; in a range of
@@ -93,7 +96,75 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
     return place if place >= stretches.first[team] and now < stretches.end[place] else -1
 
 
-def nest(first: int, ranges: NestedRows, opened: OpenAround, found: Nested) -> int:
+@inner
+def flags_of(
+    row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
+) -> int:
+    """Return the flags of a range by its own ones and what lies around it at `above`, if any."""
+    around_flags = opened.flags[above] if above >= 0 else 0
+    flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
+    if flags & EVALUATES != 0 or ranges.during[row]:
+        flags |= APART
+    # What a range says counts in training only, so one set apart covers none that is not.
+    repeats = stage >= 0 and above >= 0 and opened.stage[above] == stage
+    if repeats and (flags & APART != 0 or around_flags & COVERED == 0):
+        flags |= COVERED
+    if flags & APART != 0 and around_flags & APART == 0:
+        flags |= BEGINS
+    return flags
+
+
+@inner
+def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
+    """Notice what a thread does by one of its ranges."""
+    thread = ranges.thread[row]
+    seen.process[thread] = ranges.process[row]
+    if stage == INPUT:
+        seen.loading[thread] = True
+    if 0 <= stage < PASSES and flags & DIFFERENTIATES == 0:
+        seen.passes[thread, stage] += 1
+
+
+@inner
+def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
+    """Tell whether a range belongs to the skeleton whatever it is called.
+
+    What it repeats of the one around it counts where that one turns out to say nothing.
+    """
+    repeats = flags & COVERED != 0 and passes != 1
+    is_pass = 0 <= stage < PASSES and not repeats
+    found: bool = is_pass or flags & BEGINS != 0 or (stage >= 0 and not ranges.pushes[row])
+    return found
+
+
+@inner
+def open_inside(
+    row: int, stage: int, flags: int, above: int, ranges: NestedRows, opened: OpenAround
+) -> None:
+    """Open a range on top of what lies around it at `above`, if any. There must be room."""
+    place, number = put(ranges.thread[row], ranges.end[row], opened.stack), ranges.first + row
+    around, around_flags, level, of_pass, passes = -1, 0, -1, -1, 0
+    if above >= 0:
+        around, around_flags, level = opened.stage[above], opened.flags[above], opened.level[above]
+        of_pass, passes = opened.of_pass[above], opened.passes[above]
+    is_pass = 0 <= stage < PASSES
+    hides = around_flags & COVERED != 0 if stage < 0 else flags & APART != 0
+    opened.number[place], opened.level[place] = number, level + 1
+    opened.stage[place] = around if stage < 0 else stage
+    opened.of_pass[place] = number if is_pass else of_pass
+    opened.passes[place] = passes + is_pass
+    opened.flags[place] = flags & ~COVERED | (COVERED if hides else 0)
+
+
+def nest(
+    first: int,
+    ranges: NestedRows,
+    meant: NameMeanings,
+    opened: OpenAround,
+    found: Nested,
+    bones: Bones,
+    seen: SeenThreads,
+) -> int:
     """Find what is around each range on its thread.
 
     Parameters
@@ -102,49 +173,44 @@ def nest(first: int, ranges: NestedRows, opened: OpenAround, found: Nested) -> i
         The row to begin with.
     ranges
         The ranges.
+    meant
+        What their names mean.
     opened
         What is open on each thread.
     found
         Becomes what is around each range.
+    bones
+        The ranges that belong to the skeleton; added to.
+    seen
+        What is noticed of threads; updated.
 
     Returns
     -------
     The row at which there was no room for more; the number of rows where there was for all.
     """
     for row in range(first, ranges.start.size):
-        thread, end, stage = ranges.thread[row], ranges.end[row], ranges.stage[row]
-        own = EVALUATES if stage == METRIC_EVALUATION else 0
-        own |= DIFFERENTIATES * ranges.marks[row]
-        found.parent[row], found.depth[row] = -1, -1
-        found.around[row], found.passes[row] = -1, 0
-        if not ranges.pushes[row]:
-            apart = own & EVALUATES != 0 or ranges.during[row]
-            found.flags[row] = own | (APART | BEGINS if apart else 0)
-            continue
-        above = close(thread, ranges.start[row], end, opened.stack)
-        if opened.stack.free[0] < 0:
-            return row
-        around, around_flags, found.depth[row] = -1, 0, 0
+        thread, name, above = ranges.thread[row], ranges.name[row], -1
+        if ranges.pushes[row]:
+            above = close(thread, ranges.start[row], ranges.end[row], opened.stack)
+            if opened.stack.free[0] < 0:
+                return row
+        stage, around, passes = meant.place[name], -1, 0
+        found.parent[row], found.depth[row] = -1, 0 if ranges.pushes[row] else -1
         if above >= 0:
-            around, around_flags = opened.stage[above], opened.flags[above]
             found.parent[row], found.depth[row] = opened.number[above], opened.level[above] + 1
-            found.around[row], found.passes[row] = opened.of_pass[above], opened.passes[above]
-        own |= around_flags & (EVALUATES | DIFFERENTIATES)
-        if own & EVALUATES != 0 or ranges.during[row]:
-            own |= APART
-        # What a range says counts in training only, so one set apart covers none that is not.
-        repeats = stage >= 0 and around == stage
-        covered = repeats and (own & APART != 0 or around_flags & COVERED == 0)
-        begins = own & APART != 0 and around_flags & APART == 0
-        found.flags[row] = own | (COVERED if covered else 0) | (BEGINS if begins else 0)
-        hides = around_flags & COVERED != 0 if stage < 0 else own & APART != 0
-        place = put(thread, end, opened.stack)
-        opened.number[place], opened.level[place] = ranges.number[row], found.depth[row]
-        opened.stage[place] = around if stage < 0 else stage
-        is_pass = 0 <= stage < PASSES
-        opened.of_pass[place] = ranges.number[row] if is_pass else found.around[row]
-        opened.passes[place] = found.passes[row] + is_pass
-        opened.flags[place] = own | (COVERED if hides else 0)
+            around, passes = opened.of_pass[above], opened.passes[above]
+        own = EVALUATES if stage == METRIC_EVALUATION else 0
+        if meant.marks[name]:
+            own |= DIFFERENTIATES
+            seen.marked[thread] = True
+        flags = flags_of(row, stage, own, above, ranges, opened)
+        found.flags[row] = flags
+        notice(row, stage, flags, ranges, seen)
+        if meant.may_be_step[name] or tells(row, stage, flags, passes, ranges):
+            bones.row[bones.total[0]], bones.around[bones.total[0]] = row, around
+            bones.total[0] += 1
+        if ranges.pushes[row]:
+            open_inside(row, stage, flags, above, ranges, opened)
     return ranges.start.size
 
 

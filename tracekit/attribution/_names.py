@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array
+from tracekit.attribution._columns import Array, NameMeanings
 from tracekit.attribution._rules import Entry, Rules, by_distinct, first_outcome, matches
 from tracekit.model import STAGES
 from tracekit.support.compiled import given
@@ -43,24 +42,6 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             "autograd": rules.any_of("autograd", {"name": "base_text"}),
         },
     ).drop("base")
-
-
-class NameMeanings(NamedTuple):
-    """What names of ranges mean, by id.
-
-    Parameters
-    ----------
-    place
-        The place in the list of stages, -1 for none.
-    marks
-        Whether they mark backward.
-    may_be_step
-        Whether a rule of training steps names them.
-    """
-
-    place: Array
-    marks: Array
-    may_be_step: Array
 
 
 class RangeNames:
@@ -165,11 +146,13 @@ class _Numbers:
 
     def of(self, texts: pl.Series) -> Array:
         """Return the number of each text."""
-        if texts.null_count() == len(texts):
-            return np.zeros(len(texts), np.int64)
-        codes = texts.cast(self._type).to_physical().cast(pl.Int64) + 1
-        numbers = given(codes, null=0)
-        self.count = max(self.count, int(numbers.max()) + 1)
+        if texts.null_count():
+            numbers = np.zeros(len(texts), np.int64)
+            if texts.null_count() < len(texts):
+                numbers[texts.is_not_null().to_numpy()] = self.of(texts.drop_nulls())
+            return numbers
+        numbers = given(texts.cast(self._type).to_physical(), np.int64) + 1
+        self.count = max(self.count, int(numbers.max(initial=0)) + 1)
         return numbers
 
 

@@ -12,13 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Nested, NestedRows, OpenAround
+from tracekit.attribution._columns import (
+    Array,
+    Bones,
+    Nested,
+    NestedRows,
+    OpenAround,
+    SeenThreads,
+)
 from tracekit.attribution._loops import (
     APART,
     BEGINS,
     COVERED,
-    DIFFERENTIATES,
     EVALUATES,
+    METRIC_EVALUATION,
     PASSES,
     nest,
 )
@@ -30,8 +37,6 @@ from tracekit.model import RANGE_STYLE, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Spool, Workspace
 
-_STAGE_PLACES = {stage: place for place, stage in enumerate(STAGES)}
-
 
 @dataclass(frozen=True)
 class Nesting:
@@ -42,7 +47,8 @@ class Nesting:
     names
         Their names and what these mean.
     places
-        Chunk by chunk, as the ranges come: ``name_id, parent, depth, flags``.
+        Chunk by chunk, as the ranges come: ``name_id, parent, depth, flags``, -1 where nothing is
+        around a range.
     skeleton
         The ranges that tell what a process does: those that may be steps, those with a stage that
         none around them has (or one alone), start/end ranges with a stage, and those with which
@@ -81,117 +87,96 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
     workspace
         Where what is found waits.
     """
-    names, places, nester = RangeNames(rules), Spool(workspace), _Nester(threads, ranges.height)
-    seen = _Seen(threads)
+    names, places, nester = RangeNames(rules), Spool(workspace), _Nester(ranges, threads)
     skeletons = []
     for number in range(len(ranges)):
         rows = ranges.read(number, *_READ)
-        ids = names.of(rows)
-        chunk = nester.nest(rows, given(ids), names)
-        seen.add(chunk)
+        chunk = nester.nest(rows, ranges.first[number], names)
         skeletons.append(_skeleton(chunk, names))
-        found = chunk.found
-        parent, depth = (pl.Series(values).set(pl.Series(values < 0), None) for values in found[:2])
-        places.append(
-            pl.DataFrame({"name_id": ids, "parent": parent, "depth": depth, "flags": found.flags})
-        )
-    return Nesting(names, places, pl.concat([_NO_SKELETON, *skeletons]), *seen.told())
+        ids = {"name_id": pl.Series(chunk.rows.name)}
+        places.append(pl.DataFrame({**ids, **chunk.found._asdict()}))
+    skeleton = pl.concat([_NO_SKELETON, *skeletons])
+    return Nesting(names, places, skeleton, *_told(nester.seen))
 
 
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
 """How the style of push/pop ranges is written."""
-_READ = ("range", "report", "process", "thread", "domain", "name", "start", "end", "style")
+_READ = ("report", "process", "thread", "domain", "name", "start", "end", "style")
+_NARROW = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Ranges with their names' ids, as loops go over them, and what was found around them."""
+    """Ranges as loops go over them, what was found around them, and which are of the skeleton."""
 
     frame: pl.DataFrame
-    ids: Array
     rows: NestedRows
     found: Nested
+    bones: Bones
 
 
-class _Seen:
-    """What is noticed of threads, as chunk after chunk goes by."""
-
-    def __init__(self, threads: int) -> None:
-        self._process = np.zeros(threads, np.int32)
-        self._passes = np.zeros(threads * PASSES, np.int64)
-        self._marked, self._loading = np.zeros((2, threads), np.bool_)
-
-    def add(self, chunk: _Chunk) -> None:
-        """Notice what the threads of some ranges do."""
-        rows, thread = chunk.rows, chunk.rows.thread
-        self._process[thread] = chunk.frame["process"].to_numpy()
-        self._marked[thread[rows.marks]] = True
-        self._loading[thread[rows.stage == _STAGE_PLACES["IO"]]] = True
-        told = np.flatnonzero(_is_pass(rows.stage) & ~has(chunk.found.flags, DIFFERENTIATES))
-        passes = thread[told] * np.int64(PASSES) + rows.stage[told]
-        self._passes += np.bincount(passes, minlength=self._passes.size)
-
-    def told(self) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
-        """Return ``marks, marked, loading`` of `Nesting`."""
-        found = np.flatnonzero(self._passes)
-        thread, place = np.divmod(found, PASSES)
-        marks = pl.DataFrame(
-            {
-                "process": self._process[thread],
-                "thread": thread.astype(np.int32),
-                "passes": pl.Series(STAGES[:PASSES], dtype=pl.String)[place],
-                "marks": self._passes[found],
-            }
-        )
-        marked, loading = (
-            pl.Series("thread", np.flatnonzero(which), pl.Int32)
-            for which in (self._marked, self._loading)
-        )
-        return marks, marked, loading
-
-
-def _is_pass(place: Array) -> Array:
-    return (place >= 0) & (place < PASSES)
+def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
+    """Return ``marks, marked, loading`` of `Nesting`."""
+    thread, place = np.nonzero(seen.passes)
+    marks = pl.DataFrame(
+        {
+            "process": seen.process[thread],
+            "thread": thread.astype(np.int32),
+            "passes": pl.Series(STAGES[:PASSES], dtype=pl.String)[place],
+            "marks": seen.passes[thread, place],
+        }
+    )
+    marked, loading = (
+        pl.Series("thread", np.flatnonzero(which), pl.Int32)
+        for which in (seen.marked, seen.loading)
+    )
+    return marks, marked, loading
 
 
 class _Nester:
     """The ranges that are open on each thread, as chunk after chunk goes by."""
 
-    def __init__(self, threads: int, rows: int) -> None:
-        self._loop = compiled(nest, rows)
+    def __init__(self, ranges: Stream, threads: int) -> None:
+        self._loop = compiled(nest, ranges.height)
+        self._number = np.int32 if ranges.height <= _NARROW else np.int64
         self._open = Stacks(threads, OpenAround)
         self._evaluations = pl.DataFrame(schema=_SPAN)
+        process, passes = np.zeros(threads, np.int32), np.zeros((threads, PASSES), np.int64)
+        self.seen = SeenThreads(process, passes, *np.zeros((2, threads), np.bool_))
+        """What is noticed of threads."""
 
-    def nest(self, frame: pl.DataFrame, ids: Array, names: RangeNames) -> _Chunk:
-        """Find what is around the next ranges, see `nest`."""
-        meant = names.meanings
-        number, process, thread, start, end = (
-            given(frame[name]) for name in ("range", "process", "thread", "start", "end")
+    def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
+        """Find what is around the next ranges, of which the first has that number; see `nest`."""
+        ids, meant, height = given(names.of(frame)), names.meanings, frame.height
+        process, thread, start, end = (
+            given(frame[name]) for name in ("process", "thread", "start", "end")
         )
-        pushes = given(frame["style"].to_physical() == PUSHED)
-        place = meant.place[ids]
-        during = self._during(process, start, end, ~pushes & (place == _STAGE_PLACES["ME"]))
-        rows = NestedRows(number, thread, start, end, pushes, place, meant.marks[ids], during)
-        height = frame.height
-        out = Nested(
-            np.empty(height, np.int64),
-            np.empty(height, np.int32),
-            np.empty(height, np.uint8),
-            np.empty(height, np.int64),
-            np.empty(height, np.int32),
+        pushes = given(frame["style"].to_physical()) == PUSHED
+        during = self._during(process, start, end, self._evaluating(ids, pushes, names))
+        rows = NestedRows(first, process, thread, start, end, pushes, ids, during)
+        found = Nested(
+            np.empty(height, self._number), np.empty(height, np.int32), np.empty(height, np.uint8)
         )
-        done = 0
-        while (done := self._loop(done, rows, self._open.arrays(), out)) < height:
+        bones = Bones(np.empty(height, np.int64), np.empty(height, np.int64), np.zeros(1, np.int64))
+        done, out = 0, (found, bones, self.seen)
+        while (done := self._loop(done, rows, meant, self._open.arrays(), *out)) < height:
             self._open.make_room()
-        return _Chunk(frame, ids, rows, out)
+        return _Chunk(frame, rows, found, bones)
 
-    def _during(self, process: Array, start: Array, end: Array, evaluates: Array) -> Array:
+    @staticmethod
+    def _evaluating(ids: Array, pushes: Array, names: RangeNames) -> Array:
+        """Return which rows are start/end ranges of evaluation."""
+        shared = np.flatnonzero(~pushes)
+        found: Array = shared[names.meanings.place[ids[shared]] == METRIC_EVALUATION]
+        return found
+
+    def _during(self, process: Array, start: Array, end: Array, evaluating: Array) -> Array:
         """Tell for each range whether its process was in a start/end range of evaluation."""
-        if evaluates.any():
+        if evaluating.size:
             spans = {
-                "process": process[evaluates],
-                "start": start[evaluates],
-                "end": end[evaluates],
+                "process": process[evaluating],
+                "start": start[evaluating],
+                "end": end[evaluating],
             }
             self._evaluations = pl.concat([self._evaluations, pl.DataFrame(spans)])
         if self._evaluations.is_empty():
@@ -204,35 +189,21 @@ class _Nester:
 _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 
 
-def has(flags: Array, flag: int) -> Array:
-    """Tell which ranges have a flag."""
-    found: Array = flags & flag != 0
-    return found
-
-
 def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
-    place, flags = chunk.rows.stage, chunk.found.flags
-    covered = has(flags, COVERED)
-    kept = np.flatnonzero(
-        names.meanings.may_be_step[chunk.ids]
-        # What a range repeats of the one around it counts where that one turns out to say nothing.
-        | (_is_pass(place) & (~covered | (chunk.found.passes == 1)))
-        | has(flags, BEGINS)
-        | (~chunk.rows.pushes & (place >= 0))
-    )
-    rows = chunk.frame.drop("style")[kept]
-    around = pl.Series(chunk.found.around[kept])
+    """Return the rows of the skeleton."""
+    rows, bones = chunk.rows, chunk.bones
+    kept, around = (column[: bones.total[0]] for column in bones[:2])
+    flags, given_names = chunk.found.flags[kept], rows.name[kept]
     told = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
-    return pl.concat(
-        [
-            rows.with_columns(
-                pushes=pl.Series(chunk.rows.pushes[kept]), around=around.set(around < 0, None)
-            ),
-            pl.DataFrame({name: has(flags[kept], flag) for name, flag in told.items()}),
-            names.table.select("base", "stage", "rule", "number")[chunk.ids[kept]],
-        ],
-        how="horizontal",
+    columns = (
+        pl.Series("range", kept + rows.first),
+        *chunk.frame.drop("style")[kept],
+        pl.Series("pushes", rows.pushes[kept]),
+        pl.Series("around", around).set(pl.Series(around < 0), None),
+        *(pl.Series(name, flags & flag != 0) for name, flag in told.items()),
+        *names.table.select("base", "stage", "rule", "number")[given_names],
     )
+    return pl.DataFrame(columns)
 
 
 _NO_SKELETON = pl.DataFrame(
