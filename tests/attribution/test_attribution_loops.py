@@ -19,6 +19,7 @@ from trace_builder import training as as_training
 
 from tracekit.attribution import _launches, attribute
 from tracekit.attribution._backward import autograd_threads, backward_windows
+from tracekit.attribution._columns import number_type
 from tracekit.attribution._iterations import find_iterations, training_threads
 from tracekit.attribution._launches import Launches, link_launches
 from tracekit.attribution._names import classify_ranges, classify_threads, step_names
@@ -83,7 +84,7 @@ def _assert_linked(found: Launches, ops: Sequence[Key], calls: Sequence[tuple[in
         if key[1] is not None:
             first.setdefault(key, number)
     expected = [first.get(key, -1) for key in ops]
-    chunks = pl.concat([pl.DataFrame(schema={"call": pl.Int64}), *found.calls])
+    chunks = pl.concat([pl.DataFrame(schema={"call": pl.Int32}), *found.calls])
     assert chunks["call"].to_list() == expected
     launching = [bool(one) for chunk in found.launching for one in chunk]
     assert launching == [number in set(expected) for number in range(len(calls))]
@@ -443,3 +444,10 @@ def test_large_inputs_are_compiled_by_themselves(monkeypatch: pytest.MonkeyPatch
     keys = [(0, number) for number in range(_compiled.FEW_ROWS)]
     _linked(keys[:5], [(0, key) for key in keys])
     assert set(asked) == {_compiled.FEW_ROWS}
+
+
+@pytest.mark.parametrize(
+    ("rows", "bits"), [(0, 32), ((1 << 31) - 1, 32), (1 << 31, 64), (1 << 40, 64)]
+)
+def test_numbers_of_rows_take_as_many_bits_as_they_need(rows: int, bits: int) -> None:
+    assert np.iinfo(number_type(rows)).bits == bits

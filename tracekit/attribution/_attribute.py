@@ -257,14 +257,12 @@ def _follow(
     follower = Follower(
         ranges, nesting, calls, launches.launching, steps, windows, teams,
         _may_serve(people, found.training), find_labels(ranges, nesting, steps, teams),
+        given(found.of_teams["row"], np.int32, null=-1),
     )  # fmt: skip
     standing = Spool(workspace)
-    # The last one stands for what is in no step.
-    rows_of_steps = np.append(found.of_teams["row"].fill_null(-1).to_numpy(), -1).astype(np.int32)
     for chunk, found_of in follower.chunks():
         if isinstance(found_of, Context):
-            steps_of = rows_of_steps[found_of.step]
-            standing.append(pl.DataFrame([found_of.range, steps_of, found_of.evidence]))
+            standing.append(pl.DataFrame([found_of.range, found_of.step, found_of.evidence]))
         else:
             write("ranges", partial(_ranges, ranges, nesting, chunk, found_of))
     write("paths", follower.paths)
@@ -411,10 +409,9 @@ def _attributed(
     known = _in_steps(StepRows(steps, staged.case), staged.are("IO"), iterations, sums)
     if says.counts_steps:
         known = pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series()
-    columns = {"call": calls, **{f"launch_{name}": launch[name] for name in _OF_LAUNCH}}
     found = (
-        *staged.columns(), known.alias("iteration"), _nullable("range", where),
-        *(_nullable(name, values) for name, values in columns.items()),
+        *staged.columns(), known.alias("iteration"), *_launched(calls, launch),
+        _or_null(pl.Series("range", where)).cast(pl.Int64),
     )  # fmt: skip
     made = {column.name: column for column in (*raw, *found)}
     start = raw["start"].to_numpy()
@@ -457,7 +454,7 @@ _FOUND = {
 _RECORDED = [name for name in OPS.schema if name not in _FOUND]
 """Columns of ops that attribution does not find."""
 _NO_LAUNCH: tuple[np.integer[Any], ...] = (
-    np.int32(-1), np.int64(NEVER), np.int64(NEVER), np.int64(-1), np.int32(-1), np.int32(0),
+    np.int32(-1), np.int64(NEVER), np.int64(NEVER), np.int32(-1), np.int32(-1), np.int16(0),
 )  # fmt: skip
 
 
@@ -466,18 +463,19 @@ def _launch(found: Array, contexts: _Contexts) -> Context:
     chunks = chunks_of(found, contexts.first)
     if not chunks:
         return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
-    out = Context(*(np.empty(found.size, none.dtype) for none in _NO_LAUNCH))
+    out = Context(*(np.empty(found.size, column.dtype) for column in contexts.of(chunks[0])))
     loop = compiled(stand, int(contexts.first[-1]))
     for chunk in chunks:
         loop(found, int(contexts.first[chunk]), contexts.of(chunk), out)
     return out
 
 
-def _nullable(name: str, values: Array) -> pl.Series:
-    """Return a column with null for what stands for none: -1, or no time."""
-    column = pl.Series(name, values)
-    none = values == (NEVER if name in {"launch_start", "launch_end"} else -1)
-    return column.set(pl.Series(none), None) if none.any() else column
+def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
+    """Return which call launched each op, where and when; null where none is known."""
+    columns = [pl.Series("call", calls).cast(pl.Int64)]
+    columns += [pl.Series(f"launch_{name}", launch[name]) for name in _OF_LAUNCH]
+    unknown = pl.Series(calls < 0)
+    return [column.set(unknown, None) for column in columns] if unknown.any() else columns
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+
+
+def number_type(rows: int) -> type[np.signedinteger[Any]]:
+    """Return what the numbers of so many rows, and -1, fit into: 32 bits if they do, else 64."""
+    return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
 class Stack(NamedTuple):
@@ -301,6 +307,8 @@ class Opened(NamedTuple):
     shared
         For each process and stage, the begin and the end of the start/end range of that stage that
         ends last.
+    shares
+        By process, until when any of these is open.
     """
 
     ranges: OpenRanges
@@ -308,6 +316,7 @@ class Opened(NamedTuple):
     evaluates: Array
     differentiates: Array
     shared: Array
+    shares: Array
 
 
 class Windows(NamedTuple):
@@ -334,9 +343,13 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """What each team does when: its steps and its windows; and its training thread, or -1."""
+    """What each team does when: its steps and its windows; and its training thread, or -1.
+
+    `iterations` tells by step the row of its iteration, or -1.
+    """
 
     steps: Stretches
+    iterations: Array
     windows: Windows
     trainer: Array
 
@@ -405,6 +418,14 @@ class CaseRows(NamedTuple):
     structure: Array
     on_input_stream: Array
     relayed: Array
+
+
+class NamedOps(NamedTuple):
+    """Ops: the process of each, and the codes of its name, -1 for none, and of its kind."""
+
+    process: Array
+    name: Array
+    kind: Array
 
 
 class KindPlaces(NamedTuple):

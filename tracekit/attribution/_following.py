@@ -21,6 +21,7 @@ from tracekit.attribution._columns import (
     Serving,
     Turn,
     Windows,
+    number_type,
 )
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
 from tracekit.attribution._nesting import PUSHED, Nesting
@@ -53,6 +54,8 @@ class Follower:
         By thread, whether it may be an autograd thread.
     labels
         What ranges are called in a path.
+    iterations
+        By step, the row of its iteration, -1 for none.
     """
 
     def __init__(
@@ -66,15 +69,20 @@ class Follower:
         teams: Teams,
         may_serve: Array,
         labels: Labels,
+        iterations: Array,
     ) -> None:
         self._ranges, self._nesting = ranges, nesting
         self._calls, self._launching = calls, launching
         self._loop = compiled(follow, ranges.height + calls.height)
         self._windows = _windows(windows, teams.count)
         self._teams = teams
-        self._times = _columns.Teams(steps.arrays(), self._windows, teams.trainer_of_each())
+        self._times = _columns.Teams(
+            steps.arrays(), iterations, self._windows, teams.trainer_of_each()
+        )
         self._labels = labels
         self._open = _Open(may_serve.size, teams.count)
+        self._found = (number_type(ranges.height), np.int32, np.int16)
+        """The types of `Found`."""
         self._paths = PathTree()
         during, inside, served = np.zeros((3, may_serve.size), np.int64)
         latest = np.full(may_serve.size, -1)
@@ -151,7 +159,7 @@ class Follower:
         thread, process, start, end = (given(column) for column in rows)
         launches = given(pl.Series(self._launching[number]))
         team = given(self._teams.of(rows))
-        empty = (np.empty(rows.height, dtype) for dtype in (np.int64, np.int32, np.int32))
+        empty = (np.empty(rows.height, dtype) for dtype in self._found)
         context = Context(thread, start, end, *empty)
         return CallRows(thread, process, start, launches, team), context
 
@@ -163,12 +171,13 @@ class _Open:
         self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
         self._evaluates, self._differentiates = np.full((2, threads), _NEVER)
         self._shared = np.full((teams, len(STAGES), 2), _NEVER)
+        self._share = np.full(teams, _NEVER)
 
     def arrays(self) -> Opened:
         """Return what the loops take."""
         return Opened(
             self._ranges.arrays(), self._stages.arrays(),
-            self._evaluates, self._differentiates, self._shared,
+            self._evaluates, self._differentiates, self._shared, self._share,
         )  # fmt: skip
 
     def make_room(self) -> None:
@@ -205,7 +214,7 @@ _NO_CALLS = (
     CallRows(*_none(np.int32, np.int32, np.int64, np.bool_, np.int32)),
     Context(
         *_none(np.int32, np.int64, np.int64),
-        *(np.empty(0, dtype) for dtype in (np.int64, np.int32, np.int32)),
+        *(np.empty(0, dtype) for dtype in (np.int32, np.int32, np.int16)),
     ),
 )
 

@@ -56,7 +56,7 @@ def place_calls(keys: Keys, ids: Ids, table: Array) -> int:
     return repeated
 
 
-def find_calls(wanted: Keys, ids: Ids, table: Array, first: int, found: Array) -> None:
+def find_calls(wanted: Keys, ids: Ids, table: Array, first: int, found: Array) -> int:
     """Find the call of each op.
 
     Parameters
@@ -69,15 +69,23 @@ def find_calls(wanted: Keys, ids: Ids, table: Array, first: int, found: Array) -
         The number of the first of these calls.
     found
         The number of each op's call; only what is -1 is looked up.
+
+    Returns
+    -------
+    How many are -1 still.
     """
+    missing = 0
     for row in range(wanted.process.size):
-        process, correlation = wanted.process[row], wanted.correlation[row]
-        if process < 0 or found[row] >= 0:
+        if found[row] >= 0:
             continue
-        if ids.least[process] <= correlation <= ids.most[process]:
+        missing += 1
+        process, correlation = wanted.process[row], wanted.correlation[row]
+        if process >= 0 and ids.least[process] <= correlation <= ids.most[process]:
             call = table[ids.first[process] + (correlation - ids.least[process])]
             if call >= 0:
                 found[row] = first + call
+                missing -= 1
+    return missing
 
 
 @inner
@@ -122,7 +130,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
     return repeated
 
 
-def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> None:
+def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> int:
     """Find the call of each op in a hash table.
 
     Parameters
@@ -135,13 +143,22 @@ def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) ->
         The number of the first of these calls.
     found
         The number of each op's call; only what is -1 is looked up.
+
+    Returns
+    -------
+    How many are -1 still.
     """
+    missing = 0
     for row in range(wanted.process.size):
-        if wanted.process[row] < 0 or found[row] >= 0:
+        if found[row] >= 0:
             continue
-        slot = slot_of(wanted.process[row], wanted.correlation[row], keys, slots)
-        if slots[slot] >= 0:
-            found[row] = first + slots[slot]
+        missing += 1
+        if wanted.process[row] >= 0:
+            slot = slot_of(wanted.process[row], wanted.correlation[row], keys, slots)
+            if slots[slot] >= 0:
+                found[row] = first + slots[slot]
+                missing -= 1
+    return missing
 
 
 def count_launches(

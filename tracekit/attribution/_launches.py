@@ -12,7 +12,14 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._columns import Array, Ids, Keys, Launched, Launchers
+from tracekit.attribution._columns import (
+    Array,
+    Ids,
+    Keys,
+    Launched,
+    Launchers,
+    number_type,
+)
 from tracekit.attribution._launch_loops import (
     count_launches,
     find_calls,
@@ -77,12 +84,12 @@ def link_launches(
     alone = 0
     for number in range(len(ops)):
         rows = ops.read(number, "process", "correlation", "kind", "device")
-        numbers = index.find(_keys(rows))
+        numbers, missing = index.find(_keys(rows))
         kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
         for chunk in chunks_of(numbers, index.first):
             launched = Launched(numbers, kinds, devices, int(index.first[chunk]))
             index.count(launched, chunk, launching[chunk], by_thread)
-        alone += int(np.count_nonzero(numbers < 0))
+        alone += missing
         found.append(pl.DataFrame({"call": numbers}))
     return Launches(found, launching, *by_thread, index.repeated(), alone)
 
@@ -130,22 +137,24 @@ class _Calls:
         self._index, self._look_up = compiled(index_calls, rows), compiled(look_up, rows)
         self._count = compiled(count_launches, rows)
         self._span = compiled(span, rows)
+        self._number = number_type(rows)
         self._spans: list[tuple[Array, Array]] = []
         self._of = lru_cache(_KEPT)(self._indexed)
         self._repeated = 0
 
-    def find(self, keys: Keys) -> Array:
-        """Return the number of the first call with each key, -1 where there is none."""
-        found = np.full(keys.process.size, -1)
+    def find(self, keys: Keys) -> tuple[Array, int]:
+        """Return the number of the first call with each key, -1 where there is none: how often."""
+        missing: int = keys.process.size
+        found = np.full(missing, -1, self._number)
         ids = self._ids(keys)
         for number in range(len(self._calls)):
+            if not missing:
+                break
             if number == len(self._spans):
-                if not (found < 0).any():
-                    break
                 self._add(number)
             if self._overlap(number, ids):
-                self._look(keys, number, found)
-        return found
+                missing = self._look(keys, number, found)
+        return found, missing
 
     def count(self, launched: Launched, chunk: int, launching: Array, by: Launchers) -> None:
         """Note what calls of a chunk have launched, see `count_launches`."""
@@ -161,7 +170,7 @@ class _Calls:
         """Note which ids a chunk holds, and how many of them an earlier one holds too."""
         index = self._of(number)
         ids = index.ids.least, index.ids.most
-        found = np.full(index.keys.process.size, -1)
+        found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
             if self._overlap(earlier, ids):
                 self._look(index.keys, earlier, found)
@@ -176,13 +185,12 @@ class _Calls:
         least, most = self._spans[chunk]
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
-    def _look(self, keys: Keys, chunk: int, found: Array) -> None:
-        """Look in a chunk for the calls of what has none yet."""
+    def _look(self, keys: Keys, chunk: int, found: Array) -> int:
+        """Look in a chunk for the calls of what has none yet, and return how many have none."""
         index, first = self._of(chunk), int(self.first[chunk])
         if index.has_all_ids:
-            self._find(keys, index.ids, index.slots, first, found)
-        else:
-            self._look_up(keys, index.keys, index.slots, first, found)
+            return self._find(keys, index.ids, index.slots, first, found)
+        return self._look_up(keys, index.keys, index.slots, first, found)
 
     def _indexed(self, number: int) -> _Index:
         frame = self._calls.read(number, "process", "thread", "correlation")

@@ -252,12 +252,14 @@ def stage_on(thread: int, now: int, opened: Opened) -> int:
 
 
 @inner
-def open_in(process: int, now: int, shared: Array) -> int:
+def open_in(process: int, now: int, opened: Opened) -> int:
     """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open.
 
     An update that is open around a pass does not count.
     """
-    spans = shared[process]
+    if opened.shares[process] <= now:
+        return 0
+    spans = opened.shared[process]
     if spans[METRIC_EVALUATION, 1] > now:
         return METRIC_EVALUATION + 1
     only, count, around = 0, 0, spans[UPDATE]
@@ -271,10 +273,12 @@ def open_in(process: int, now: int, shared: Array) -> int:
 
 
 @inner
-def share(process: int, stage: int, now: int, until: int, shared: Array) -> None:
+def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
     """Open a start/end range in its process, if it means a stage."""
-    if stage >= 0 and until > shared[process, stage, 1]:
-        shared[process, stage, 0], shared[process, stage, 1] = now, until
+    spans = opened.shared[process]
+    if stage >= 0 and until > spans[stage, 1]:
+        spans[stage, 0], spans[stage, 1] = now, until
+        opened.shares[process] = max(opened.shares[process], until)
 
 
 @inner
@@ -285,7 +289,7 @@ def pass_range(
     thread, stage = ranges.thread[row], ranges.stage[row]
     now, until = ranges.start[row], ranges.end[row]
     if not ranges.pushes[row]:
-        share(ranges.process[row], stage, now, until, opened.shared)
+        share(ranges.process[row], stage, now, until, opened)
         paths[row] = path_number(-1, label, nodes)
         return FULL_PATHS if paths[row] < 0 else MORE_ROWS
     top = close(thread, now, until, opened.ranges.stack)
@@ -314,8 +318,10 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
     A window is fed if anything is launched in it, or between the one before and it; and used if a
     thread that may be an autograd thread launches in it.
     """
-    windows.begun[team], windows.ended[team] = min(windows.begun[team], now), now
     stretches = windows.stretches
+    if stretches.first[team] == stretches.first[team + 1]:
+        return False
+    windows.begun[team], windows.ended[team] = min(windows.begun[team], now), now
     window = advance(team, now, stretches)
     has_begun = window >= stretches.first[team]
     lies_inside: bool = has_begun and now < stretches.end[window]
@@ -340,7 +346,7 @@ def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Se
     """Return what is open around a call that launches, see `_evidence`."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
-    evidence |= open_in(calls.process[row], now, opened.shared) << PROCESS_STAGE
+    evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE
     if opened.evaluates[thread] > now:
         evidence |= IN_EVALUATION
     if opened.differentiates[thread] > now:
@@ -360,7 +366,8 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
     calls, found = turn.calls, turn.found
     now, thread = calls.start[row], calls.thread[row]
     found.range[row], found.evidence[row] = -1, 0
-    found.step[row] = stretch_at(calls.team[row], now, teams.steps)
+    step = stretch_at(calls.team[row], now, teams.steps)
+    found.step[row] = teams.iterations[step] if step >= 0 else -1
     if calls.launches[row]:
         innermost = close(thread, now, now, opened.ranges.stack)
         if innermost >= 0:

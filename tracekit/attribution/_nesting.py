@@ -19,6 +19,7 @@ from tracekit.attribution._columns import (
     NestedRows,
     OpenAround,
     SeenThreads,
+    number_type,
 )
 from tracekit.attribution._loops import (
     APART,
@@ -102,7 +103,6 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
 """How the style of push/pop ranges is written."""
 _READ = ("report", "process", "thread", "domain", "name", "start", "end", "style")
-_NARROW = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Nester:
 
     def __init__(self, ranges: Stream, threads: int) -> None:
         self._loop = compiled(nest, ranges.height)
-        self._number = np.int32 if ranges.height <= _NARROW else np.int64
+        self._number = number_type(ranges.height)
         self._open = Stacks(threads, OpenAround)
         self._evaluations = pl.DataFrame(schema=_SPAN)
         process, passes = np.zeros(threads, np.int32), np.zeros((threads, PASSES), np.int64)

@@ -10,6 +10,7 @@ from tracekit.attribution._columns import (
     CaseRows,
     Context,
     KindPlaces,
+    NamedOps,
     StepRows,
     StepSums,
     Told,
@@ -24,6 +25,26 @@ from tracekit.attribution._evidence import (
 )
 from tracekit.attribution._launch_loops import NEVER
 from tracekit.support.inner import inner
+
+
+def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: Array) -> None:
+    """Count ops by process, name and kind.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    names, kinds
+        How many there may be of each, no name included.
+    counts
+        How many ops there are of each process, name and kind; added to.
+    example
+        Becomes the row of one of them.
+    """
+    for row in range(ops.name.size):
+        key = (ops.process[row] * names + ops.name[row] + 1) * kinds + ops.kind[row]
+        counts[key] += 1
+        example[key] = row
 
 
 def stand(found: Array, first: int, calls: Context, out: Context) -> int:

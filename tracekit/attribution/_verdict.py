@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from tracekit.attribution._names import classify_kernels
+from tracekit.attribution._columns import Array, NamedOps
+from tracekit.attribution._names import classify_kernels, codes_of
+from tracekit.attribution._op_loops import count_kinds
 from tracekit.attribution._rules import Rules
 from tracekit.model import KINDS, OPS, VERDICT, Stream
+from tracekit.support.compiled import compiled, given
 
 _LAYER = (
     r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
@@ -74,25 +76,27 @@ def count_names(ops: Stream) -> pl.DataFrame:
     parts = []
     for number in range(len(ops)):
         chunk = ops.read(number, "process", "name", "kind")
-        name, kind = (chunk[of].to_physical().cast(pl.Int64) for of in ("name", "kind"))
-        names = name.fill_null(-1).to_numpy() + 1
-        keys = chunk["process"].to_numpy() * np.int64(names.max(initial=0) + 1) + names
-        keys = keys * len(KINDS) + kind.to_numpy()
-        example, counts = _distinct(keys)
+        rows = NamedOps(
+            given(chunk["process"]), codes_of(chunk["name"]), given(chunk["kind"].to_physical())
+        )
+        example, counts = _distinct(rows)
         parts.append(chunk[example].with_columns(ops=pl.Series(counts)))
     columns = ("process", "name", "kind")
     empty = OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()
     return pl.concat([empty, *parts]).group_by(columns).agg(pl.col("ops").sum())
 
 
-def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where one of each distinct number from 0 on is, and how often it comes."""
-    if int(keys.max(initial=0)) > _DENSE:  # a table of all that could be would be too large
+def _distinct(ops: NamedOps) -> tuple[Array, Array]:
+    """Return where one op of each process, name and kind is, and how many there are."""
+    names = int(ops.name.max(initial=-1)) + 2
+    kinds = len(KINDS)
+    size = (int(ops.process.max(initial=-1)) + 1) * names * kinds
+    if size > _DENSE:  # a table of all that could be would be too large
+        keys = ((ops.process * np.int64(names)) + ops.name + 1) * kinds + ops.kind
         _, first, times = np.unique(keys, return_index=True, return_counts=True)
         return first, times
-    counts = np.bincount(keys)
-    example = np.empty(counts.size, np.int64)
-    example[keys] = np.arange(keys.size)
+    counts, example = np.zeros(size, np.int64), np.empty(size, np.int64)
+    compiled(count_kinds, ops.name.size)(ops, names, kinds, counts, example)
     found = np.flatnonzero(counts)
     return example[found], counts[found]
 
