@@ -113,7 +113,8 @@ def _tell_of_parts() -> None:
 
     while PARTS:
         part = PARTS.pop()
-        options: Any = dict(_UNCOUNTED)  # which it takes apart
+        # A call would pass each array as seven numbers, and tuples of arrays as dozens.
+        options: Any = {**_UNCOUNTED, "forceinline": True}
         overload(part, strict=False, jit_options=options)(_itself(part))
 
 

@@ -15,6 +15,7 @@ from tracekit.sources.sqlite import _pages
 from tracekit.sources.sqlite._btree import MisplacedError
 from tracekit.sources.sqlite._layout import Record, Role
 from tracekit.sources.sqlite._reading import PagesRead
+from tracekit.sources.sqlite._shapes import Shapes, no_shapes
 from tracekit.support.compiled import ALWAYS, compiled
 
 Ints = NDArray[np.int64]
@@ -82,20 +83,29 @@ class Decoder:
             return None
         found = self._room(int(pages.cells.sum()))
         read = _pages.Pages(pages.data, pages.starts, upto)
-        status = _decode(read, self._usable, after, self._layout, found)
+        status = _decode(read, self._usable, after, self._layout, self._shapes(), found)
         if status == _pages.DAMAGED:
             raise MisplacedError
         return self._frame(pages.data, found) if status == _pages.OK else None
+
+    def _shapes(self) -> Shapes:
+        """Return the shapes of records that this thread has met, none of which is counted."""
+        kept: Shapes | None = getattr(self._kept, "shapes", None)
+        if kept is None:
+            kept = self._kept.shapes = no_shapes(len(self._names))
+        kept.rows[:] = 0
+        return kept
 
     def _room(self, rows: int) -> _pages.Rows:
         """Return room for rows, which this thread uses again for the next ones."""
         columns = len(self._names)
         kept: Ints | None = getattr(self._kept, "buffer", None)
-        if kept is None or kept.size < (columns + 1) * rows:
-            kept = self._kept.buffer = np.empty((columns + 1) * rows, np.int64)
+        if kept is None or kept.size < (columns + 2) * rows:
+            kept = self._kept.buffer = np.empty((columns + 2) * rows, np.int64)
         return _pages.Rows(
             kept[:rows],
-            kept[rows : (columns + 1) * rows].reshape(columns, rows),
+            kept[rows : 2 * rows],
+            kept[2 * rows : (columns + 2) * rows].reshape(columns, rows),
             np.full((columns, -(-rows // 8)), 255, np.uint8),
             np.zeros(columns, np.int64),
             np.zeros(columns, np.int64),
@@ -116,10 +126,12 @@ def _column(role: Role, data: Bytes, found: _pages.Rows, slot: int) -> pl.Series
     stored, valid = found.stored[slot], found.valid[slot]
     rows, nulls = stored.size, int(found.nulls[slot])
     values: tuple[NDArray[Any], ...]
+    if nulls == rows and role != "rowid":
+        return _nothing(role, rows)
     if role == "text":
         ends = np.empty(rows + 1, np.int64)
         nulls = _texts(stored, ends, valid) or 0
-        text = np.empty(ends[-1] if nulls not in {_pages.UNFIT, rows} else 0, np.uint8)
+        text = np.empty(ends[-1] if nulls != _pages.UNFIT else 0, np.uint8)
         if text.size:
             _gather(data, stored, ends, text)
         values = ends, text
@@ -135,12 +147,16 @@ def _column(role: Role, data: Bytes, found: _pages.Rows, slot: int) -> pl.Series
     if nulls == _pages.UNFIT:
         return None
     if nulls == rows:
-        return pl.Series([None], dtype=_DTYPES[role]).new_from_index(0, rows)
+        return _nothing(role, rows)
     if not nulls and role != "text":
         return pl.Series(*values)
     schema = large_binary() if role == "text" else _SCHEMAS[values[0].dtype.str]()
     array = c_array_from_buffers(schema, rows, [valid if nulls else None, *values], nulls)
     return pl.Series(array)
+
+
+def _nothing(role: Role, rows: int) -> pl.Series:
+    return pl.Series([None], dtype=_DTYPES[role]).new_from_index(0, rows)
 
 
 def _narrowest(reach: int) -> type[np.signedinteger[Any]]:

@@ -12,6 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tracekit.sources.sqlite._shapes import (
+    BYTES_OF_KIND,
+    MORE,
+    NONE,
+    Shapes,
+    ending,
+    find_shape,
+    learn,
+    store,
+    u8,
+    varint,
+)
 from tracekit.support.inner import inner
 
 Ints = NDArray[np.int64]
@@ -64,20 +76,21 @@ class Rows(NamedTuple):
 
     Parameters
     ----------
-    rowids
-        Of each row.
+    rowids, shapes
+        Of each row, and which shape it had before it was met, `NONE` for none.
     stored
-        For each column the whole number in each row, 0 for null; of other columns where the value
-        starts, with its serial type.
+        For each column the whole number in each row; of other columns where the value starts, with
+        its serial type. For null it is 0 for both, and anything where a column has nothing else.
     valid, nulls
-        For each column of whole numbers a bit for each row, set at first, cleared for null; and how
-        many nulls there are, 0 at first.
+        For each column a bit for each row, set at first, cleared for null, but where a column has
+        nothing else; and how many nulls there are, 0 at first.
     reach
-        For each column of whole numbers the bits that any of them needs, 0 at first: those of a
+        For each column of whole numbers bits that hold any of them, 0 at first: those of a
         negative one are inverted, so the sign takes one more.
     """
 
     rowids: Ints
+    shapes: Ints
     stored: Ints
     valid: Bytes
     nulls: Ints
@@ -88,68 +101,101 @@ _LEAF = 13
 _HEADER_BYTES = 8
 _NOT_PAYLOAD = 35  # bytes of a page that one payload cannot have; what has more goes on elsewhere
 _LEAST = -(2**63)
-_MORE = 128  # bit of a varint's byte that says that another follows
 _NULL, _LONGEST_INT, _DOUBLE, _ZERO, _ONE, _FIRST_TEXT = 0, 6, 7, 8, 9, 12
-_BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
-"""Bytes of a value by serial type, where that is below `_MORE`; -1 where the type is not used."""
 _KIND_BITS = 18
 _KIND = 2**_KIND_BITS - 1
 _LAST_KIND = _FIRST_TEXT + 2 * 65535 + 1
 
 
 @inner
-def _u8(data: Bytes, at: int) -> int:
-    return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
-
-
-@inner
 def _u16(data: Bytes, at: int) -> int:
-    return (_u8(data, at) << 8) | _u8(data, at + 1)
-
-
-@inner
-def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
-    value = 0
-    for _ in range(8):
-        if at >= end:
-            return 0, end + 1
-        byte = _u8(data, at)
-        at += 1
-        value = (value << 7) | (byte & (_MORE - 1))
-        if byte < _MORE:
-            return value, at
-    if at >= end:
-        return 0, end + 1
-    return (value << 8) | _u8(data, at), at + 1
+    return (u8(data, at) << 8) | u8(data, at + 1)
 
 
 @inner
 def _integer(data: Bytes, at: int, kind: int) -> int:
     """Return the big-endian number of serial type `kind` that is at `at`."""
-    # The eight bytes up to its end are all there, for a page has a header; the compiler makes one
-    # load of them. Those in front of the number are shifted out.
-    length: int = _BYTES_OF_KIND[kind]
-    last = at + length - 1
-    value = 0
-    for back in range(7, -1, -1):
-        value = (value << 8) | _u8(data, last - back)
+    # The eight bytes up to its end are all there, for a page has a header. Those in front of the
+    # number are shifted out.
+    length: int = BYTES_OF_KIND[kind]
     others = 64 - 8 * length
-    return (value << others) >> others
+    return (ending(data, at + length - 1) << others) >> others
 
 
 @inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
     """Return a cell's rowid, and where its record starts and stops, all 0 if that is elsewhere."""
-    size, at = _varint(data, at, end)
-    rowid, at = _varint(data, at, end)
+    size, at = varint(data, at, end)
+    rowid, at = varint(data, at, end)
     if size <= 0 or size > usable - _NOT_PAYLOAD:
         return 0, 0, 0
     return rowid, at, at + size
 
 
-def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
-    pages: Pages, usable: int, after: int, layout: Layout, rows: Rows
+@inner
+def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
+    data: Bytes, at: int, stop: int, layout: Layout, rows: Rows, row: int
+) -> bool:
+    """Decode the record from `at` to `stop`; tell whether all of it is understood."""
+    slots, stored = layout.slots, rows.stored
+    header_bytes, head = varint(data, at, stop)
+    field = header_end = at + header_bytes
+    if header_bytes <= 0 or header_bytes > stop - at or head > header_end:
+        return False
+    for column in range(slots.size):
+        slot = slots[column]
+        if head < header_end:
+            kind = u8(data, head)
+            head += 1
+            if kind >= MORE:
+                kind, head = varint(data, head - 1, header_end)
+        elif field == stop and (slot < 0 or layout.optional[slot]):
+            kind = _NULL  # the record is older than the column
+        else:
+            return False
+        if kind < 0 or kind > _LAST_KIND:
+            return False
+        length = BYTES_OF_KIND[kind] if kind < MORE else (kind - _FIRST_TEXT) >> 1
+        if length < 0 or field + length > stop:
+            return False
+        if slot >= 0:
+            if kind == _NULL:
+                stored[slot, row] = _NULL
+                rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+                rows.nulls[slot] += 1
+            elif not layout.whole[slot]:
+                stored[slot, row] = (field << _KIND_BITS) | kind
+            elif kind <= _LONGEST_INT:
+                value = _integer(data, field, kind)
+                stored[slot, row] = value
+                rows.reach[slot] |= value ^ (value >> 63)
+            elif kind in (_ZERO, _ONE):
+                stored[slot, row] = kind - _ZERO
+            else:
+                return False
+        field += length
+    return head <= header_end and (head < header_end or field == stop)
+
+
+@inner
+def _note_nulls(rows: Rows, shapes: Shapes) -> None:
+    """Count the nulls of rows by their shapes, and clear their bits where others are none."""
+    for shape in range(shapes.known[0]):
+        if shapes.rows[shape]:
+            for slot in range(rows.nulls.size):
+                rows.nulls[slot] += shapes.rows[shape] * shapes.absent[shape, slot]
+                rows.reach[slot] |= shapes.reach[shape, slot]
+    for slot in range(rows.nulls.size):
+        if 0 < rows.nulls[slot] < rows.shapes.size:
+            for row in range(rows.shapes.size):
+                shape = rows.shapes[row]
+                if shape != NONE and shapes.absent[shape, slot]:
+                    rows.stored[slot, row] = _NULL
+                    rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
+
+
+def decode(  # noqa: C901, PLR0911 - one loop, see above
+    pages: Pages, usable: int, after: int, layout: Layout, shapes: Shapes, rows: Rows
 ) -> int:
     """Decode the cells of leaf pages: whole numbers as such, of other values where they are.
 
@@ -163,6 +209,8 @@ def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
         The rowid that all must exceed.
     layout
         Where columns lie in records.
+    shapes
+        The shapes of records that were met so far; those that are met now are added.
     rows
         Becomes what is in the cells.
 
@@ -171,7 +219,7 @@ def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
     int
         `OK`, or why nothing here may be used.
     """
-    data, slots, stored, rowids = pages.data, layout.slots, rows.stored, rows.rowids
+    data, rowids = pages.data, rows.rowids
     row, last = 0, after
     for page in range(pages.starts.size):
         base = pages.starts[page]
@@ -196,46 +244,20 @@ def decode(  # noqa: C901, PLR0911, PLR0912 - one loop, see above
             if rowid > pages.upto[page] or (rowid <= last and not is_least):
                 return DAMAGED
             rowids[row] = last = rowid
-            header_bytes, head = _varint(data, at, stop)
-            field = header_end = at + header_bytes
-            if header_bytes <= 0 or header_bytes > stop - at or head > header_end:
-                return BEYOND
-            for column in range(slots.size):
-                slot = slots[column]
-                if head < header_end:
-                    kind = _u8(data, head)
-                    head += 1
-                    if kind >= _MORE:
-                        kind, head = _varint(data, head - 1, header_end)
-                elif field == stop and (slot < 0 or layout.optional[slot]):
-                    kind = _NULL  # the record is older than the column
-                else:
-                    return BEYOND
-                if kind < 0 or kind > _LAST_KIND:
-                    return BEYOND
-                length = _BYTES_OF_KIND[kind] if kind < _MORE else (kind - _FIRST_TEXT) >> 1
-                if length < 0 or field + length > stop:
-                    return BEYOND
-                if slot >= 0:
-                    if not layout.whole[slot]:
-                        stored[slot, row] = (field << _KIND_BITS) | kind
-                    elif _NULL < kind <= _LONGEST_INT:
-                        value = _integer(data, field, kind)
-                        stored[slot, row] = value
-                        rows.reach[slot] |= value ^ (value >> 63)
-                    elif kind == _NULL:
-                        stored[slot, row] = 0
-                        rows.valid[slot, row >> 3] &= np.uint8(255 - (1 << (row & 7)))
-                        rows.nulls[slot] += 1
-                    elif kind in (_ZERO, _ONE):
-                        stored[slot, row] = kind - _ZERO
-                    else:
-                        return BEYOND
-                field += length
-            if head > header_end or (head == header_end and field != stop):
+            shape = find_shape(data, at, stop, shapes)
+            rows.shapes[row] = shape
+            if shape != NONE:
+                shapes.rows[shape] += 1
+                store(data, at, shape, shapes, rows.stored, row)
+            elif _decode_record(data, at, stop, layout, rows, row):
+                learn(data, at, stop, layout.slots, layout.whole, shapes)
+            else:
                 return BEYOND
             row += 1
-    return OK if row == rowids.size else BEYOND
+    if row < rowids.size:
+        return BEYOND
+    _note_nulls(rows, shapes)
+    return OK
 
 
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:

@@ -1,0 +1,248 @@
+"""Shapes of records: where values lie in rows that begin as an earlier one did.
+
+A record begins with a header, a number for each column that says what its value is and how long.
+In a table most headers are one of a few, byte for byte, so what was made out once for a header
+holds for all rows that begin with it and are as long: the rest of them is read without another
+look at what it might be. What is in a shape was checked when its first row was decoded, and
+nothing but these bytes decides it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.support.inner import inner
+
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+MOST = 1 << 10
+"""How many shapes are remembered."""
+MOST_COLUMNS = 255
+NONE = -1
+_SLOTS = 1 << 12
+_TRIES = 8
+"""In how many slots a shape may be."""
+_WORDS = 8
+"""Words of 8 bytes of the longest header that is remembered."""
+_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
+"""Its product with a number has bits of all others in the upper ones."""
+_SLOT_SHIFT = 52
+_COLUMN_BITS, _KIND_BITS = 8, 18
+_COLUMN, _KIND = 2**_COLUMN_BITS - 1, 2**_KIND_BITS - 1
+_NULL, _LONGEST_INT, _ZERO, _ONE, _FIRST_TEXT = 0, 6, 8, 9, 12
+MORE = 128
+"""Bit of a varint's byte that says that another follows."""
+BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
+"""Bytes of a value by serial type, where that is below 128; -1 where the type is not used."""
+
+
+class Shapes(NamedTuple):
+    """Shapes that are known, by number.
+
+    Parameters
+    ----------
+    known
+        One number: how many there are.
+    slots
+        Numbers of shapes, each near the slot that its header says; `NONE` in those that are free.
+    words
+        The header of each, the last eight bytes first, and behind it the bytes of the record.
+    numbers, constants, places
+        What to store for a row, behind the number of entries in each list: of each number its
+        column, the bits to drop in front of it, and where it ends in the record; of numbers that
+        the header says, and of other values, the column and what to store, for the latter with the
+        place in the record.
+    absent
+        By column whether it is null.
+    reach
+        By column the bits that such numbers may need besides the sign.
+    rows
+        How many of the rows at hand are of each.
+    """
+
+    known: Ints
+    slots: Ints
+    words: Ints
+    numbers: Ints
+    constants: Ints
+    places: Ints
+    absent: NDArray[np.bool_]
+    reach: Ints
+    rows: Ints
+
+
+def no_shapes(columns: int) -> Shapes:
+    """Return room for shapes of so many columns; for none if these are too many."""
+    most = MOST if columns <= MOST_COLUMNS else 0
+    numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
+    return Shapes(
+        np.zeros(1, np.int64),
+        np.full(_SLOTS, NONE, np.int64),
+        np.zeros((most, _WORDS + 1), np.int64),
+        numbers,
+        constants,
+        places,
+        np.zeros((most, columns), np.bool_),
+        np.zeros((most, columns), np.int64),
+        np.zeros(most, np.int64),
+    )
+
+
+@inner
+def u8(data: Bytes, at: int) -> int:
+    """Return the byte at `at`."""
+    return np.int64(data[np.uint64(at)])  # type: ignore[return-value]
+
+
+@inner
+def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
+    value = 0
+    for _ in range(8):
+        if at >= end:
+            return 0, end + 1
+        byte = u8(data, at)
+        at += 1
+        value = (value << 7) | (byte & (MORE - 1))
+        if byte < MORE:
+            return value, at
+    if at >= end:
+        return 0, end + 1
+    return (value << 8) | u8(data, at), at + 1
+
+
+@inner
+def ending(data: Bytes, last: int) -> int:
+    """Return the big-endian number of the eight bytes up to `last`; the compiler loads them all."""
+    value = 0
+    for back in range(7, -1, -1):
+        value = (value << 8) | u8(data, last - back)
+    return value
+
+
+@inner
+def _word(data: Bytes, at: int, header: int, number: int) -> int:
+    """Return eight bytes of the header at `at`, from its end; the last ones have what is left."""
+    word = ending(data, at + header - 1 - 8 * number)
+    left = header - 8 * number
+    # What lies in front of a header is there, for a page has one itself, but is not part of it.
+    return word if left >= 8 else word & ((1 << (8 * left)) - 1)  # noqa: PLR2004
+
+
+@inner
+def _slot(data: Bytes, at: int, header: int, size: int) -> int:
+    """Return in which slot to look first for the shape of the record at `at`."""
+    mixed = size
+    for number in range((header + 7) >> 3):
+        mixed = 31 * mixed + _word(data, at, header, number)
+    return ((mixed * _SPREAD) >> _SLOT_SHIFT) & (_SLOTS - 1)
+
+
+@inner
+def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: int) -> bool:
+    """Tell whether the record at `at` has a shape."""
+    if words[shape, _WORDS] != size:
+        return False
+    for number in range((header + 7) >> 3):
+        if words[shape, number] != _word(data, at, header, number):
+            return False
+    return True
+
+
+@inner
+def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
+    """Return which shape the record from `at` to `stop` has, `NONE` if it is not known."""
+    header, size = u8(data, at), stop - at
+    if header < 1 or header > 8 * _WORDS or header > size:
+        return NONE
+    slot = _slot(data, at, header, size)
+    for _ in range(_TRIES):
+        shape: int = shapes.slots[slot]
+        if shape == NONE or _is_like(data, at, header, size, shapes.words, shape):
+            return shape
+        slot = (slot + 1) & (_SLOTS - 1)
+    return NONE
+
+
+@inner
+def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: int) -> None:
+    """Store the values of the record at `at`, which has this shape, but for nulls."""
+    numbers, constants, places = shapes.numbers, shapes.constants, shapes.places
+    for entry in range(1, 1 + numbers[shape, 0]):
+        packed = numbers[shape, entry]
+        shift = (packed >> _COLUMN_BITS) & 63
+        value = ending(data, at + (packed >> (_COLUMN_BITS + 6)))
+        stored[packed & _COLUMN, row] = (value << shift) >> shift
+    for entry in range(1, 1 + constants[shape, 0]):
+        packed = constants[shape, entry]
+        stored[packed & _COLUMN, row] = packed >> _COLUMN_BITS
+    for entry in range(1, 1 + places[shape, 0]):
+        packed = places[shape, entry]
+        stored[packed & _COLUMN, row] = (at << _KIND_BITS) + (packed >> _COLUMN_BITS)
+
+
+@inner
+def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: Shapes) -> None:
+    """Remember the shape of the record from `at` to `stop`, which was decoded before.
+
+    `columns` tells of each stored column which of those wanted it is, or -1.
+    """
+    header, size, shape = u8(data, at), stop - at, shapes.known[0]
+    if header < 1 or header > 8 * _WORDS or shape >= shapes.rows.size:
+        return
+    slot = _slot(data, at, header, size)
+    for _ in range(_TRIES):
+        if shapes.slots[slot] == NONE:
+            break
+        slot = (slot + 1) & (_SLOTS - 1)
+    if shapes.slots[slot] != NONE:
+        return
+    shapes.slots[slot] = shape
+    shapes.known[0] += 1
+    shapes.words[shape, _WORDS] = size
+    for number in range((header + 7) >> 3):
+        shapes.words[shape, number] = _word(data, at, header, number)
+    _note_values(data, at, columns, whole, shapes, shape)
+
+
+@inner
+def _note_values(
+    data: Bytes, at: int, columns: Ints, whole: Bytes, shapes: Shapes, shape: int
+) -> None:
+    """Note what to store for rows that are like the one at `at`."""
+    head, field = at + 1, at + u8(data, at)
+    header_end = field
+    for stored_column in range(columns.size):
+        kind = _NULL  # where the record is older than the column
+        if head < header_end:
+            kind = u8(data, head)
+            head += 1
+            if kind >= MORE:
+                kind, head = varint(data, head - 1, header_end)
+        length = BYTES_OF_KIND[kind] if kind < MORE else (kind - _FIRST_TEXT) >> 1
+        column = columns[stored_column]
+        if column >= 0:
+            if kind == _NULL:
+                shapes.absent[shape, column] = True
+            elif not whole[column]:
+                packed = ((field - at) << _KIND_BITS) | kind
+                _append(shapes.places, shape, (packed << _COLUMN_BITS) | column)
+            elif kind <= _LONGEST_INT:
+                dropped = 64 - 8 * length
+                packed = ((field - at + length - 1) << 6) | dropped
+                _append(shapes.numbers, shape, (packed << _COLUMN_BITS) | column)
+                shapes.reach[shape, column] = (1 << (8 * length - 1)) - 1
+            else:
+                _append(shapes.constants, shape, ((kind - _ZERO) << _COLUMN_BITS) | column)
+                shapes.reach[shape, column] = kind - _ZERO
+        field += length
+
+
+@inner
+def _append(lists: Ints, shape: int, entry: int) -> None:
+    lists[shape, 0] += 1
+    lists[shape, lists[shape, 0]] = entry
