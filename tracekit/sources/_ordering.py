@@ -11,12 +11,15 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import PolarsType
+from tracekit.sources._merging import in_order, merged
+from tracekit.support.ahead import ahead
 from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
@@ -54,11 +57,9 @@ class Ordered:
         """Add rows with ``start`` and ``end`` (ns, never null)."""
         if frame.is_empty():
             return
-        held = _held(frame)
+        held = _held(frame.get_columns())
         self._wide |= {column.name for column in held if column.dtype == pl.Int64}
-        frame = pl.DataFrame([_shrunk(column) for column in held])
-        if not _in_order(frame):
-            frame = _sorted(frame)
+        frame = in_order(pl.DataFrame([shrunk(column) for column in held]))
         start = frame["start"].to_numpy()
         self._samples.append(start[::_SAMPLED].copy())
         self._edges.append((int(start[0]), int(start[-1])))
@@ -82,8 +83,8 @@ class Ordered:
         left = Counter(part.piece for chunk in plan for part in chunk)
         settled = Spool(self._workspace)
         held: list[tuple[str, ...]] = []
-        for chunk in plan:
-            rows = self._made(self._merged(chunk, ()), given, make)
+        work = partial(self._settled, given=given, make=make)
+        for chunk, rows in zip(plan, ahead(work, plan, waiting=0), strict=True):
             settled.append(rows)
             held.append(tuple(rows.columns))
             left.subtract(part.piece for part in chunk)
@@ -92,16 +93,21 @@ class Ordered:
         self._spool, self._columns, self._wide = settled, held, set()
         self._plan = [(_Slice(n, 0, rows),) for n, rows in enumerate(settled.heights)]
 
-    def _made(
+    def _settled(
         self,
-        rows: pl.DataFrame,
+        chunk: tuple[_Slice, ...],
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
+        rows = self._merged(chunk, ())
         used = rows.select(_present(rows.columns, given))
-        used = used.with_columns(pl.col(_present(used.columns, self._wide)).cast(pl.Int64))
-        made = map(_shrunk, make(used))
-        return pl.DataFrame(_held(rows.drop(used.columns).with_columns(made)))
+        kept = [column for column in rows if column.name not in used.columns]
+        return pl.DataFrame(_held([*kept, *make(self._widened(used))]))
+
+    def _widened(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return whole numbers in the bits in which they came."""
+        wide = _present(rows.columns, self._wide)
+        return rows.with_columns(pl.col(wide).cast(pl.Int64)) if wide else rows
 
     @property
     def height(self) -> int:
@@ -115,16 +121,16 @@ class Ordered:
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return chunk `number`, or those of some columns that it has."""
-        rows = self._merged(self._planned()[number], columns)
-        return rows.with_columns(pl.col(_present(rows.columns, self._wide)).cast(pl.Int64))
+        return self._widened(self._merged(self._planned()[number], columns)).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:
         if len(parts) == 1:
             return self._part(parts[0], columns)
         order = tuple(dict.fromkeys((*columns, "start", "end"))) if columns else ()
         pieces = [self._part(part, order) for part in parts]
-        merged = pl.concat(pieces, how="diagonal_relaxed")
-        return _sorted(merged).select(_present(merged.columns, columns) or pl.all())
+        rows = merged(pieces)
+        present = _present(rows.columns, columns)
+        return rows.select(present) if present else rows
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
         """Return some columns of all chunks in order; absent ones are null."""
@@ -166,43 +172,32 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Return the times at which chunks begin, but for the first one."""
+        """Return the times at which chunks begin, but for the first one.
+
+        Where a piece begins not long before a chunk has all the rows it is to have, the next one
+        begins with it: then it has the rows of that piece, and few others.
+        """
         times = np.sort(np.concatenate(self._samples))
         every = max(self._workspace.rows // _SAMPLED, 1)
-        return np.unique(times[every::every])
+        begins = np.searchsorted(times, sorted(first for first, _ in self._edges))
+        at, cuts = 0, []
+        while at + every < times.size:
+            nearest = int(begins[np.searchsorted(begins, at + every, "right") - 1])
+            at = nearest if nearest > at + every // 2 else at + every
+            cuts.append(times[at])
+        return np.unique(cuts)
 
 
-def _held(frame: pl.DataFrame) -> list[pl.Series]:
-    """Return the columns but for those null throughout, which are null again when they are read."""
-    return [column for column in frame if column.null_count() < frame.height]
+def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
+    """Return the columns that hold anything: reading and sorting one of nulls costs as much."""
+    return [column for column in columns if column.null_count() < len(column)]
 
 
 def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
     return [name for name in held if name in columns]
 
 
-def _in_order(frame: pl.DataFrame) -> bool:
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    later = start[1:] > start[:-1]
-    if later.all():
-        return True
-    tied = (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
-    return bool((later | tied).all())
-
-
-def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    order = np.argsort(start, kind="stable")  # quick where rows are nearly in order
-    ordered = start[order]
-    tied = ordered[1:] == ordered[:-1]
-    among = np.append(tied, False) | np.append(False, tied)
-    rows = order[among]
-    # Inverting all bits turns the order of whole numbers round, and the least has no negative.
-    order[among] = rows[np.lexsort((~end[rows], start[rows]))]
-    return frame[pl.Series(order, dtype=pl.UInt32)]  # which polars takes rows by as they are
-
-
-def _shrunk(column: pl.Series) -> pl.Series:
+def shrunk(column: pl.Series) -> pl.Series:
     """Return whole numbers in as few bits as hold them all."""
     if column.dtype not in (pl.Int32, pl.Int64) or column.name in {"start", "end"}:
         return column

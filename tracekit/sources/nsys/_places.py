@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.sources._ordering import shrunk
 from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
@@ -147,8 +148,14 @@ class Places:
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
     """Look up the places of distinct identities, and give each row those of its own."""
-    columns = [column for column in places(seen.distinct) if column.count()]
-    seen.rows.settle((WHO,), lambda rows: (column.gather(rows[WHO]) for column in columns))
+    table = pl.DataFrame([shrunk(column) for column in places(seen.distinct) if column.count()])
+
+    def of_rows(rows: pl.DataFrame) -> list[pl.Series]:
+        # Which polars takes rows by as they are, all columns at once.
+        which = pl.Series(rows[WHO].to_numpy().astype(np.uint32))
+        return table[which].get_columns()
+
+    seen.rows.settle((WHO,), of_rows)
 
 
 _NOWHERE = np.iinfo(np.int64).min
