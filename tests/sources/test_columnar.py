@@ -157,7 +157,7 @@ class TestTables:
         )
         export = _small(tmp_path / "c", suffix, frame)
         parts = list(export.batches("T", {"a": "int", "b": "text"}, rows))
-        assert [part.height for part in parts[:-1]] == [rows] * (len(parts) - 1)
+        assert all(rows / 2 <= part.height <= rows for part in parts[:-1])
         assert_frame_equal(pl.concat(parts), frame)
 
     def test_parquet_is_preferred_where_both_are(self, tmp_path):

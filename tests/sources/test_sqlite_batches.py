@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import sqlite3
@@ -22,6 +23,7 @@ from sqlite_corpus import DTYPE, Database, Maker, expected
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.sqlite import SqliteFile, _spans
+from tracekit.sources.sqlite._columns import Columns
 from tracekit.sources.sqlite._decode import Decoder
 from tracekit.sources.sqlite._library import Library
 
@@ -204,13 +206,14 @@ def _same(path: Path, columns: dict[str, str] = COLUMNS) -> SqliteFile:
 class TestBatches:
     @pytest.mark.parametrize("rows", [1, 999, 1000, ROWS - 1, ROWS, 1 << 20])
     @pytest.mark.parametrize("few", [0, 10**9], ids=["decoded", "by SQLite"])
-    def test_all_but_the_last_are_of_the_size_asked_for(
+    def test_all_but_the_last_are_at_least_half_of_the_size_asked_for(
         self, make, decoded, monkeypatch, rows, few
     ):
         monkeypatch.setattr(_spans, "FEW_ROWS", few)
         parts = [part.height for part in SqliteFile(make()).batches("t", COLUMNS, rows)]
-        whole, left = divmod(ROWS, rows)
-        assert parts == [rows] * whole + [left] * bool(left)
+        assert sum(parts) == ROWS
+        assert all(rows / 2 <= part <= rows for part in parts[:-1])
+        assert 0 < parts[-1] <= rows
         assert bool(decoded[True]) == (few == 0)
 
     def test_an_absent_table_and_an_empty_one_give_none(self, make, decoded):
@@ -300,10 +303,16 @@ class TestWhatTheDecoderLeavesToSqlite:
 
 
 class TestDistrust:
-    def test_a_difference_to_sqlite_ends_the_decoding(self, make, decoded, monkeypatch):
-        decode = Decoder.decode
-        wrong = pl.col("a") + 1
-        monkeypatch.setattr(Decoder, "decode", lambda *given: decode(*given).with_columns(wrong))
+    @pytest.mark.parametrize("from_span", [0, 3])
+    def test_a_difference_to_sqlite_ends_the_decoding(self, make, decoded, monkeypatch, from_span):
+        add, spans = Columns.add, itertools.count()
+
+        def wrong(self, data, found):
+            found.stored[1] += next(spans) >= from_span
+            return add(self, data, found)
+
+        monkeypatch.setattr(Columns, "add", wrong)
+        monkeypatch.setattr(_spans, "CHECKED_LEAVES", 10 if from_span == 0 else 400)
         file = _same(make())
         assert len(file.warnings) == 1
         assert "decoding its pages gave other values than SQLite did" in file.warnings[0]

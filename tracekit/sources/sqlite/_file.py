@@ -159,6 +159,8 @@ class SqliteFile:
     ) -> Iterator[pl.DataFrame]:
         """Yield `columns` of `table` in rowid order, at most `rows` rows at a time.
 
+        All batches but the last have at least half as many.
+
         Large tables are read by all cores, a little ahead of what is taken. An absent table yields
         nothing, and absent columns are null.
 
@@ -167,7 +169,7 @@ class SqliteFile:
         table, columns
             Names as this program knows them (never as a file spells them), and the types to give.
         rows
-            Rows of a batch; the last one has fewer.
+            Most rows of a batch.
 
         Raises
         ------
@@ -184,7 +186,7 @@ class SqliteFile:
             self._note(table, lost)
             return _completed(part.frame, columns)
 
-        parts = spans(self._library, self._rows, Table(table, present), self.warnings)
+        parts = spans(self._library, self._rows, Table(table, present), rows, self.warnings)
         with closing(parts):
             yield from regrouped(map(noted, parts), rows)
 
@@ -222,22 +224,35 @@ def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
 
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
     """Return all `columns`; those that `frame` lacks are null."""
-    absent = [pl.lit(None, DTYPE[columns[n]]).alias(n) for n in columns if n not in frame.columns]
-    return frame.with_columns(absent).select(list(columns))
+    held = {column.name: column for column in frame}
+    if list(held) == list(columns):
+        return frame
+    return pl.DataFrame(
+        [held.get(name, _nulls(name, kind, frame.height)) for name, kind in columns.items()]
+    )
+
+
+def _nulls(name: str, kind: SqlType, rows: int) -> pl.Series:
+    return pl.Series(name, [None], dtype=DTYPE[kind]).new_from_index(0, rows)
 
 
 def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows of `frames` in frames of `rows`, and what is left over; none is empty.
+    """Yield the rows of `frames` in frames of at most `rows`; all but the last have half as many.
 
     A column whose numbers have more bits in one of them has as many in what they make together.
     """
     held: list[pl.DataFrame] = []
     for frame in frames:
         held.append(frame)
-        while sum(each.height for each in held) >= rows:
-            whole = pl.concat(held, how="vertical_relaxed", rechunk=True)
+        while 2 * sum(each.height for each in held) >= rows:
+            whole = _together(held)
             yield whole[:rows]
-            held = [whole[rows:]]
-    left = pl.concat(held, how="vertical_relaxed", rechunk=True) if held else pl.DataFrame()
-    if left.height:
+            held = [whole[rows:]] if whole.height > rows else []
+    if held and (left := _together(held)).height:
         yield left
+
+
+def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    if len(frames) == 1:
+        return frames[0]
+    return pl.concat(frames, how="vertical_relaxed", rechunk=True)

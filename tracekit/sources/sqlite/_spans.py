@@ -1,7 +1,8 @@
 """A table in spans of its leaf pages: decoded where that is certain, else read by SQLite.
 
-A span is a range of rowids, so either can read it. SQLite is also asked for some pages chosen at
-random, and a difference ends the decoding of the table.
+A span is a range of rowids, so either can read it. Spans that follow each other and are decoded
+become one frame. SQLite is also asked for some pages chosen at random, and a difference ends the
+decoding of the table.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tracekit.support.ahead import ahead, cores
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.sources.sqlite._columns import Columns
     from tracekit.sources.sqlite._decode import Decoder
 
 FEW_ROWS = 20_000
@@ -43,7 +45,10 @@ CHECKED_LEAVES = 8
 """How many pages, besides the first and the last, SQLite is asked for."""
 _LEAST_BYTES = 1 << 20
 """Bytes of pages that are worth a span of their own."""
-_SPANS_PER_CORE = 4
+_FILLED = 0.85
+"""To what part a batch is filled if pages have as many rows as some of them: those of a table's
+begin hold more, and what does not fit has to be copied."""
+_COUNTED_LEAVES = 32
 
 
 class Query(Protocol):
@@ -62,9 +67,11 @@ class Table:
 
 
 def spans(
-    library: Library, query: Query, table: Table, warnings: list[str]
+    library: Library, query: Query, table: Table, rows: int, warnings: list[str]
 ) -> Generator[Rows, None, None]:
-    """Yield all rows of `table` in rowid order; what a user should know goes to `warnings`.
+    """Yield all rows of `table` in rowid order, where it is decoded about `rows` at a time.
+
+    What a user should know goes to `warnings`.
 
     Raises
     ------
@@ -79,7 +86,8 @@ def spans(
             yield library.read(table.name, table.columns)
         else:
             reader.ask()
-            yield from map(reader.settled, ahead(reader.read, reader.spans(), waiting=1))
+            for read in ahead(reader.read, reader.stretches(rows), waiting=1):
+                yield from reader.settled(read)
 
 
 @contextmanager
@@ -103,7 +111,10 @@ def _reader(
         root = _root(query, table.name)
         tree = None if root is None else leaves(file, division, root)
         pages = PageReader(file, division)
-        if tree is None or _estimated_rows(pages, tree) < FEW_ROWS:
+        if tree is None:
+            return None
+        rows_of_leaf = _rows_of_leaf(pages, tree)
+        if rows_of_leaf * tree.pages.size < FEW_ROWS:
             return None
     stored = _stored_columns(query, table.name)
     rowid = rowid_name(stored)
@@ -111,7 +122,7 @@ def _reader(
         return None
     layout = record(stored, table.columns, key_has_index=_key_has_index(query, table.name))
     decoder = _decoder(layout, table, division.usable) if layout and library.utf8 else None
-    return SpanReader(library, table, rowid, pages, tree, decoder, warnings)
+    return SpanReader(library, table, rowid, pages, tree, decoder, rows_of_leaf, warnings)
 
 
 def _root(query: Query, table: str) -> int | None:
@@ -130,10 +141,10 @@ def _key_has_index(query: Query, table: str) -> bool:
     return bool(query(sql, table)[0][0])
 
 
-def _estimated_rows(pages: PageReader, tree: Leaves) -> int:
-    some = np.unique(np.linspace(0, tree.pages.size - 1, CHECKED_LEAVES).astype(np.int64))
+def _rows_of_leaf(pages: PageReader, tree: Leaves) -> float:
+    some = np.unique(np.linspace(0, tree.pages.size - 1, _COUNTED_LEAVES).astype(np.int64))
     read = pages.read(tree.pages[some])
-    return int(np.mean(read.cells) * tree.pages.size) if read else 0
+    return float(np.mean(read.cells)) if read else 0
 
 
 def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
@@ -142,12 +153,23 @@ def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
     return Decoder(layout, list(table.columns), usable)
 
 
+def _divided(places: range, width: int) -> list[range]:
+    return [places[first : first + width] for first in range(0, len(places), width)]
+
+
+def _rows_of(columns: Columns | None) -> list[Rows]:
+    """Return the rows of columns, if there are any."""
+    if columns is None or not columns.height:
+        return []
+    return [Rows(decoded(columns.rows(0, columns.height)), {})]
+
+
 @dataclass(frozen=True)
 class Read:
-    """The rows of a span, and whether they were decoded."""
+    """The rows of a stretch of leaves, and whether any of them were decoded."""
 
-    span: range
-    rows: Rows
+    stretch: range
+    rows: list[Rows]
     is_decoded: bool
 
 
@@ -162,6 +184,8 @@ class SpanReader:
         What reads pages, and the leaf pages of the table.
     decoder
         What decodes pages; None if it would not understand this table.
+    rows_of_leaf
+        How many rows a leaf page has, on average.
     warnings
         What a user should know is added here.
     """
@@ -174,6 +198,7 @@ class SpanReader:
         pages: PageReader,
         tree: Leaves,
         decoder: Decoder | None,
+        rows_of_leaf: float,
         warnings: list[str],
     ) -> None:
         self._library = library
@@ -183,6 +208,7 @@ class SpanReader:
         self._tree = tree
         self._decoder = decoder
         self._warnings = warnings
+        self._rows_of_leaf = rows_of_leaf
         some = np.random.default_rng().integers(0, tree.pages.size, CHECKED_LEAVES)
         self._checked = sorted({0, tree.pages.size - 1, *some.tolist()})
         self._asked: dict[int, pl.DataFrame] = {}
@@ -205,50 +231,60 @@ class SpanReader:
             parts = (rows[end - count : end] for end, count in zip(ends, counts, strict=True))
             self._asked = dict(zip(self._checked, parts, strict=True))
 
-    def spans(self) -> list[range]:
-        """Return the spans of the table, as places in the list of its leaves."""
-        leaves_of_all = self._tree.pages.size
-        least, most = (
-            max(1, size // self._pages.geometry.page_size) for size in (_LEAST_BYTES, SPAN_BYTES)
-        )
-        width = min(most, max(least, -(-leaves_of_all // (_SPANS_PER_CORE * cores()))))
-        return [
-            range(first, min(first + width, leaves_of_all))
-            for first in range(0, leaves_of_all, width)
-        ]
+    def stretches(self, rows: int) -> list[range]:
+        """Return what makes a frame of about `rows`, as places in the list of leaves.
 
-    def read(self, span: range) -> Read:
-        """Read the rows of `span`."""
-        pages = self._read_pages(span)
-        rows = self._decoded(span, pages) if pages else None
-        return Read(span, rows or self._by_library(span, pages), rows is not None)
+        A table of few rows is divided among the cores.
+        """
+        leaves_of_all, page = self._tree.pages.size, self._pages.geometry.page_size
+        most = max(1, int(rows * _FILLED / max(self._rows_of_leaf, 1)))
+        least = max(1, _LEAST_BYTES // page)
+        width = min(most, max(least, -(-leaves_of_all // cores())))
+        return _divided(range(leaves_of_all), width)
 
-    def settled(self, read: Read) -> Rows:
+    def read(self, stretch: range) -> Read:
+        """Read the rows of a stretch, span by span."""
+        parts: list[Rows] = []
+        columns: Columns | None = None
+        is_decoded = False
+        for span in _divided(stretch, max(1, SPAN_BYTES // self._pages.geometry.page_size)):
+            pages = self._read_pages(span)
+            decoder = self._decoder  # another thread may drop it meanwhile
+            if columns is None and decoder is not None:
+                columns = decoder.columns(int(self._rows_of_leaf * len(stretch)))
+            if pages and columns and self._decoded(span, pages, columns):
+                is_decoded = True
+                continue
+            parts += _rows_of(columns)
+            columns = None
+            parts.append(self._by_library(span, pages))
+        return Read(stretch, parts + _rows_of(columns), is_decoded)
+
+    def settled(self, read: Read) -> list[Rows]:
         """Return rows, read again if other ones have meanwhile shown that decoding goes wrong."""
         if read.is_decoded and self._decoder is None:
-            return self._by_library(read.span, self._read_pages(read.span))
+            return [self._by_library(read.stretch, self._read_pages(read.stretch))]
         return read.rows
 
     def _read_pages(self, span: range) -> PagesRead | None:
         with _reading(self._library):
             return self._pages.read(self._tree.pages[span.start : span.stop])
 
-    def _decoded(self, span: range, pages: PagesRead) -> Rows | None:
-        decoder = self._decoder  # another thread may drop it meanwhile
+    def _decoded(self, span: range, pages: PagesRead, columns: Columns) -> bool:
+        """Add the rows of a span to columns; tell whether that went well."""
+        decoder, first = self._decoder, columns.height
         if decoder is None:
-            return None
+            return False
         upto = self._tree.upto[span.start : span.stop]
         try:
-            frame = decoder.decode(pages, upto, self._after(span))
+            is_known = decoder.decode(columns, pages, upto, self._after(span)) is not None
         except MisplacedError:
             raise self._damaged() from None
-        if frame is None:
-            return None
-        rows = Rows(decoded(frame), {})
-        if self._is_right(span, pages, rows):
-            return rows
+        if not is_known or self._is_right(span, pages, columns, first):
+            return is_known
+        columns.keep(first)
         self._distrust()
-        return None
+        return False
 
     def _distrust(self) -> None:
         self._decoder = None
@@ -259,16 +295,16 @@ class SpanReader:
         if warning not in self._warnings:
             self._warnings.append(warning)
 
-    def _is_right(self, span: range, pages: PagesRead, rows: Rows) -> bool:
-        """Compare the rows of some pages with what SQLite finds there."""
-        ends = np.cumsum(pages.cells)
+    def _is_right(self, span: range, pages: PagesRead, columns: Columns, first: int) -> bool:
+        """Compare some rows of a span, which are those from `first`, with what SQLite finds."""
+        ends = first + np.cumsum(pages.cells)
         for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])
             wanted = self._asked.get(leaf)
             if wanted is None:
                 wanted = self._select(range(leaf, leaf + 1)).frame
-            # Here numbers may be in fewer bits.
-            if not rows.frame[end - count : end].cast(wanted.schema).equals(wanted):
+            rows = decoded(columns.rows(end - count, end))
+            if not rows.cast(wanted.schema).equals(wanted):  # numbers may be in fewer bits
                 return False
         return True
 

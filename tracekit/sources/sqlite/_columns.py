@@ -1,0 +1,227 @@
+"""Columns that grow as the rows of page after page are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+from nanoarrow import c_array_from_buffers, float64, int8, int16, int32, int64, large_binary
+from numpy.typing import NDArray
+
+from tracekit.sources.sqlite import _pages
+from tracekit.sources.sqlite._layout import Role
+from tracekit.support.compiled import ALWAYS, compiled
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[Any]
+
+_reals, _texts, _gather = (
+    compiled(loop, ALWAYS) for loop in (_pages.reals, _pages.texts, _pages.gather)
+)
+_DTYPES = {
+    "int": pl.Int64, "narrow": pl.Int8, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary,
+}  # fmt: skip
+"""Types of columns of which nothing is held."""
+_NARROW: dict[np.dtype[Any], int] = {
+    np.dtype(np.int8): 7,
+    np.dtype(np.int16): 15,
+    np.dtype(np.int32): 31,
+}
+"""The bits of a number beside its sign."""
+_SCHEMAS = {
+    np.dtype(dtype): schema
+    for dtype, schema in (
+        (np.int8, int8), (np.int16, int16), (np.int32, int32), (np.int64, int64),
+        (np.float64, float64),
+    )
+}  # fmt: skip
+"""What nanoarrow calls the types of numbers."""
+
+
+class Columns:
+    """The columns of a table, as far as its rows were decoded.
+
+    Parameters
+    ----------
+    names, roles
+        Of the columns.
+    rows
+        How many rows to expect.
+    """
+
+    def __init__(self, names: Sequence[str], roles: Sequence[Role], rows: int) -> None:
+        self._names = names
+        self._columns = [_column(role, rows) for role in roles]
+        self.height = 0
+        """How many rows there are."""
+
+    def add(self, data: Bytes, found: _pages.Rows) -> bool:
+        """Add the rows that were found in `data`; tell whether their values are what they should.
+
+        If they are not, no row is added, and what is there is still good.
+        """
+        for slot, column in enumerate(self._columns):
+            if not column.add(self.height, data, found, slot):
+                return False
+        self.height += found.rowids.size
+        return True
+
+    def keep(self, rows: int) -> None:
+        """Let go of all but the first `rows`."""
+        self.height = rows
+
+    def rows(self, first: int, end: int) -> pl.DataFrame:
+        """Return some of the rows, texts as bytes."""
+        columns = zip(self._names, self._columns, strict=True)
+        return pl.DataFrame({name: column.rows(first, end) for name, column in columns})
+
+
+class _Column(Protocol):
+    """A column."""
+
+    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+        """Add what was found as rows from `first`; tell whether it is what it should be."""
+
+    def rows(self, first: int, end: int) -> pl.Series:
+        """Return rows in the order in which they came."""
+
+
+def _column(role: Role, rows: int) -> _Column:
+    return _TextColumn() if role == "text" else _NumberColumn(role, rows)
+
+
+class _NumberColumn:
+    """Numbers; those that may come in few bits are in as few as hold all that came so far."""
+
+    def __init__(self, role: Role, rows: int) -> None:
+        self._role = role
+        self._expected = rows
+        self._values: Numbers | None = None
+        self._valid: NDArray[np.bool_] | None = None
+        """Where there are numbers, if not in all rows; without `_values` in none."""
+
+    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+        """Add numbers, of which reals are still to be read."""
+        nulls, end = int(found.nulls[slot]), first + found.rowids.size
+        stored, valid = found.stored[slot], found.valid[slot]
+        if self._role == "rowid":  # which records leave out
+            self._room(first, end, stored.dtype)[first:end] = found.rowids
+            return nulls == end - first
+        if nulls == end - first:
+            if self._values is not None:
+                self._room(first, end, self._values.dtype)[first:end] = 0
+                self._note(first, end, np.zeros(end - first, np.bool_))
+            return True
+        if self._role == "real":
+            room = self._room(first, end, np.dtype(np.float64))[first:end]
+            places = room.view(np.int64)
+            places[:] = stored
+            nulls = _reals(data, places, room, valid) or 0
+        else:
+            narrow = self._role == "narrow"
+            dtype = _narrowest(int(found.reach[slot])) if narrow else stored.dtype
+            self._room(first, end, dtype)[first:end] = stored
+        if nulls == _pages.UNFIT:
+            return False
+        if nulls or self._valid is not None:
+            self._note(first, end, _bits(valid, end - first))
+        return True
+
+    def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> Numbers:
+        """Return where the numbers are, with room for those up to `end`, which are of a type."""
+        values = self._values
+        if values is None and first:
+            self._note(0, first, np.zeros(first, np.bool_))
+        both = dtype if values is None else np.promote_types(values.dtype, dtype)
+        if values is None or values.dtype != both or values.size < end:
+            room: Numbers = np.empty(self._size(first, end), both)
+            room[:first] = 0 if values is None else values[:first]
+            values = self._values = room
+        return values
+
+    def _size(self, first: int, end: int) -> int:
+        """Return how much room to make: if there are more rows than expected, for more of them."""
+        return max(self._expected, end + end // 8 * (first > 0))
+
+    def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
+        """Note which of some rows have numbers."""
+        all_valid = self._valid
+        if all_valid is None or all_valid.size < end:
+            room = np.ones(self._size(first, end), np.bool_)
+            if all_valid is not None:
+                room[:first] = all_valid[:first]
+            all_valid = self._valid = room
+        all_valid[first:end] = valid
+
+    def rows(self, first: int, end: int) -> pl.Series:
+        """Return rows, in this memory."""
+        if self._values is None:
+            return _nothing(self._role, end - first)
+        values = self._values[first:end]
+        valid = None if self._valid is None else self._valid[first:end]
+        count = values.size if valid is None else int(np.count_nonzero(valid))
+        if valid is None or count == values.size:
+            return pl.Series(values)
+        if not count:
+            return _nothing(self._role, values.size)
+        bits = np.packbits(valid, bitorder="little")
+        schema, nulls = _SCHEMAS[values.dtype](), values.size - count
+        return pl.Series(c_array_from_buffers(schema, values.size, [bits, values], nulls))
+
+
+class _TextColumn:
+    """Texts, as bytes, part by part as they came."""
+
+    def __init__(self) -> None:
+        self._parts: list[pl.Series] = []
+        self._first: list[int] = []
+
+    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+        """Add texts."""
+        places, valid = found.stored[slot], found.valid[slot]
+        rows, nulls = places.size, int(found.nulls[slot])
+        if nulls == rows:
+            return self._append(first, _nothing("text", rows))
+        ends = np.empty(rows + 1, np.int64)
+        nulls = _texts(places, ends, valid) or 0
+        if nulls == _pages.UNFIT:
+            return False
+        text = np.empty(ends[-1], np.uint8)
+        if text.size:
+            _gather(data, places, ends, text)
+        buffers = [valid if nulls else None, ends, text]
+        return self._append(
+            first, pl.Series(c_array_from_buffers(large_binary(), rows, buffers, nulls))
+        )
+
+    def _append(self, first: int, part: pl.Series) -> bool:
+        while self._first and self._first[-1] >= first:  # one that other columns did not fit
+            self._first.pop()
+            self._parts.pop()
+        self._first.append(first)
+        self._parts.append(part)
+        return True
+
+    def rows(self, first: int, end: int) -> pl.Series:
+        """Return rows, in one piece."""
+        places = np.searchsorted(self._first, [first, end - 1], "right") - 1
+        parts = self._parts[places[0] : places[1] + 1]
+        whole = pl.concat(parts) if len(parts) > 1 else parts[0]
+        before = first - self._first[places[0]]
+        return whole[before : before + end - first].rechunk()
+
+
+def _bits(packed: Bytes, rows: int) -> NDArray[np.bool_]:
+    return np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
+
+
+def _nothing(role: Role, rows: int) -> pl.Series:
+    return pl.Series([None], dtype=_DTYPES[role]).new_from_index(0, rows)
+
+
+def _narrowest(reach: int) -> np.dtype[Any]:
+    """Return the type that holds numbers which need such bits; none has the sign's among them."""
+    bits = reach.bit_length()
+    return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
