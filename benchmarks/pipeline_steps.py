@@ -4,8 +4,9 @@
 
 The steps are those that `tracekit.ingest` tells of as it goes; the summary, of which it does not
 tell, is seen where it begins. What the process takes before that and after is not in any of them.
-Several parts work at the same time, so these are told by seconds of processors: of pages and of
-writing what their functions take on their threads, of the others what is left of their steps.
+Several parts work at the same time, so these are told by seconds of processors: of the digest, of
+pages and of writing what their functions take on their threads, of the others what is left of their
+steps.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tracekit
 from tracekit import analysis
 from tracekit.model import _trace
+from tracekit.runs import _digests
 from tracekit.sources.sqlite import _decode, _reading
 
-PAGES, WRITING = "pages to columns", "writing"
-PARTS = {"check": "digest", "read": "shaping and sorting", "attribute": "attribution"}
+PAGES, WRITING, DIGEST = "pages to columns", "writing", "digest"
+PARTS = {"read": "shaping and sorting", "attribute": "attribution"}
 """What is left of the steps that begin so; anything else is done once per ingest."""
 ONCE = "store, summary and catalogue"
 
@@ -61,6 +64,24 @@ class Clock:
 
         return watched
 
+    def apart_by_bits(self, part: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same of a function that goes on through several steps, and tells of bits."""
+
+        def watched(path: Path, tell: Callable[[int], None]) -> Any:
+            before = time.thread_time()
+
+            def told(done: int) -> None:
+                nonlocal before
+                now = time.thread_time()
+                self.parts_cpu_s[part] += now - before
+                self.parts_cpu_s[self._part] -= now - before
+                before = now
+                tell(done)
+
+            return work(path, told)
+
+        return watched
+
 
 def measured(export: str, store: str) -> Clock:
     """Ingest `export` into `store` and return what that takes."""
@@ -73,6 +94,7 @@ def measured(export: str, store: str) -> Clock:
 
     for owner, name, work in (
         (analysis, "summarise", watched),
+        (_digests, "file_digest", clock.apart_by_bits(DIGEST, _digests.file_digest)),
         (_decode.Decoder, "decode", clock.apart(PAGES, _decode.Decoder.decode)),
         (_reading.PageReader, "read", clock.apart(PAGES, _reading.PageReader.read)),
         (_trace, "_write", clock.apart(WRITING, _trace._write)),  # noqa: SLF001 - see above

@@ -121,7 +121,7 @@ PUBLIC = {
     "tracekit.sources.columnar": "ColumnarExport table_files",
     "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
-        DEFAULT_MEMORY Executor Finding Made ReportOptions RunRecord Store SummaryValue
+        DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
         check_labels check_name file_digest file_size file_state make_reports open_executor
         run_digest
     """,

@@ -5,22 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import DamagedTraceError, InputError, UsageError
+from tracekit.runs._digests import DigestBeside, DigestsSideBySide
 from tracekit.store import (
+    NOT_YET,
     Made,
     ReportOptions,
     RunRecord,
     Store,
-    file_digest,
     file_size,
     file_state,
     make_reports,
@@ -122,35 +120,76 @@ def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
 
 
 def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord, bool]:
-    from tracekit.analysis import DeviceSums, summarise
-
     failures = _Failures(request.on_error)
+    twice = [path for path, number in Counter(request.files).items() if number > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is given twice", "give each report of a run once")
     states = {path: file_state(path) for path in request.files}
-    digests = _distinct(_digests(request, failures), failures)
-    share = [
-        (path, ReportOptions(request.rules, digest, request.memory, request.nsys, DeviceSums))
-        for path, digest in digests.items()
-    ]
-    tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
+    ingest = _Ingest(store, request, executor, failures, states)
+    if request.is_many:
+        return ingest.of(_distinct(_digests(request, failures), failures))
+    [path] = request.files
+    return _add_one(ingest, path)
 
-    def make(folder: Path) -> Made:
-        together = _Together(request, failures.sentences)
-        made = make_reports(
-            folder, share, executor, failures.add, tell, together.foreign, together.settle
+
+def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
+    """Make a run of a file, whose digest is made meanwhile unless the store may know the file."""
+    from tracekit.sources import check_readable
+
+    check_readable(path)
+    with DigestBeside(path, ingest.request.progress) as digest:
+        try:
+            if ingest.store.may_hold(file_size(path)):
+                return ingest.of({path: digest.wait()})
+            return ingest.of({path: NOT_YET}, digest)
+        except InputError:
+            digest.wait()  # that a file cannot be read to its end says more than what came of it
+            raise
+
+
+@dataclass(frozen=True)
+class _Ingest:
+    """What is needed to make a run once it is known of which files."""
+
+    store: Store
+    request: Request
+    executor: Executor
+    failures: _Failures
+    states: Mapping[Path, object]
+
+    def of(
+        self, digests: Mapping[Path, str], beside: DigestBeside | None = None
+    ) -> tuple[RunRecord, bool]:
+        """Make a run of files by their digests; of one file that may still be made beside."""
+        from tracekit.analysis import summarise
+
+        return self.store.add(
+            digest=run_digest(list(digests.values())),
+            options=options_text(self.request.rules, self.request.clocks),
+            files=[path.absolute().name for path in digests],
+            name=self.request.name,
+            default_name=_default_name(self.request),
+            labels=self.request.labels,
+            make=lambda folder: self._make(folder, digests, beside),
+            summarise=summarise,
         )
-        _check_unchanged({path: states[path] for path in digests})
-        return replace(made, left_out=tuple(failures.sentences))
 
-    return store.add(
-        digest=run_digest(list(digests.values())),
-        options=options_text(request.rules, request.clocks),
-        files=[path.absolute().name for path in digests],
-        name=request.name,
-        default_name=_default_name(request),
-        labels=request.labels,
-        make=make,
-        summarise=summarise,
-    )
+    def _make(self, folder: Path, digests: Mapping[Path, str], beside: DigestBeside | None) -> Made:
+        from tracekit.analysis import DeviceSums
+
+        request = self.request
+        share = [
+            (path, ReportOptions(request.rules, digest, request.memory, request.nsys, DeviceSums))
+            for path, digest in digests.items()
+        ]
+        together = _Together(request, self.failures.sentences, beside)
+        tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
+        made = make_reports(
+            folder, share, self.executor, self.failures.add, tell, together.foreign, together.settle
+        )
+        digest = beside.wait() if beside else made.digest
+        _check_unchanged({path: self.states[path] for path in digests})
+        return replace(made, digest=digest, left_out=tuple(self.failures.sentences))
 
 
 def _check_unchanged(states: Mapping[Path, object]) -> None:
@@ -170,12 +209,6 @@ def options_text(rules: Rules, clocks: Mapping[str, int] | None = None) -> str:
     return json.dumps({"format": _FORMAT, "rules": digest, **told})
 
 
-def content_digest(path: Path, progress: Progress) -> str:
-    """Return the digest of a file, telling how much of it is read."""
-    size = file_size(path)
-    return file_digest(path, lambda done: progress("check content", done, size))
-
-
 @dataclass
 class _Failures:
     """What to do about a file that is no report of the run, and what was done."""
@@ -193,17 +226,8 @@ class _Failures:
 
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
     """Return the digest of each file that can be read, in order."""
-    from tracekit.sources import check_readable
-
-    twice = [path for path, number in Counter(request.files).items() if number > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is given twice", "give each report of a run once")
-    if not request.is_many:
-        [path] = request.files
-        check_readable(path)
-        return {path: content_digest(path, request.progress)}
     found: dict[Path, str] = {}
-    with _SideBySide(request) as digests:
+    with DigestsSideBySide(request.files, request.progress) as digests:
         for path, result in digests:
             if isinstance(result, InputError):
                 failures.add(path, result)
@@ -212,42 +236,6 @@ def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
     if not found:
         raise InputError(f"none of the {len(request.files)} reports could be read")
     return found
-
-
-class _SideBySide:
-    """Digests of many files, computed in threads, in the order of the files."""
-
-    def __init__(self, request: Request) -> None:
-        self._files = request.files
-        self._progress = request.progress
-        self._lock = threading.Lock()
-        self._done: dict[Path, int] = {}
-        self._total = _size(request.files)
-        self._is_wanted = True
-
-    def __enter__(self) -> Iterator[tuple[Path, str | InputError]]:
-        self._pool = ThreadPoolExecutor(min(cores(), len(self._files)))
-        return zip(self._files, self._pool.map(self._digest, self._files), strict=True)
-
-    def __exit__(self, *_: object) -> None:
-        self._is_wanted = False
-        self._pool.shutdown(cancel_futures=True)
-
-    def _digest(self, path: Path) -> str | InputError:
-        from tracekit.sources import check_readable
-
-        try:
-            check_readable(path)
-            return file_digest(path, partial(self._tell, path))
-        except InputError as error:
-            return error
-
-    def _tell(self, path: Path, done: int) -> None:
-        if not self._is_wanted:
-            raise InputError(f"{path} was not read to its end")
-        with self._lock:
-            self._done[path] = done
-            self._progress("check content", sum(self._done.values()), self._total)
 
 
 def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, str]:
@@ -262,7 +250,7 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 
 class _Together:
-    """What reports say only together: which of them are of one job, and whose clocks are one.
+    """What reports do not say one by one: which are of one job, whose clocks are one, a digest.
 
     Parameters
     ----------
@@ -270,11 +258,14 @@ class _Together:
         What is to be ingested.
     sentences
         Where to say what a user should know about it.
+    beside
+        The digest of the only report, where it is made while that is read.
     """
 
-    def __init__(self, request: Request, sentences: list[str]) -> None:
+    def __init__(self, request: Request, sentences: list[str], beside: DigestBeside | None) -> None:
         self._request = request
         self._sentences = sentences
+        self._beside = beside
 
     def foreign(self, folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
         """Return the reports that are not of the run of the others, by number, and why."""
@@ -291,7 +282,12 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path]) -> None:
-        """Say in the tables of the reports on which clock they are."""
+        """Say in the tables of the reports on which clock they are, and what was not known yet."""
+        self._settle_clocks(folders)
+        if self._beside:
+            _put_digest(folders[0], self._beside.wait())
+
+    def _settle_clocks(self, folders: Sequence[Path]) -> None:
         from tracekit.analysis.clocks import aligned
         from tracekit.model import Trace, replace_table
 
@@ -301,6 +297,16 @@ class _Together:
         given = _named_reports(traces, self._request.clocks)
         for folder, trace in zip(folders, aligned(traces, given), strict=True):
             replace_table(folder, "reports", trace.read("reports"))
+
+
+def _put_digest(folder: Path, digest: str) -> None:
+    """Say in the tables of a report what its digest is."""
+    import polars as pl
+
+    from tracekit.model import Trace, replace_table
+
+    reports = Trace.scan(folder).read("reports")
+    replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 
 
 def _named_reports(traces: Sequence[Trace], clocks: Mapping[str, int]) -> dict[int, int]:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tracekit.runs._ingest import OnError, Request, add_run, content_digest
+from tracekit.runs._digests import DigestBeside
+from tracekit.runs._ingest import OnError, Request, add_run
 from tracekit.runs._run import Run
-from tracekit.store import DEFAULT_MEMORY, RunRecord, Store
+from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size
 from tracekit.support.files import StrPath
 from tracekit.support.progress import Progress, ReportProgress
 
@@ -161,9 +162,13 @@ def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
     from tracekit.sources import check_readable
 
     check_readable(path)
-    digest = content_digest(path, progress)
-    known = next((record for record in place.runs() if record.digest == digest), None)
-    return known or ingest(path, store=place.root, progress=progress)[0].record
+    if place.may_hold(file_size(path)):
+        with DigestBeside(path, progress) as beside:
+            digest = beside.wait()
+        known = next((record for record in place.runs() if record.digest == digest), None)
+        if known is not None:
+            return known
+    return ingest(path, store=place.root, progress=progress)[0].record
 
 
 def _looks_like_path(reference: StrPath) -> bool:

@@ -16,7 +16,7 @@ ingest removes it.
 """
 
 from tracekit.store._check import Finding
-from tracekit.store._digest import file_digest, file_size, file_state, run_digest
+from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
 from tracekit.store._record import RunRecord, SummaryValue, check_labels, check_name
@@ -26,8 +26,7 @@ from tracekit.store._store import Store
 from tracekit.support.spool import DEFAULT_MEMORY
 
 __all__ = [
-    "DEFAULT_MEMORY", "Executor", "Finding", "Made", "ReportOptions", "RunRecord", "Store",
-    "SummaryValue", "check_labels", "check_name", "file_digest", "file_size", "file_state",
-    "make_reports",
-    "open_executor", "run_digest",
+    "DEFAULT_MEMORY", "NOT_YET", "Executor", "Finding", "Made", "ReportOptions", "RunRecord",
+    "Store", "SummaryValue", "check_labels", "check_name", "file_digest", "file_size", "file_state",
+    "make_reports", "open_executor", "run_digest",
 ]  # fmt: skip

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+NOT_YET = ""
+"""Stands for the digest of a trace that is still being made."""
 _CHUNK = 4 << 20
 
 

@@ -50,6 +50,8 @@ class RunRecord:
         What a user should know about it, one sentence each.
     summary
         Small numbers and words for listings.
+    size
+        How large its reports were, bytes; None where an earlier version added it.
     """
 
     id: str
@@ -61,6 +63,7 @@ class RunRecord:
     files: tuple[str, ...]
     warnings: tuple[str, ...]
     summary: Mapping[str, SummaryValue]
+    size: int | None = None
 
 
 @dataclass(frozen=True)

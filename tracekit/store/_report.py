@@ -44,7 +44,8 @@ class ReportOptions:
     rules
         What names mean.
     digest
-        SHA-256 of the report's content, in hexadecimal.
+        SHA-256 of the report's content, in hexadecimal, or `NOT_YET`: whoever makes the run then
+        puts it into the tables.
     memory
         How much memory the work may use, bytes.
     nsys

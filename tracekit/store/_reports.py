@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tracekit.errors import InputError, StoreError
 from tracekit.model import missing_files
-from tracekit.store._digest import run_digest
+from tracekit.store._digest import file_size, run_digest
 from tracekit.store._jobs import Executor, Job, Outcome, Tell
 from tracekit.store._report import ReportOptions
 from tracekit.store._staging import file_errors
@@ -38,7 +38,7 @@ class Made:
     Parameters
     ----------
     digest
-        Digest of the content of the reports that are in it.
+        Digest of the content of the reports that are in it, or `NOT_YET`.
     files
         Their names, without folders.
     warnings
@@ -47,6 +47,8 @@ class Made:
         What a user should know about the reports that are not in it.
     labels
         For each report that is in it the labels that the program gave its run.
+    size
+        How large they are, bytes; None where that is not known.
     """
 
     digest: str
@@ -54,6 +56,7 @@ class Made:
     warnings: tuple[tuple[str, ...], ...]
     left_out: tuple[str, ...] = ()
     labels: tuple[Mapping[str, str], ...] = ()
+    size: int | None = None
 
 
 def make_reports(
@@ -120,6 +123,7 @@ def make_reports(
         files=tuple(path.absolute().name for path, _ in kept),
         warnings=tuple(outcome.made.warnings if outcome.made else () for outcome in made),
         labels=tuple(outcome.made.labels if outcome.made else {} for outcome in made),
+        size=sum(file_size(path) for path, _ in kept),
     )
 
 

@@ -27,6 +27,9 @@ READING = ("BEGIN", "SELECT 1 FROM sqlite_master")
 """What begins a transaction of SQLite."""
 META, RUNS = "tracekit_meta", "tracekit_runs"
 """The tables of a catalogue."""
+_SIZE = "size"
+"""Where the size of a run's reports stands, in the summary: catalogues of earlier versions have no
+column for it."""
 
 REBUILT = (
     "`tracekit runs check --repair` makes it anew, or move it away and ingest the reports again"
@@ -59,6 +62,7 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
         If it makes no sense.
     """
     try:
+        summary = json.loads(row["summary"])
         record = RunRecord(
             id=row["id"],
             name=row["name"],
@@ -68,9 +72,10 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
             labels=json.loads(row["labels"]),
             files=tuple(json.loads(row["files"])),
             warnings=tuple(json.loads(row["warnings"])),
-            summary=json.loads(row["summary"]),
+            size=summary.pop(_SIZE, None),
+            summary=summary,
         )
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:
         raise UnreadableRowError from error
     return Entry(record, row["folder"])
 
@@ -78,6 +83,7 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
 def values_of(entry: Entry) -> dict[str, str]:
     """Return the row of the catalogue that says this."""
     record = entry.record
+    size = {} if record.size is None else {_SIZE: record.size}
     return {
         "id": record.id,
         "name": record.name,
@@ -87,7 +93,7 @@ def values_of(entry: Entry) -> dict[str, str]:
         "labels": json.dumps(dict(record.labels)),
         "files": json.dumps(record.files),
         "warnings": json.dumps(record.warnings),
-        "summary": json.dumps(dict(record.summary), allow_nan=False),
+        "summary": json.dumps({**record.summary, **size}, allow_nan=False),
         "folder": entry.folder,
     }
 

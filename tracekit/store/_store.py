@@ -63,6 +63,7 @@ class _Request:
     name: str | None
     default_name: str
     labels: Mapping[str, str]
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,10 @@ class Store:
         """Return the run of this content and these options whose columns are there, if any."""
         entry = _of_content(self._entries(), digest)
         return entry.record if entry and self._holds(entry, options) else None
+
+    def may_hold(self, size: int) -> bool:
+        """Tell whether a run may be of one report that is so large; else none can be of it."""
+        return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
         """Open the columns of a run; nothing large is read yet.
@@ -356,7 +361,8 @@ class Store:
         Parameters
         ----------
         digest
-            Digest of the content of the run's reports.
+            Digest of the content of the run's reports; `NOT_YET` where the store cannot hold them
+            (see `may_hold`), and what `make` returns says it.
         options
             Canonical JSON of the options that shape the columns.
         files
@@ -440,7 +446,7 @@ class Store:
             summary = summarise(replace(trace, warnings=warnings))
             columns = _Columns(staged.name, warnings, labels, summary)
             self._folders.publish(staged)
-            done = replace(request, digest=made.digest, files=made.files)
+            done = replace(request, digest=made.digest, files=made.files, size=made.size)
             return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> Entry | None:
@@ -474,6 +480,7 @@ class Store:
                 files=request.files,
                 warnings=columns.warnings,
                 summary=known(columns.summary),
+                size=request.size,
             )
             entry = Entry(record, columns.folder)
             (rows.insert if old is None else rows.update)(entry)
