@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.clocks import aligned, clock_evidence
+from tracekit.analysis.clocks import _align, aligned, clock_evidence
 from tracekit.analysis.clocks._align import align
 from tracekit.analysis.clocks._clock_calls import joint_calls
 from tracekit.analysis.clocks._clock_fit import _drift
@@ -62,6 +62,22 @@ def report(
             "ops": pl.DataFrame(rows),
         }
     )
+
+
+def test_unlike_reports_are_not_each_compared_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+
+    def nothing(*both: object) -> str:
+        compared.append(both)
+        return "they have no calls in common that all ranks make together"
+
+    monkeypatch.setattr(_align, "best_fit", nothing)
+    monkeypatch.setattr(_align, "_MOST_CLOCKS", 3)
+    reports = [report([1], host=f"h{number}", start=None) for number in range(12)]
+    clocks = [each.clock for each in align(reports)]
+    assert len({clock.name for clock in clocks}) == 12
+    # With the first report, and with two that were on their own after it.
+    assert len(compared) == 11 + 10 + 9
 
 
 def mixed(groups: dict[str, list[int]]) -> Trace:

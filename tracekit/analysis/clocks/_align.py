@@ -23,6 +23,8 @@ from tracekit.model import Clock, Trace, same_machine
 
 _MOST_TRIES = 4
 """With so many other reports is one compared that has no clock yet."""
+_MOST_CLOCKS = 8
+"""On so many clocks calls may put a report; else a thousand would each be compared with each."""
 
 _Match = tuple[Fit, Pairs] | str
 
@@ -103,6 +105,7 @@ class _Aligning:
             self._found[index] = self._by_user(index)
         waiting = [index for index in range(len(self._rows)) if index not in self._found]
         waiting = self._join(waiting)
+        clocks = 1
         while waiting:
             # What does not join the first report has a clock of its own, and others may be on it.
             alone = waiting.pop(0)
@@ -110,16 +113,21 @@ class _Aligning:
             if any(each.clock.name == own.name for each in self._found.values()):
                 own = Clock(f"report {alone}")  # what it was refused is not the clock of its host
             self._found[alone] = Alignment(replace(own, reason=self._why_not(alone)))
-            waiting = self._join(waiting, [alone])
+            waiting = self._join(waiting, [alone], by_calls=clocks < _MOST_CLOCKS)
+            clocks += 1
         return [self._found[index] for index in range(len(self._rows))]
 
-    def _join(self, waiting: list[int], on: list[int] | None = None) -> list[int]:
+    def _join(
+        self, waiting: list[int], on: list[int] | None = None, *, by_calls: bool = True
+    ) -> list[int]:
         """Put on the clock of some reports what can be put on it; return the others."""
         known = list(self._found) if on is None else on
         while True:
             joined = []
             for index in waiting:
-                alignment = self._machine(index, known) or self._calls_of(index, known)
+                alignment = self._machine(index, known)
+                if alignment is None and by_calls:
+                    alignment = self._calls_of(index, known)
                 if alignment is not None:
                     self._found[index] = alignment
                     known.append(index)
