@@ -84,8 +84,8 @@ def _assert_linked(found: Launches, ops: Sequence[Key], calls: Sequence[tuple[in
         if key[1] is not None:
             first.setdefault(key, number)
     expected = [first.get(key, -1) for key in ops]
-    chunks = pl.concat([pl.DataFrame(schema={"call": pl.Int32}), *found.calls])
-    assert chunks["call"].to_list() == expected
+    linked = [found.calls.read(number, "call") for number in range(len(found.calls))]
+    assert [call for [chunk] in linked for call in chunk.tolist()] == expected
     launching = [bool(one) for chunk in found.launching for one in chunk]
     assert launching == [number in set(expected) for number in range(len(calls))]
     by_thread = Counter(calls[one][0] for one in expected if one >= 0)

@@ -48,10 +48,10 @@ def _tree(frame: pl.DataFrame) -> pl.DataFrame:
     assert isinstance(stream, Stream)
     assert KEYS["ranges"] == "range"
     places = look_at_ranges(stream, 3, RULES, Workspace()).places
-    empty = pl.DataFrame(schema={"parent": pl.Int64, "depth": pl.Int32})
-    found = pl.concat(
-        [empty, *(chunk.select("parent", "depth").cast(empty.schema) for chunk in places)]
-    )
+    schema = {"parent": pl.Int64, "depth": pl.Int32}
+    chunks = [places.read(number, *schema) for number in range(len(places))]
+    frames = [pl.DataFrame(dict(zip(schema, chunk, strict=True))).cast(schema) for chunk in chunks]
+    found = pl.concat([pl.DataFrame(schema=schema), *frames])
     return found.select(pl.when(pl.all() >= 0).then(pl.all()))
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from tracekit.attribution._backward import autograd_threads, backward_windows
 from tracekit.attribution._captured import Captured, as_captured
 from tracekit.attribution._clock import early, late, steady_offset, waits
-from tracekit.attribution._columns import Array, Context, StepRows, StepSums
+from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import find_iterations, training_threads
@@ -31,12 +31,13 @@ from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
+from tracekit.attribution._waiting import Waiting
 from tracekit.attribution._whole import with_work
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
-from tracekit.support.spool import Spool, Workspace
+from tracekit.support.spool import Workspace
 
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
 """Takes what makes the next rows of a canonical table, to be called once, in this order."""
@@ -217,7 +218,7 @@ class _Contexts:
     """Where each call stands, chunk by chunk."""
 
     calls: Stream
-    found: Spool
+    found: Waiting
 
     @cached_property
     def first(self) -> Array:
@@ -230,8 +231,8 @@ class _Contexts:
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
-        calls, found = self.calls.read(chunk, *_OF_LAUNCH), self.found.read(chunk)
-        return Context(*map(given, (*calls, *found)))
+        calls = self.calls.read(chunk, *_OF_LAUNCH)
+        return Context(*map(given, calls), *self.found.read(chunk, *Found._fields))
 
 
 def _follow(
@@ -259,10 +260,10 @@ def _follow(
         _may_serve(people, found.training), find_labels(ranges, nesting, steps, teams),
         given(found.of_teams["row"], np.int32, null=-1),
     )  # fmt: skip
-    standing = Spool(workspace)
+    standing = Waiting(workspace)
     for chunk, found_of in follower.chunks():
         if isinstance(found_of, Context):
-            standing.append(pl.DataFrame([found_of.range, found_of.step, found_of.evidence]))
+            standing.append({name: getattr(found_of, name) for name in Found._fields})
         else:
             write("ranges", partial(_ranges, ranges, nesting, chunk, found_of))
     write("paths", follower.paths)
@@ -286,15 +287,18 @@ def _may_serve(people: _People, training: pl.DataFrame) -> Array:
 
 def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
     """Return a chunk of ranges with all that is known of them."""
-    places, names = nesting.places.read(chunk), nesting.names.table
-    meant = {"domain": names["domain"], "stage": names["stage"].cast(STAGE)}
+    names, (ids, *around) = nesting.names.table, nesting.places.read(chunk, *_AROUND)
+    parent, depth = (_or_null(pl.Series(numbers)) for numbers in around)
+    name_id = pl.Series(ids)
     found = {
-        **{name: values.gather(places["name_id"]) for name, values in meant.items()},
-        "parent": _or_null(places["parent"]).cast(pl.Int64), "depth": _or_null(places["depth"]),
-        "path": pl.Series(paths),
+        "domain": names["domain"][name_id], "stage": names["stage"].cast(STAGE)[name_id],
+        "parent": parent.cast(pl.Int64), "depth": depth, "path": pl.Series(paths),
     }  # fmt: skip
     read = ranges.read(chunk, *(name for name in RANGES.schema if name not in found))
     return pl.DataFrame([found[n].alias(n) if n in found else read[n] for n in RANGES.schema])
+
+
+_AROUND = ("name_id", "parent", "depth")
 
 
 def _or_null(numbers: pl.Series) -> pl.Series:
@@ -312,7 +316,8 @@ class _Placed:
 
     def calls(self, number: int) -> Array:
         """Return the number of each op's call, -1 where none is known."""
-        return given(self.launches.calls.read(number)["call"])
+        [calls] = self.launches.calls.read(number, "call")
+        return calls
 
     def __call__(self, number: int) -> dict[str, Array]:
         """Return of each op where its call stands."""

@@ -145,9 +145,9 @@ class Follower:
     def _range_chunk(self, number: int) -> tuple[RangeRows, Array]:
         columns = ("range", "thread", "process", "start", "end")
         rows = self._ranges.read(number, *columns, "style")
-        ids, flags = map(given, self._nesting.places.read(number, "name_id", "flags"))
+        ids, flags = self._nesting.places.read(number, "name_id", "flags")
         meant = self._nesting.names.meanings
-        pushes, team = given(rows["style"].to_physical() == PUSHED), given(self._teams.of(rows))
+        pushes, team = given(rows["style"].to_physical()) == PUSHED, given(self._teams.of(rows))
         found = (
             *(given(rows[name]) for name in columns), pushes, meant.place[ids], flags,
             meant.marks[ids], ids, team,

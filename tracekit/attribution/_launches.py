@@ -28,9 +28,10 @@ from tracekit.attribution._launch_loops import (
     place_calls,
     span,
 )
+from tracekit.attribution._waiting import Waiting
 from tracekit.model import KINDS, Stream
 from tracekit.support.compiled import compiled, given
-from tracekit.support.spool import Spool, Workspace
+from tracekit.support.spool import Workspace
 
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
@@ -65,7 +66,7 @@ class Launches:
         How many ops have no call.
     """
 
-    calls: Spool
+    calls: Waiting
     launching: list[Array]
     by_thread: Array
     devices: Array
@@ -78,7 +79,7 @@ def link_launches(
 ) -> Launches:
     """Find the call of each op, of so many threads and processes."""
     index = _Calls(calls, processes)
-    found = Spool(workspace)
+    found = Waiting(workspace)
     launching = [np.zeros(height, np.bool_) for height in calls.heights]
     by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
     alone = 0
@@ -90,7 +91,7 @@ def link_launches(
             launched = Launched(numbers, kinds, devices, int(index.first[chunk]))
             index.count(launched, chunk, launching[chunk], by_thread)
         alone += missing
-        found.append(pl.DataFrame({"call": numbers}))
+        found.append({"call": numbers})
     return Launches(found, launching, *by_thread, index.repeated(), alone)
 
 
@@ -222,7 +223,7 @@ def first_numbers(stream: Stream) -> Array:
 
 def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
     """Return a column of times of the calls that launched a chunk of ops, and which are known."""
-    of = launches.calls.read(number)["call"].to_numpy()
+    [of] = launches.calls.read(number, "call")
     first, values = first_numbers(calls), np.zeros(of.size, np.int64)
     for chunk in chunks_of(of, first):
         own = np.flatnonzero((of >= first[chunk]) & (of < first[chunk + 1]))

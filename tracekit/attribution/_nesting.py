@@ -34,9 +34,10 @@ from tracekit.attribution._names import RangeNames
 from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
+from tracekit.attribution._waiting import Waiting
 from tracekit.model import RANGE_STYLE, STAGES, Stream
 from tracekit.support.compiled import compiled, given
-from tracekit.support.spool import Spool, Workspace
+from tracekit.support.spool import Workspace
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Nesting:
     """
 
     names: RangeNames
-    places: Spool
+    places: Waiting
     skeleton: pl.DataFrame
     marks: pl.DataFrame
     marked: pl.Series
@@ -88,14 +89,13 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
     workspace
         Where what is found waits.
     """
-    names, places, nester = RangeNames(rules), Spool(workspace), _Nester(ranges, threads)
+    names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
     skeletons = []
     for number in range(len(ranges)):
         rows = ranges.read(number, *_READ)
         chunk = nester.nest(rows, ranges.first[number], names)
         skeletons.append(_skeleton(chunk, names))
-        ids = {"name_id": pl.Series(chunk.rows.name)}
-        places.append(pl.DataFrame({**ids, **chunk.found._asdict()}))
+        places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
     skeleton = pl.concat([_NO_SKELETON, *skeletons])
     return Nesting(names, places, skeleton, *_told(nester.seen))
 

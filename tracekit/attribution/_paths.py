@@ -76,8 +76,9 @@ def _steps_of_names(
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
         for number in range(len(ranges)):
             rows = ranges.read(number, "process", "thread", "start")
-            names = nesting.places.read(number, "name_id")["name_id"]
-            columns = NamedRows(given(teams.of(rows)), given(rows["start"]), given(names))
+            columns = NamedRows(
+                given(teams.of(rows)), given(rows["start"]), *nesting.places.read(number, "name_id")
+            )
             loop(columns, where, which, least, most)
     lowest, highest = (pl.Series(values) for values in (least, most))
     never = highest < 0

@@ -155,7 +155,7 @@ class Staged:
     def columns(self) -> list[pl.Series]:
         """Return what is said of each op."""
         cases = pl.Series(self.case)
-        return [column.gather(cases) for column in self.said]
+        return [column[cases] for column in self.said]
 
     def are(self, stage: str) -> Array:
         """Tell which cases have a stage."""
