@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._ordering import Ordered
-from tracekit.support.compiled import compiled
+from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
@@ -78,15 +78,24 @@ class Seen:
     def _who(self, batch: pl.DataFrame) -> pl.Series:
         """Return the number of each row's identities, having noted those that are new."""
         absent = [name for name in self.distinct.columns if name not in batch.columns]
-        ids = batch.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent)
+        ids = (
+            batch.with_columns(pl.lit(None, pl.Int64).alias(n) for n in absent) if absent else batch
+        )
         some, which = _some_of_each(ids.select(self.distinct.columns))
-        self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
-        numbers = some.join(
-            self.distinct.with_row_index(WHO),
-            on=some.columns, how="left", nulls_equal=True, maintain_order="left",
-        )[WHO]  # fmt: skip
+        numbers = self._numbers(some)
+        if numbers.null_count():
+            self.distinct = pl.concat([self.distinct, some]).unique(maintain_order=True)
+            numbers = self._numbers(some)
         narrow = (dtype for dtype, limit in _NARROW.items() if self.distinct.height <= limit)
-        return numbers.cast(next(narrow, pl.Int64)).gather(which)
+        return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
+
+    def _numbers(self, some: pl.DataFrame) -> pl.Series:
+        """Return the numbers of identities; null of those that are new."""
+        known = self.distinct.with_row_index(WHO)
+        found = some.join(
+            known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"
+        )
+        return found[WHO]
 
     def __len__(self) -> int:
         return self.rows.height
@@ -104,7 +113,7 @@ def _latest(batch: pl.DataFrame) -> int:
 _SLOTS = 64
 
 
-def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
     """Return rows of whole numbers without most of those that repeat another one.
 
     Returns
@@ -114,13 +123,22 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     held = [column for column in rows if column.null_count() < rows.height]
     numbers = [column.fill_null(0) for column in held]
     numbers += [column.is_null() for column in held if column.null_count()]
-    values = np.empty((len(numbers), rows.height), np.int64)
-    for row, column in zip(values, numbers, strict=True):
-        row[:] = column.to_numpy()
+    values = _side_by_side(numbers, rows.height)
     slots, kept = np.zeros((2, _SLOTS), np.int64), np.empty(rows.height, np.int64)
     which = np.empty(rows.height, np.uint32)
     count = compiled(tell_apart, rows.height)(values, slots, kept, which)
-    return rows[kept[:count]].cast(pl.Int64), pl.Series(which)
+    some = pl.Series(kept[:count].astype(np.uint32))
+    return rows[some].cast(pl.Int64), which
+
+
+def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
+    """Return columns as the rows of one array; that is the memory of a single one."""
+    if len(columns) == 1 and columns[0].dtype == pl.Int64:
+        return given(columns[0]).reshape(1, rows)
+    values = np.empty((len(columns), rows), np.int64)
+    for row, column in zip(values, columns, strict=True):
+        row[:] = column.to_numpy()
+    return values
 
 
 def tell_apart(

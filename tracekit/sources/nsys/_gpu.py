@@ -14,7 +14,7 @@ from tracekit.model import KIND
 from tracekit.sources._copies import Copies
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.nsys._contexts import Contexts
-from tracekit.sources.nsys._ids import Texts, given, small
+from tracekit.sources.nsys._ids import Texts, given, small, with_all
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.sqlite import SqlType
@@ -104,7 +104,7 @@ class GpuWork:
             (0, -self._metadata.time_shift)
         )
         timed = ops.filter((pl.col("end") >= pl.col("start")) & ~unknown)
-        placed = timed.drop_nulls(["deviceId", "globalPid"])
+        placed = with_all(timed, "deviceId", "globalPid")
         self._untimed += ops.height - timed.height
         self._unplaced += timed.height - placed.height
         return placed

@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.model import RANGE_STYLE, PolarsType
 from tracekit.sources._run_labels import RunLabels
 from tracekit.sources._seen import OPEN, WHO, Seen, backward
-from tracekit.sources.nsys._ids import Texts, process_of
+from tracekit.sources.nsys._ids import Texts, process_of, with_all
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._payload_layouts import SCHEMAS
@@ -34,6 +34,8 @@ _NVTX_NARROW = (
     "eventType", "category", "textId", "domainId", "int64Value", "uint32Value", "int32Value",
     "jsonTextId",
 )  # fmt: skip
+_SELDOM = 4
+"""Where no more than one row in so many has a text of its own, these are put among the others."""
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
@@ -45,7 +47,7 @@ def call_batches(export: Export, rows: int) -> Iterator[pl.DataFrame]:
     }
     names = Texts(export.strings, pl.Categorical(), drop=_VERSION_SUFFIX)
     for batch in export.file.batches(RUNTIME, columns, rows):
-        calls = batch.drop_nulls(["start", "end", "globalTid"])
+        calls = with_all(batch, "start", "end", "globalTid")
         yield shifted(calls, export.metadata, "start", "end").select(
             "start",
             "end",
@@ -109,30 +111,35 @@ class Nvtx:
             self._payloads = Payloads(self._file)
         for batch in self._file.batches(NVTX, columns, rows):
             self.rows += batch.height
-            named = batch.filter(pl.col("eventType").is_in(_NAME_ROWS))
+            ranges, marks = map(self._texts, self._divided(batch))
+            for texts in (marks["text"], ranges["text"]):
+                self.labels.add(texts)
+            if marks.height:
+                ranges = pl.concat([ranges, _ranks(marks)], rechunk=True)
+            self._backward += int((ranges["end"] < ranges["start"]).sum())
+            if (ranges["domainId"] != 0).any():
+                self._domains.append(_used(ranges))
+            yield _ranges(self._with_extended(ranges), self._metadata)
+
+    def _divided(self, batch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows that are ranges, and the marks; those that name something are noted."""
+        kinds = batch["eventType"]
+        if _are_ranges(kinds):
+            ranges, marks = batch, batch.clear()
+        else:
+            named = batch.filter(kinds.is_in(_NAME_ROWS))
             if named.height:
                 self._named.append(self._texts(named))
-            marks = self._texts(batch.filter(pl.col("eventType") == _MARK))
-            self.labels.add(marks["text"])
-            ranges = self._texts(
-                batch.filter(
-                    pl.col("eventType").is_in(_RANGE_ROWS)
-                    & pl.all_horizontal(pl.col("start", "globalTid").is_not_null())
-                )
-            )
-            self.labels.add(ranges["text"])
-            ranges = pl.concat([ranges, _ranks(marks)])
-            self._backward += int((ranges["end"] < ranges["start"]).sum())
-            used = ranges.select(process_gid=process_of(pl.col("globalTid")), domain_id="domainId")
-            self._domains.append(used.filter(pl.col("domain_id") != 0).unique())
-            yield _ranges(self._with_extended(ranges), self._metadata)
+            ranges, marks = batch.filter(kinds.is_in(_RANGE_ROWS)), batch.filter(kinds == _MARK)
+        return with_all(ranges, "start", "globalTid"), marks
 
     def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
         """Add ``extended``, the payload as JSON."""
         given = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
         if self._payloads:
             given.append(self._payloads.of(ranges["binaryData"]))
-        extended = pl.select(pl.coalesce(given)).to_series()
+        held = [texts for texts in given if texts.null_count() < ranges.height] or given[:1]
+        extended = held[0] if len(held) == 1 else pl.select(pl.coalesce(held)).to_series()
         self.extended += extended.count()
         return ranges.with_columns(extended.alias("extended"))
 
@@ -142,8 +149,8 @@ class Nvtx:
         if text.null_count() == len(text):
             text = registered
         elif registered.null_count() < len(registered):
-            text = pl.select(pl.coalesce(text, registered)).to_series()
-        return rows.with_columns(text.alias("text"), pl.col("domainId").fill_null(0))
+            text = _either(text, registered)
+        return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _names(self, kind: int) -> pl.DataFrame:
         columns = ("globalTid", "domainId", "category", "text")
@@ -194,9 +201,28 @@ def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(end="start", eventType=pl.lit(_PUSH_POP[0], marks.schema["eventType"]))
 
 
+def _either(first: pl.Series, second: pl.Series) -> pl.Series:
+    """Return texts, and others where there is none."""
+    given = first.is_not_null()
+    if _SELDOM * first.count() > len(first):
+        return pl.select(pl.coalesce(first, second)).to_series()
+    return second.clone().scatter(given.arg_true(), first.filter(given))
+
+
+def _are_ranges(kinds: pl.Series) -> bool:
+    """Tell whether all rows are ranges, by a look at their least and their largest kind."""
+    least, most = kinds.min(), kinds.max()
+    pairs = zip(_PUSH_POP, _START_END, strict=True)
+    return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)
+
+
+def _used(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return which domains ranges are of, other than the default one."""
+    some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
+    return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
+
+
 def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
-    pushes = rows["eventType"].is_in(_PUSH_POP)
-    style = pl.when(pushes).then(pl.lit("push_pop", RANGE_STYLE))
     return shifted(rows, metadata, "start", "end").select(
         "start",
         # An end before its start (a clock that was set back) makes the range empty, not negative.
@@ -206,9 +232,17 @@ def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
         domain_id="domainId",
         category_id="category",
         name="text",
-        style=style.otherwise(pl.lit("start_end", RANGE_STYLE)),
+        style=_style(rows["eventType"]),
         payload=_payload(rows),
     )
+
+
+def _style(kinds: pl.Series) -> pl.Series:
+    pushes = kinds.is_in(_PUSH_POP)
+    styles = pl.Series(["start_end", "push_pop"], dtype=RANGE_STYLE)
+    if pushes.all():
+        return styles[1:].new_from_index(0, len(kinds))
+    return styles.gather(pushes.cast(pl.UInt32))
 
 
 def _payload(rows: pl.DataFrame) -> pl.Expr:

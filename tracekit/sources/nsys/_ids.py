@@ -34,6 +34,12 @@ def small(number: pl.Expr) -> pl.Expr:
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
+def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Return the rows that have a value in all of some columns, as most have."""
+    lacking = [name for name in columns if rows[name].null_count()]
+    return rows.drop_nulls(lacking) if lacking else rows
+
+
 def process_of(thread: pl.Expr) -> pl.Expr:
     """Return the global id of the process of a global thread id (which may be negative)."""
     return thread.and_(pl.lit(~_FIELD_MASK, pl.Int64))
@@ -111,8 +117,9 @@ class Texts:
     def of(self, ids: pl.Series) -> pl.Series:
         """Return the text of each id, null where there is none."""
         if ids.null_count() == len(ids):
-            return pl.repeat(None, len(ids), dtype=self._texts.dtype, eager=True).alias(ids.name)
-        wanted, first = as_array(ids.fill_null(-1), np.int64), self._strings.first
+            none = pl.Series(ids.name, [None], dtype=self._texts.dtype)
+            return none.new_from_index(0, len(ids))
+        wanted, first = as_array(ids, np.int64, null=-1), self._strings.first
         if first is None:
             wanted, first = self._strings.places(wanted), 0
         numbers = np.empty(wanted.size, np.uint32)
@@ -123,7 +130,7 @@ class Texts:
         found = pl.Series(numbers)
         if found.max() == _NONE_YET:
             found = found.set(found == _NONE_YET, None)
-        return self._texts.gather(found).alias(ids.name)
+        return pl.DataFrame([self._texts])[found].to_series().alias(ids.name)
 
     def _learn(self, places: NDArray[np.int64]) -> None:
         """Look up the texts that are met for the first time."""
