@@ -59,6 +59,8 @@ class Compiled:
         if run := self._known.get(taken.types):
             return run
         with _LOCK:  # loops may be wanted by several threads at once
+            if run := self._known.get(taken.types):
+                return run
             code = native.find(self._loop, taken.types)
             return self._linked(taken.types, code) if code else None
 

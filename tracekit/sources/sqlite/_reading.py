@@ -18,6 +18,8 @@ from tracekit.sources.sqlite._layout import Geometry
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
+_CELLS_AT = 3
+"""Where a page has the number of its cells."""
 _WIDEST_GAP_BYTES = 1 << 14
 """Pages of others that are read along to save a call."""
 
@@ -58,7 +60,16 @@ class PageReader:
         run = np.cumsum(begins) - 1
         starts = np.empty_like(pages)
         starts[order] = (ends - lengths)[run] + (ordered - first[run]) * size
-        return PagesRead(data, starts, (data[starts + 3].astype(np.int64) << 8) | data[starts + 4])
+        return PagesRead(
+            data,
+            starts,
+            (data[starts + _CELLS_AT].astype(np.int64) << 8) | data[starts + _CELLS_AT + 1],
+        )
+
+    def cells(self, page: int) -> int:
+        """Return how many cells a page says it has; none where the file ends before it."""
+        at = (page - 1) * self.geometry.page_size
+        return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
 
     def _buffer(self, size: int) -> Bytes:
         kept: Bytes | None = getattr(self._kept, "buffer", None)

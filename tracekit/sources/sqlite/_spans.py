@@ -143,8 +143,7 @@ def _key_has_index(query: Query, table: str) -> bool:
 
 def _rows_of_leaf(pages: PageReader, tree: Leaves) -> float:
     some = np.unique(np.linspace(0, tree.pages.size - 1, _COUNTED_LEAVES).astype(np.int64))
-    read = pages.read(tree.pages[some])
-    return float(np.mean(read.cells)) if read else 0
+    return float(np.mean([pages.cells(page) for page in tree.pages[some].tolist()]))
 
 
 def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
