@@ -15,6 +15,7 @@ from tracekit.attribution import Rules, _rules, attribute
 from tracekit.attribution._names import RangeNames, classify_ranges
 from tracekit.errors import RuleError, UsageError
 from tracekit.model import Trace, combine
+from tracekit.support.resources import schemas
 
 Write = Callable[[str], Path]
 """Makes a rules file of a text."""
@@ -357,6 +358,14 @@ def test_no_pattern_takes_long(write: Write) -> None:
     began = time.process_time()
     builder.attributed(rules)
     assert time.process_time() - began < 5
+
+
+def test_the_default_rules_are_those_of_a_file_without_fault() -> None:
+    """Reading them checks none of their entries; reading the same file as a user's checks all."""
+    read = Rules.load(schemas() / "stages" / "default.toml")
+    default = Rules.load()
+    assert {name: read[name][: read.given[name]] for name in read.lists} == default.lists
+    assert {name: read[name][read.given[name] :] for name in read.lists} == default.lists
 
 
 def test_the_default_rules_say_what_each_list_is_for() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import polars as pl
-from demangle import demangle
 
 from tracekit.model import PolarsType
 from tracekit.sources.nvprof._input import Strings
@@ -53,7 +52,11 @@ def readable(name: str | None) -> str | None:
 
     So is one that cannot be demangled, or whose declaration would be unreasonably long.
     """
-    return demangle(name) if name is not None and name.startswith(_MANGLED) else name
+    if name is None or not name.startswith(_MANGLED):
+        return name
+    from demangle import demangle  # noqa: PLC0415 - nothing else that is read needs it
+
+    return demangle(name)
 
 
 def short_name(declaration: str) -> str:
