@@ -14,7 +14,8 @@ from polars.testing import assert_frame_equal
 
 from tracekit.model import TABLES
 from tracekit.support import parquet
-from tracekit.support.parquet import _file
+from tracekit.support.compiled import ALWAYS, compiled
+from tracekit.support.parquet import _file, _loops
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +76,26 @@ def test_all_widths_of_differences(dtype: pl.DataType, spread: int, tmp_path: Pa
     if dtype == pl.Int64:
         values = values * (1 << 31) + values
     frame = pl.DataFrame({"a": values, "sorted": np.sort(values)}).cast(dtype)
+    parquet.write(frame, tmp_path / "file")
+    assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 95])
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 11, 16, 17, 21, 31])
+def test_numbers_are_packed_bit_by_bit(width: int, size: int) -> None:
+    values = np.random.default_rng(width).integers(0, 1 << width, size).astype(np.int32)
+    out = np.full(3 * _loops.PART * width // 8, 255, np.uint8)
+    room = np.empty(_loops.PART, np.uint64)
+    end = compiled(_loops.pack, ALWAYS)(values, width, room, out)
+    bits = sum(int(value) << width * row for row, value in enumerate(values))
+    assert out[:end].tobytes() == bits.to_bytes(-(-size // _loops.PART) * 4 * width, "little")
+
+
+def test_texts_of_all_sizes(tmp_path: Path) -> None:
+    sizes = [0, 1, 255, 256, 257, 65_535, 65_536]
+    texts = [letter * size for size in sizes for letter in ("a", "\xe4", "\U0001f7e6")]
+    frame = pl.DataFrame({"a": [*texts, None, *texts]})
+    frame = frame.with_columns(b=pl.col("a").cast(pl.Categorical))
     parquet.write(frame, tmp_path / "file")
     assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
 

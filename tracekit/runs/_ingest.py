@@ -269,11 +269,11 @@ class _Together:
 
     def foreign(self, folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
         """Return the reports that are not of the run of the others, by number, and why."""
+        if len(folders) == 1:
+            return {}
         from tracekit.model import Trace
         from tracekit.runs._foreign import foreign
 
-        if len(folders) == 1:
-            return {}
         found = foreign([Trace.scan(folder) for folder in folders], names)
         if not self._request.force:
             return found
@@ -288,11 +288,11 @@ class _Together:
             _put_digest(folders[0], self._beside.wait())
 
     def _settle_clocks(self, folders: Sequence[Path]) -> None:
+        if len(folders) == 1 and not self._request.clocks:
+            return
         from tracekit.analysis.clocks import aligned
         from tracekit.model import Trace, replace_table
 
-        if len(folders) == 1 and not self._request.clocks:
-            return
         traces = [Trace.scan(folder) for folder in folders]
         given = _named_reports(traces, self._request.clocks)
         for folder, trace in zip(folders, aligned(traces, given), strict=True):

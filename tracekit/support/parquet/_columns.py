@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +43,8 @@ class Column:
 
 def encoded(column: pl.Series) -> Column:
     """Encode a column of whole numbers, truths or texts."""
-    given = column.drop_nulls()
+    there = column.is_not_null() if 0 < column.null_count() < len(column) else None
+    given = _given(column, there)
     dictionary: Sequence[Content] = ()
     bounds = None
     values: Content
@@ -59,8 +59,8 @@ def encoded(column: pl.Series) -> Column:
         encoding = DICTIONARY
         distinct, places = _distinct(given)
         values = _places(places, len(distinct))
-        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, *map(_text, distinct))
-    page = _page(_DATA_PAGE, len(column), encoding, _levels(column), values)
+        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, _texts(distinct))
+    page = _page(_DATA_PAGE, len(column), encoding, _levels(column, there), values)
     return Column(dictionary, page, encoding, _statistics(column, bounds))
 
 
@@ -75,13 +75,19 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
     return struct(fields).content, *parts
 
 
-def _levels(column: pl.Series) -> bytes:
+def _given(column: pl.Series, there: pl.Series | None) -> pl.Series:
+    """Return the values of a column, given which are there if only some are."""
+    if there is not None:
+        return column.filter(there)
+    return column.clear() if column.null_count() else column
+
+
+def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
     """Return which rows have a value."""
-    rows, nulls = len(column), column.null_count()
-    if nulls in (0, rows):
-        runs = varint(rows << 1) + bytes([nulls == 0])
+    if there is None:
+        runs = varint(len(column) << 1) + bytes([not column.null_count()])
     else:
-        bits = np.packbits(column.is_not_null().to_numpy(), bitorder="little")
+        bits = np.packbits(there.to_numpy(), bitorder="little")
         runs = varint(bits.size << 1 | 1) + bits.tobytes()
     return len(runs).to_bytes(4, "little") + runs
 
@@ -95,7 +101,7 @@ def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
     blocks = -(-values.size // _loops.BLOCK)
     # At most all bits of each value, the least of each block and widths, and the head.
     out = np.empty((blocks * _loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
-    room, bounds = np.empty(_loops.BLOCK, np.uint64), np.full(2, first)
+    room, bounds = np.empty(_loops.BLOCK, np.uint64), np.empty(2, np.int64)
     loop = compiled(_loops.deltas, ALWAYS)
     size = loop(values, given.dtype == pl.Int32, room, bounds, out)
     return out[:size].data, (int(bounds[0]), int(bounds[1]))
@@ -108,7 +114,7 @@ def _same_numbers(number: int, count: int) -> bytes:
     return head + zigzag(number) + bytes(1 + _loops.PARTS) * blocks
 
 
-def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
+def _distinct(given: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
     """Return the distinct texts, and of each row which it is."""
     if given.dtype == pl.String:
         given = given.cast(pl.Categorical(pl.Categories.random()))
@@ -116,21 +122,16 @@ def _distinct(given: pl.Series) -> tuple[list[str], NDArray[np.int32]]:
     place = np.full(int(codes.max()) + 1, -1, np.int32)
     example, places = np.empty(place.size, np.int64), np.empty(codes.size, np.int32)
     count = compiled(_loops.number, ALWAYS)(codes, place, example, places)
-    return given.gather(example[:count]).cast(pl.String).to_list(), places
+    return given.gather(example[:count]).cast(pl.String), places
 
 
-def _text(text: str) -> bytes:
-    return _known_text(text) if len(text) <= _SHORT else _own_text(text)
-
-
-def _own_text(text: str) -> bytes:
-    content = text.encode()
-    return len(content).to_bytes(4, "little") + content
-
-
-_SHORT = 1 << 12
-"""Texts of so many characters are remembered, for many tables have them."""
-_known_text = lru_cache(1 << 14)(_own_text)
+def _texts(texts: pl.Series) -> Content:
+    """Encode texts: each after how many bytes it has."""
+    sizes = texts.str.len_bytes().to_numpy()
+    together = np.frombuffer(texts.str.join().item().encode(), np.uint8)
+    out = np.empty(together.size + _loops.SIZE_BYTES * sizes.size, np.uint8)
+    compiled(_loops.put_sizes, ALWAYS)(together, sizes, out)
+    return out.data
 
 
 def _places(places: NDArray[np.int32], count: int) -> bytes:
@@ -138,8 +139,9 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
     if width == 0:
         return b"\0" + varint(places.size << 1)
     groups = -(-places.size // _BITS_OF_BYTE)
-    out = np.zeros(groups * width + 8, np.uint8)
-    compiled(_loops.pack, ALWAYS)(places, width, out)
+    parts = -(-places.size // _loops.PART)
+    out = np.empty(parts * _loops.PART * width // _BITS_OF_BYTE, np.uint8)
+    compiled(_loops.pack, ALWAYS)(places, width, np.empty(_loops.PART, np.uint64), out)
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
 
 

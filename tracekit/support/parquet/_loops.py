@@ -16,6 +16,8 @@ BLOCK, PARTS = 128, 4
 PART = BLOCK // PARTS
 _WORD = 64
 _BYTE = np.uint64(255)
+SIZE_BYTES = 4
+"""In how many bytes the size of a text is put down."""
 
 
 @inner
@@ -37,13 +39,23 @@ def _zigzag(number: Any, out: Array, at: int) -> int:
 
 
 @inner
-def _pack(values: Array, first: int, last: int, width: int, out: Array, at: int) -> int:
-    """Put the low bits of some values one after the other at `at`; return where they end."""
+def _pack(values: Array, width: int, out: Array, at: int) -> int:
+    """Put the low bits of some values one after the other at `at`; return where they end.
+
+    There are `PART` of them, which are lost: two neighbours are made one of twice the bits as long
+    as these fit into a word, so that few are left to be put down one by one.
+    """
+    size = values.size
+    while 2 * width <= _WORD and size > 1:
+        size >>= 1
+        for row in range(size):
+            values[row] = values[2 * row] | values[2 * row + 1] << np.uint64(width)
+        width *= 2
     held, bits = np.uint64(0), 0
     # What has a sign may count from the end, which would be looked at for every byte.
     place = np.uint64(at)
-    for row in range(first, last):
-        value = np.uint64(values[row])
+    for row in range(size):
+        value = values[row]
         held |= value << np.uint64(bits)
         bits += width
         if bits >= _WORD:
@@ -60,9 +72,28 @@ def _pack(values: Array, first: int, last: int, width: int, out: Array, at: int)
     return np.int64(place)  # type: ignore[return-value]
 
 
-def pack(values: Array, width: int, out: Array) -> int:
-    """Put the low `width` bits of values one after the other; return how many bytes that takes."""
-    return _pack(values, 0, values.size, width, out, 0)
+def pack(values: Array, width: int, room: Array, out: Array) -> int:
+    """Put the low `width` bits of values one after the other; return how many bytes that takes.
+
+    Parameters
+    ----------
+    values
+        From 0 on; after the last one zeros are put down, up to the end of a part.
+    width
+        How many bits each has.
+    room
+        Room for a part.
+    out
+        Where to put them.
+    """
+    at = 0
+    for first in range(0, values.size, PART):
+        some = values[first : first + PART]
+        for row in range(some.size):
+            room[row] = np.uint64(some[row])
+        room[some.size :] = np.uint64(0)
+        at = _pack(room, width, out, at)
+    return at
 
 
 def number(codes: Array, place: Array, example: Array, out: Array) -> int:
@@ -90,6 +121,21 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
     return count
 
 
+def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
+    """Put texts down, each after its size, given all of them together and the size of each."""
+    at, begin = 0, 0
+    for text in range(sizes.size):
+        size = int(sizes[text])
+        for byte in range(SIZE_BYTES):
+            out[at + byte] = np.uint8(size >> 8 * byte & 255)
+        at += SIZE_BYTES
+        some, place = texts[begin : begin + size], out[at : at + size]
+        for byte in range(size):
+            place[byte] = some[byte]
+        at += size
+        begin += size
+
+
 def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Array) -> int:  # noqa: FBT001
     """Encode numbers as DELTA_BINARY_PACKED.
 
@@ -102,7 +148,7 @@ def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Arra
     room
         Room for a block.
     bounds
-        The first number twice; becomes the least and the greatest.
+        Becomes the least and the greatest number.
     out
         Where to put them.
 
@@ -114,35 +160,57 @@ def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Arra
     at = _varint(PARTS, out, at)
     at = _varint(values.size, out, at)
     at = _zigzag(values[0], out, at)
-    lowest, highest = values[0], values[0]
+    bounds[0], bounds[1] = _least_and_greatest(values)
     for first in range(1, values.size, BLOCK):
-        count = min(BLOCK, values.size - first)
-        least = np.int64(2**63 - 1)
-        for row in range(count):
-            lowest = min(lowest, values[first + row])
-            highest = max(highest, values[first + row])
-            delta = values[first + row] - values[first + row - 1]
-            if is_narrow:
-                delta = np.int64(np.int32(delta))
-            room[row] = np.uint64(delta)
-            least = min(least, delta)
+        now = values[first : first + BLOCK]
+        least = _differences(now, values[first - 1 :], is_narrow, room)
+        room[now.size :] = np.uint64(least)
         at = _zigzag(least, out, at)
         widths = at
         at += PARTS
         for part in range(PARTS):
-            begin, used = part * PART, np.uint64(0)
-            end = min(begin + PART, count)
-            for row in range(begin, end):
-                room[row] -= np.uint64(least)
-                used |= room[row]
-            for row in range(max(begin, end), begin + PART):
-                room[row] = 0
-            width = 0
-            while used > np.uint64(0):
-                used >>= np.uint64(1)
-                width += 1
+            some = room[part * PART : (part + 1) * PART]
+            width = _lower(some, np.uint64(least))
             out[widths + part] = width
             if width > 0:  # else all differences are the least one
-                at = _pack(room, begin, begin + PART, width, out, at)
-    bounds[0], bounds[1] = lowest, highest
+                at = _pack(some, width, out, at)
     return at
+
+
+# Of slices, a row cannot count from the end, which would be looked at for every row.
+
+
+@inner
+def _least_and_greatest(values: Array) -> tuple[Any, Any]:
+    least, greatest = values[0], values[0]
+    for row in range(values.size):
+        least = min(least, values[row])
+        greatest = max(greatest, values[row])
+    return least, greatest
+
+
+@inner
+def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int:  # noqa: FBT001
+    """Put into `room` by what each number differs from the one before; return the least."""
+    least = np.int64(2**63 - 1)
+    for row in range(now.size):
+        delta = np.int64(now[row] - before[row])
+        if is_narrow:
+            delta = np.int64(np.int32(delta))
+        room[row] = np.uint64(delta)
+        least = min(least, delta)
+    return least  # type: ignore[return-value]
+
+
+@inner
+def _lower(some: Array, least: Any) -> int:
+    """Take the least of some values from each; return how many bits those have that are left."""
+    used = np.uint64(0)
+    for row in range(some.size):
+        some[row] -= least
+        used |= some[row]
+    width = 0
+    while used > np.uint64(0):
+        used >>= np.uint64(1)
+        width += 1
+    return width
