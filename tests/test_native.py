@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,18 @@ def test_machine_code_does_what_the_loop_does(code: native.Code, *, adds: bool) 
     assert loop.is_kept(*one)
     assert loop(*one) == loop.if_kept(*one) == weigh(*other)
     assert one[3].tolist() == other[3].tolist()
+
+
+@pytest.mark.slow
+def test_code_stays_what_it_is_when_other_code_is_linked(code: native.Code) -> None:
+    """Even code that is called by the same symbol, as that of another version may be."""
+    given = case()
+    taken = native.arguments(given)
+    first = native.link(code)
+    others = [native.link(replace(code)) for _ in range(2)]
+    assert len({first, *others}) == 3
+    for address in (first, *others, first):
+        assert native.call(address, taken, returns=True) == weigh(*case())
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import platform
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -251,22 +252,31 @@ def _any_processor() -> str:
     return f"{llvm.get_process_triple()} generic"
 
 
-_LINKED: list[Any] = []
-"""What holds the code that is in use."""
+_SEEN: Counter[str] = Counter()
+"""How often code was linked that is called by a symbol."""
 
 
 def link(code: Code) -> int:
     """Load code into this process, and return its address."""
     from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
 
+    # What bears the symbol of other code would be taken for that.
+    linker = _linker(_SEEN[code.symbol])
+    _SEEN[code.symbol] += 1
+    linker.add_object_file(llvm.ObjectFileRef.from_data(code.machine_code))
+    linker.finalize_object()
+    return int(linker.get_function_address(code.symbol))
+
+
+@cache
+def _linker(_number: int) -> Any:
+    """Return what links code and holds it; to set one up takes as long as to link seven loops."""
+    from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
-    linker = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    linker.add_object_file(llvm.ObjectFileRef.from_data(code.machine_code))
-    linker.finalize_object()
-    _LINKED.append(linker)
-    return int(linker.get_function_address(code.symbol))
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
 def extracted(compiled: Any, codes: str) -> Code | None:
