@@ -90,25 +90,25 @@ def attribute_recording(
         number = next(steps)
         progress(f"attribute {_STEPS[number]}", number, len(_STEPS))
 
-    counted = count_names(ops)
-    people = _people(threads, recording.tables["processes"], counted, calls, ranges)
-    step()
-    with ThreadPoolExecutor(2, "launches") as others:
+    with ThreadPoolExecutor(2, "beside") as others:
+        # All that is written of calls was recorded, so writing them need not wait.
+        writing = others.submit(_write_calls, calls, write)
+        counted = count_names(ops)
+        people = _people(threads, recording.tables["processes"], counted, calls, ranges)
+        step()
         linking = others.submit(
             link_launches, ops, calls, people.threads, people.processes, workspace
         )
-        # All that is written of calls was recorded, so writing them need not wait.
-        writing = others.submit(_write_calls, calls, write)
         nesting = look_at_ranges(ranges, people.threads, rules, workspace)
         launches = linking.result()
+        offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
+        ops = ops.later(offset.by) if offset.by else ops
+        captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
+        captured.mark(launches.launching)
+        step()
+        found = _find_steps(nesting, launches, people, rules)
+        step()
         writing.result()
-    offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
-    ops = ops.later(offset.by) if offset.by else ops
-    captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
-    captured.mark(launches.launching)
-    step()
-    found = _find_steps(nesting, launches, people, rules)
-    step()
     contexts, autograd = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
     step()
     known = Known(

@@ -233,18 +233,28 @@ class Context(NamedTuple):
 
 
 class RangeRows(NamedTuple):
-    """Ranges by start, with what is known of each; see `NestedRows`."""
+    """Ranges by start, with what is known of each.
 
-    number: Array
+    Parameters
+    ----------
+    first
+        The number of the first one.
+    thread, process, start, end, team
+        Where and when each is.
+    pushes
+        Whether it is a push/pop range.
+    name, flags
+        The id of its name, and what `nest` says of it.
+    """
+
+    first: int
     thread: Array
     process: Array
     start: Array
     end: Array
     pushes: Array
-    stage: Array
-    flags: Array
-    marks: Array
     name: Array
+    flags: Array
     team: Array
 
 

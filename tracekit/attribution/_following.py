@@ -130,6 +130,7 @@ class Follower:
         while stopped != MORE_ROWS:
             stopped = self._loop(
                 turn,
+                self._nesting.names.meanings,
                 self._open.arrays(),
                 self._times,
                 self.serving,
@@ -143,16 +144,14 @@ class Follower:
         ranges.row, calls.row = turn.position.tolist()
 
     def _range_chunk(self, number: int) -> tuple[RangeRows, Array]:
-        columns = ("range", "thread", "process", "start", "end")
-        rows = self._ranges.read(number, *columns, "style")
+        rows = self._ranges.read(number, "thread", "process", "start", "end", "style")
+        thread, process, start, end, style = (given(column.to_physical()) for column in rows)
         ids, flags = self._nesting.places.read(number, "name_id", "flags")
-        meant = self._nesting.names.meanings
-        pushes, team = given(rows["style"].to_physical()) == PUSHED, given(self._teams.of(rows))
-        found = (
-            *(given(rows[name]) for name in columns), pushes, meant.place[ids], flags,
-            meant.marks[ids], ids, team,
+        found = RangeRows(
+            self._ranges.first[number], thread, process, start, end, style == PUSHED, ids, flags,
+            given(self._teams.of(rows)),
         )  # fmt: skip
-        return RangeRows(*found), np.empty(rows.height, np.int32)
+        return found, np.empty(rows.height, np.int32)
 
     def _call_chunk(self, number: int) -> tuple[CallRows, Context]:
         rows = self._calls.read(number, "thread", "process", "start", "end")
@@ -204,9 +203,8 @@ def _none(*dtypes: type[np.generic]) -> Iterator[Array]:
 
 
 _NO_RANGES = (
-    RangeRows(*_none(
-        np.int64, np.int32, np.int32, np.int64, np.int64, np.bool_, np.int8, np.uint8, np.bool_,
-        np.uint32, np.int32,
+    RangeRows(0, *_none(
+        np.int32, np.int32, np.int64, np.int64, np.bool_, np.uint32, np.uint8, np.int32
     )),
     np.empty(0, np.int32),
 )  # fmt: skip

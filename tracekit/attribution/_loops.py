@@ -283,10 +283,11 @@ def share(process: int, stage: int, now: int, until: int, opened: Opened) -> Non
 
 @inner
 def pass_range(
-    row: int, ranges: RangeRows, opened: Opened, label: int, nodes: PathNodes, paths: Array
+    row: int, turn: Turn, meant: NameMeanings, opened: Opened, label: int, nodes: PathNodes
 ) -> int:
     """Open a range, and return whether there was room: `MORE_ROWS` if so."""
-    thread, stage = ranges.thread[row], ranges.stage[row]
+    ranges, paths = turn.ranges, turn.paths
+    thread, stage = ranges.thread[row], meant.place[ranges.name[row]]
     now, until = ranges.start[row], ranges.end[row]
     if not ranges.pushes[row]:
         share(ranges.process[row], stage, now, until, opened)
@@ -301,12 +302,12 @@ def pass_range(
     if paths[row] < 0:
         return FULL_PATHS
     place = put(thread, until, opened.ranges.stack)
-    opened.ranges.number[place], opened.ranges.path[place] = ranges.number[row], paths[row]
+    opened.ranges.number[place], opened.ranges.path[place] = ranges.first + row, paths[row]
     if stage >= 0:
         opened.stages.stage[put(thread, until, opened.stages.stack)] = stage
     if ranges.flags[row] & EVALUATES != 0:
         opened.evaluates[thread] = max(opened.evaluates[thread], until)
-    if ranges.marks[row]:
+    if meant.marks[ranges.name[row]]:
         opened.differentiates[thread] = max(opened.differentiates[thread], until)
     return MORE_ROWS
 
@@ -387,6 +388,7 @@ def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) 
 
 def follow(
     turn: Turn,
+    meant: NameMeanings,
     opened: Opened,
     teams: Teams,
     serving: Serving,
@@ -399,6 +401,8 @@ def follow(
     ----------
     turn
         The rows whose turn it is.
+    meant
+        What names of ranges mean.
     opened
         What is open.
     teams
@@ -426,7 +430,7 @@ def follow(
         # A range is open to what starts together with it.
         if has_ranges and (not has_calls or ranges.start[next_range] <= calls.start[next_call]):
             label = label_of(next_range, ranges, teams.steps, labels)
-            stopped = pass_range(next_range, ranges, opened, label, nodes, turn.paths)
+            stopped = pass_range(next_range, turn, meant, opened, label, nodes)
             next_range += stopped == MORE_ROWS
         else:
             pass_call(next_call, turn, opened, teams, serving)

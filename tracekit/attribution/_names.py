@@ -57,7 +57,7 @@ class RangeNames:
         self._rules = rules
         self.table = pl.DataFrame(schema=_MEANING)
         """``id, domain, base`` and what they mean: ``stage, autograd, rule, number``."""
-        self._meant = NameMeanings(*np.zeros((3, 0), np.bool_))
+        self._meant = NameMeanings(np.zeros(0, np.int8), *np.zeros((2, 0), np.bool_))
         self._forget()
 
     def _forget(self) -> None:
