@@ -9,7 +9,7 @@ from typing import Protocol
 
 import polars as pl
 
-from tracekit.model._tables import TABLES
+from tracekit.model._tables import TABLES, PolarsType
 from tracekit.model._trace import Trace
 
 
@@ -111,7 +111,16 @@ class Stream:
             made = pl.Series([None], dtype=dtype).new_from_index(0, height)
         if isinstance(made, pl.Expr):
             made = raw.select(made).to_series()
-        return (made if made.dtype == dtype else made.cast(dtype)).alias(name)
+        return _typed(made, dtype).alias(name)
+
+
+def _typed(column: pl.Series, dtype: PolarsType) -> pl.Series:
+    if column.dtype == dtype:
+        return column
+    if dtype == pl.String and isinstance(column.dtype, pl.Enum):  # sooner than by a cast
+        texts = pl.DataFrame([column.dtype.categories])
+        return texts[column.to_physical().cast(pl.UInt32)].to_series()
+    return column.cast(dtype)
 
 
 class _Frame:

@@ -26,6 +26,8 @@ COPY_KINDS = {
 }
 """What a kind of copy means in every version: the direction as recorded, and the kind. Those of
 unified memory are nsys's own."""
+DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
+"""The directions, to wait in little room among ops that have none."""
 
 
 @dataclass(frozen=True)

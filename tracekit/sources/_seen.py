@@ -120,7 +120,7 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
     -------
     Those rows, and of all rows which of them each is like.
     """
-    held = [column for column in rows if column.null_count() < rows.height]
+    held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
     numbers = [column.fill_null(0) for column in held]
     numbers += [column.is_null() for column in held if column.null_count()]
     values = _side_by_side(numbers, rows.height)
@@ -162,19 +162,22 @@ def tell_apart(
     -------
     How many are kept.
     """
-    recent, places = slots[0], slots[1]
+    recent, places, first = slots[0], slots[1], values[0]
     kept[0], count = 0, 1
-    for row in range(values.shape[1]):
-        slot = 0
-        for column in range(values.shape[0]):
+    for row in range(first.size):
+        value = first[row]
+        slot = (value ^ (value >> 24) ^ (value >> 32)) & (recent.size - 1)
+        for column in range(1, values.shape[0]):
             value = values[column, row]
             slot = 5 * slot + ((value ^ (value >> 24) ^ (value >> 32)) & (recent.size - 1))
         slot &= recent.size - 1
-        for column in range(values.shape[0]):
-            if values[column, row] != values[column, recent[slot]]:
-                recent[slot] = kept[count] = row
-                places[slot] = count
-                count += 1
-                break
+        like = recent[slot]
+        is_new = first[row] != first[like]
+        for column in range(1, values.shape[0]):
+            is_new |= values[column, row] != values[column, like]
+        if is_new:
+            recent[slot] = kept[count] = row
+            places[slot] = count
+            count += 1
         which[row] = places[slot]
     return count

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from tracekit.model import KIND
-from tracekit.sources._copies import Copies
+from tracekit.sources._copies import DIRECTION, Copies
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.nsys._contexts import Contexts
 from tracekit.sources.nsys._ids import Texts, given, small, with_all
@@ -128,7 +128,7 @@ class GpuWork:
         )
         copies = _COPIES.ended(self._with_ends_by_context(copies))
         self._count_ends(copies)
-        return copies.drop(*_COPY, "by_context")
+        return copies.drop(*_COPY, "by_context").with_columns(pl.col("copy_kind").cast(DIRECTION))
 
     def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Take the GPUs that copies between GPUs do not name from the contexts that they name."""
