@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,8 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
 def test_what_is_written_is_read_back(frame: pl.DataFrame, tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     assert parquet.can_write(frame)
-    parquet.write(frame, path)
+    checksum = parquet.write(frame, path)
+    assert checksum == zlib.crc32(path.read_bytes())
     assert_frame_equal(pl.read_parquet(path), frame)
     assert_frame_equal(pl.read_parquet(path, columns=[0]), frame[:, :1])
     assert pl.read_parquet_schema(path) == frame.schema

@@ -24,10 +24,12 @@ class Check(NamedTuple):
     checksum: int
 
     @classmethod
-    def of(cls, path: Path) -> Check:
-        """Return what a file is."""
+    def of(cls, path: Path, checksum: int | None = None) -> Check:
+        """Return what a file is; it is read unless its checksum is known."""
         status = path.stat()
-        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(path.read_bytes()))
+        if checksum is None:
+            checksum = zlib.crc32(path.read_bytes())
+        return cls(status.st_size, status.st_mtime_ns, checksum)
 
 
 def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:

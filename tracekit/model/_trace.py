@@ -238,8 +238,7 @@ class TraceWriter:
             rows.append(conformed.height)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        _write(conformed, path)
-        check = Check.of(path)
+        check = _write(conformed, path)
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
 
@@ -259,12 +258,12 @@ class TraceWriter:
             self.close()
 
 
-def _write(frame: pl.DataFrame, path: Path) -> None:
+def _write(frame: pl.DataFrame, path: Path) -> Check:
+    """Write a part, and return what its file is."""
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
-        parquet.write(frame, path)
-        return
+        return Check.of(path, parquet.write(frame, path))
     try:
         frame.write_parquet(path, compression="zstd", compression_level=1)
     except pl.exceptions.ComputeError:
@@ -272,6 +271,7 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
         content = io.BytesIO()
         frame.write_parquet(content, compression="zstd", compression_level=1)
         path.write_bytes(content.getbuffer())
+    return Check.of(path)
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
@@ -279,9 +279,9 @@ def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
     parts = _parts(folder)[name]
     if len(parts) != 1:
         raise ValueError(f"table {name} has {len(parts)} parts")
-    _write(TABLES[name].conform(frame), parts[0])
+    check = _write(TABLES[name].conform(frame), parts[0])
     part = str(parts[0].relative_to(folder))
-    write_checks(folder, {**read_checks(folder), part: Check.of(parts[0])})
+    write_checks(folder, {**read_checks(folder), part: check})
 
 
 def missing_files(folder: Path) -> list[str]:

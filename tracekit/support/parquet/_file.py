@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 
-from tracekit.support.parquet._columns import DICTIONARY, PLAIN, RLE, Column, encoded
+from tracekit.support.parquet._columns import DICTIONARY, PLAIN, RLE, Column, Content, encoded
 from tracekit.support.parquet._thrift import Value, binary, int32, int64, listed, struct
 
 _MAGIC = b"PAR1"
@@ -32,18 +34,34 @@ def can_write(frame: pl.DataFrame) -> bool:
     return all(column.str.len_bytes().sum() <= _MOST_BYTES_OF_TEXT for column in texts)
 
 
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a frame that `can_write` knows."""
+def write(frame: pl.DataFrame, path: Path) -> int:
+    """Write a frame that `can_write` knows; return the CRC-32 of the file."""
     with path.open("wb") as file:
-        file.write(_MAGIC)
+        out = _Summed(file)
+        out.write(_MAGIC)
         chunks = []
         for column in frame:
             pages = encoded(column)
-            at = file.tell()
-            file.writelines((*pages.dictionary, *pages.data))
+            at = out.size
+            out.write(*pages.dictionary, *pages.data)
             chunks.append(_chunk(column, pages, at))
         footer = _footer(frame, chunks).content
-        file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
+        out.write(footer, len(footer).to_bytes(4, "little"), _MAGIC)
+    return out.checksum
+
+
+class _Summed:
+    """Writes to a file, and adds up what it writes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+        self.checksum = 0
+
+    def write(self, *parts: Content) -> None:
+        for part in parts:
+            self.size += self._file.write(part)
+            self.checksum = zlib.crc32(part, self.checksum)
 
 
 def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
