@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ Round = dict[str, Cost]
 """Costs by measure, of processes that ran one after the other."""
 
 _TRACEKIT = (sys.executable, "-m", "tracekit")
+_BEGAN_NS = 1_700_000_000_000_000_000
 _SMALL = 2_000
 """Kernels of an export on which everything but start and imports takes no time."""
 
@@ -45,6 +47,19 @@ class Workshop:
         size = ("--kernels", str(kernels), "--seed", str(seed))
         run([sys.executable, HERE / "generate_export.py", path, *size, *self.generate])
         return path
+
+    def ranks(self, count: int, kernels: int) -> list[Path]:
+        """Generate exports of so many ranks of a job, which differ in their GPUs alone."""
+        first = self.export("rank", kernels)
+        paths = [first.with_name(f"rank{number}.sqlite") for number in range(count)]
+        for number, path in enumerate(paths):
+            shutil.copyfile(first, path)
+            with closing(sqlite3.connect(path)) as file, file:
+                gpus = "UPDATE TARGET_INFO_GPU SET uuid = printf('%08x', ?) || substr(uuid, 9)"
+                file.execute(gpus, (number,))
+                file.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER)")
+                file.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?)", (_BEGAN_NS,))
+        return paths
 
     @contextmanager
     def store(self, name: str = "store") -> Iterator[Path]:
@@ -128,6 +143,15 @@ def reports_round(exports: Sequence[Path], workshop: Workshop, processes: Sequen
         options = ("--run", "all", "--processes", str(number))
         with workshop.store() as store:
             costs[name_of(number)] = ingest(exports, store, *options)
+    return costs
+
+
+def ranks_round(exports: Sequence[Path], workshop: Workshop) -> Round:
+    """Make one run of many exports, and ask it."""
+    with workshop.store() as store:
+        costs = {"ingest": ingest(exports, store, "--run", "all")}
+        for by in ("stage", "rank", "kernel"):
+            costs[f"by {by}"] = breakdown(store, by)
     return costs
 
 

@@ -67,6 +67,7 @@ def tables(figures: Figures) -> str:
         ),
         _table(["step of an ingest, seconds (share)", *heads], _rows(shares, "shares", str)),
         _reports(figures.get("reports")),
+        _ranks(figures.get("ranks", ())),
         _goals(figures, heads),
     ]
     return "\n\n".join(section for section in sections if section)
@@ -180,6 +181,14 @@ def _reports(reports: Figures | None) -> str:
     costs = [[name, _time_and_peak(cost)] for name, cost in reports["measures"].items()]
     times = [[f"{name}, times", _times(each)] for name, each in reports["comparisons"].items()]
     return _table([head, "wall time, peak memory of a process"], [*costs, *times])
+
+
+def _ranks(runs: Sequence[Figures]) -> str:
+    if not runs:
+        return ""
+    head = f"reports of {runs[0]['kernels']:,} kernels as one run, wall time and peak memory"
+    heads = [f"{run['reports']:,} reports" for run in runs]
+    return _table([head, *heads], _rows(runs, "measures", _time_and_peak))
 
 
 def _growth(exports: Sequence[Figures]) -> list[list[str]]:

@@ -26,6 +26,7 @@ from measures import (
     first_round,
     name_of,
     one_round,
+    ranks_round,
     reports_round,
 )
 from measuring import ROOT, machine, nsys_version, run
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _PROCESSES = (1, 2)
 FIXED = "start, imports and exit"
+_KERNELS_OF_RANK = 300
 _UP_TO = {
     "cuda_gpu_kern_sum": 5_000_000,
     "nvtx_kern_sum": 1_000_000,
@@ -128,6 +130,25 @@ def measure_reports(asked: argparse.Namespace, workshop: Workshop) -> dict[str, 
     }
 
 
+def measure_ranks(asked: argparse.Namespace, workshop: Workshop) -> list[dict[str, Any]]:
+    """Measure what a run of ever more short reports takes."""
+    found = []
+    for count in sorted(asked.ranks):
+        _tell(f"{count:,} short reports")
+        exports = workshop.ranks(count, _KERNELS_OF_RANK)
+        costs = ranks_round(exports, workshop)
+        for export in exports:
+            export.unlink()
+        found.append(
+            {
+                "reports": count,
+                "kernels": _KERNELS_OF_RANK,
+                "measures": {name: summary(name, [costs], "ingest") for name in costs},
+            }
+        )
+    return found
+
+
 def _tell(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
@@ -153,6 +174,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--report-kernels", type=int, default=200_000, metavar="KERNELS",
         help="size of each of these exports (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ranks", type=int, nargs="*", default=[], metavar="N",
+        help=f"also make runs of N exports of {_KERNELS_OF_RANK} kernels each",
     )  # fmt: skip
     _nsys_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
@@ -193,6 +218,8 @@ def _measured(asked: argparse.Namespace, workshop: Workshop) -> Iterator[dict[st
     if asked.reports:
         reports = measure_reports(asked, workshop)
         figures |= {"reports": reports, "goals_of_reports": held_against([reports], OF_REPORTS)}
+    if asked.ranks:
+        figures["ranks"] = measure_ranks(asked, workshop)
     for kernels in sorted(asked.kernels):
         exports = [*figures["exports"], measure(kernels, asked, workshop)]
         figures |= {"exports": exports, "goals": held_against(exports, GOALS)}

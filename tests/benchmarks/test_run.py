@@ -84,6 +84,14 @@ FIGURES = {
         },
     ],
     "reports": REPORTS,
+    "ranks": [
+        {
+            "reports": count,
+            "kernels": 300,
+            "measures": {"ingest": {"wall_s": wall_s, "peak_bytes": 2e8}},
+        }
+        for count, wall_s in ((100, 2.5), (1000, 21.0))
+    ],
     "goals_of_reports": [
         {
             "name": "a / b",
@@ -115,6 +123,9 @@ def test_tables_hold_goals_ratios_growth_steps_and_reports(module: Any) -> None:
     assert "| read | 0.50 (25%) | 1.25 (100%) |" in lines
     assert "| 2 processes | 2.00 s, 0.10 GB |" in lines
     assert "| 1 process / 2 processes, times | 1.6 |" in lines
+    head = "reports of 300 kernels as one run, wall time and peak memory"
+    assert f"| {head} | 100 reports | 1,000 reports |" in lines
+    assert "| ingest | 2.50 s, 0.20 GB | 21.00 s, 0.20 GB |" in lines
 
 
 @pytest.mark.parametrize(
@@ -330,7 +341,8 @@ def test_both_readers_read_every_row_and_one_decodes_no_page(module: Any, tmp_pa
 def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
     out = tmp_path / "figures.json"
     options = ("--kernels", "500", "--rounds", "1", "--json", out, "--folder", tmp_path)
-    of_reports = ("--reports", reports, "--report-kernels", "200")
+    ranks = () if reports == "0" else ("--ranks", reports)
+    of_reports = ("--reports", reports, "--report-kernels", "200", *ranks)
     printed = subprocess.run(
         [sys.executable, BENCHMARKS / "run.py", *options, *of_reports],
         check=True, capture_output=True, text=True,
@@ -360,6 +372,9 @@ def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
     if reports == "0":
         assert "reports" not in figures
     else:
+        (of_ranks,) = figures["ranks"]
+        assert of_ranks["reports"] == 2
+        assert list(of_ranks["measures"]) == ["ingest", "by stage", "by rank", "by kernel"]
         assert list(figures["reports"]["measures"]) == ["1 process", "2 processes"]
         assert figures["goals_of_reports"][0]["measured"][0]["value"] > 0
     assert "cores" in figures["machine"]
