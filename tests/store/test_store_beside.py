@@ -17,7 +17,7 @@ from tracekit.runs import _digests
 from tracekit.store import Store, file_digest, file_size
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-TRACE = SAMPLES / "p2p_2gpu_start_end.sqlite"
+TRACE, OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite", SAMPLES / "p2p_4gpu_star.sqlite"
 PATIENCE = 20
 """Seconds until a test gives up waiting for what must happen at once."""
 
@@ -127,18 +127,23 @@ def test_a_store_knows_the_sizes_of_its_runs(trace: Path, store: Store) -> None:
     assert store.find(run.id) == run.record
 
 
+@pytest.mark.parametrize("name", [None, "mine"])
+@pytest.mark.parametrize("is_new_store", [True, False])
 def test_the_same_content_ingested_elsewhere_meanwhile_is_one_run(
-    trace: Path, store: Store
+    name: str | None, *, is_new_store: bool, trace: Path, store: Store
 ) -> None:
+    if not is_new_store:
+        tk.ingest(OTHER, store=store.root)
+    before = len(store.runs())
     others: list[tk.Run] = []
 
     def progress(step: str, *_: int) -> None:
         if step.startswith("attribute") and not others:
-            others.append(tk.ingest(TRACE, store=store.root)[0])
+            others.append(tk.ingest(TRACE, store=store.root, name=name)[0])
 
-    run, is_new = tk.ingest(trace, store=store.root, progress=progress)
+    run, is_new = tk.ingest(trace, store=store.root, name=name, progress=progress)
     assert (run.id, is_new) == (others[0].id, False)
-    assert len(store.runs()) == 1
+    assert len(store.runs()) == before + 1
     assert left_over(store) == []
 
 

@@ -414,7 +414,8 @@ class Store:
                             path.rename(folder / path.name)
                     return made
 
-                return self._add(request, move, summarise)
+                # Another process may have added the same meanwhile.
+                return self._add(replace(request, digest=made.digest), move, summarise)
         except BaseException:
             self._folders.drop_empty()
             raise
