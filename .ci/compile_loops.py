@@ -44,16 +44,22 @@ def main() -> int:
 def compile_for(export: Path, store: Path) -> None:
     """Compile what an export and questions about it need."""
     sys.path.insert(0, str(ROOT))
+    import numpy as np
+
     import tracekit
     from tracekit.attribution import _launches
-    from tracekit.sources.sqlite import _spans
+    from tracekit.sources import _merging
+    from tracekit.sources.sqlite import _pages, _spans
     from tracekit.support import compiled, native
 
-    compiled.FEW_ROWS = _spans.FEW_ROWS = 0
+    compiled.FEW_ROWS = _merging.FEW_ROWS = _spans.FEW_ROWS = 0
     native.keep = native.keep_for_all
     run, _ = tracekit.ingest(export, store=store)
     _launches.SPARSE = 0  # as where ids of calls lie far apart
     tracekit.ingest(export, store=store.with_name("sparse"))
+    bits, places = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    reals = compiled.compiled(_pages.reals, compiled.ALWAYS)  # of which the trace has none
+    reals(bits, places, places.view(np.float64), bits)
     for by in (["stage"], ["kernel"], ["range"], ["layer"], ["iteration"]):
         run.breakdown(by=by)
 
