@@ -183,12 +183,17 @@ def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:
 
 
 def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
-    """Return the names of a process's ids; of domain 0 there is none."""
+    """Return the names of a process's ids; of domain 0 there is none, and so of most rows."""
     name = names.columns[-1]
-    nothing = names.is_empty() or any(each not in ranges.columns for each in ids)
-    if nothing or (len(ids) == 1 and not (ranges[ids[0]] != 0).any()):
+    if names.is_empty() or any(each not in ranges.columns for each in ids):
         return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)
+    may_have = ranges[ids[-1]] != 0 if len(ids) == 1 else ranges[ids[-1]].is_not_null()
+    rows = may_have.fill_null(value=False).arg_true()
     key = ["process", *ids]
-    asked = ranges.select(pl.col(column).cast(names.schema[column]) for column in key)
-    named = asked.join(names, on=key, how="left", maintain_order="left")
-    return named.get_column(name)
+    asked = ranges.select(key)[rows].cast({column: names.schema[column] for column in key})
+    found = asked.join(names, on=key, how="left", maintain_order="left").get_column(name)
+    if len(rows) == ranges.height:
+        return found
+    places = np.full(ranges.height, len(found), np.uint32)
+    places[rows] = np.arange(len(found))
+    return found.append(pl.Series([None], dtype=pl.String)).gather(pl.Series(places))
