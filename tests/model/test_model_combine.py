@@ -364,6 +364,17 @@ def test_tables_are_alike_however_they_are_read(
         assert there == here
 
 
+@pytest.mark.parametrize("few", [0, 1_000], ids=["one by one", "as a whole"])
+def test_a_device_that_is_not_listed_keeps_its_number(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_combine, "_FEW", few)
+    monkeypatch.setattr(_combine, "_FEW_OF_EACH", 0)
+    listed, bare = (report(n, devices=[gpu(0, f"u{n}")]) for n in range(2))
+    bare = bare.with_tables({"devices": TABLES["devices"].empty()})
+    assert column(combine([listed, bare]), "ops", "device") == [0] * 4
+
+
 @pytest.mark.parametrize("older", [0, 1, 2])
 def test_a_report_of_an_earlier_version_among_others(older: int, tmp_path) -> None:
     for number in range(3):

@@ -119,7 +119,8 @@ class _Changes:
             column: dtype for column, dtype in TABLES[table].schema.items() if column in _OF_COLUMN
         }
         return times + [
-            _mapped(column, self.devices, which)
+            # A device that is not listed keeps its number.
+            _mapped(column, self.devices, which, pl.col(column))
             if _OF_COLUMN[column] == "device"
             else pl.col(column) + values[_OF_COLUMN[column]].cast(dtype)
             for column, dtype in numbered.items()
@@ -130,8 +131,16 @@ def _literal(values: pl.Series) -> pl.Expr:
     return pl.lit(values[0], values.dtype) if len(values) == 1 else pl.lit(values)
 
 
-def _mapped(column: str, numbers: Sequence[Mapping[int, int]], which: pl.Series) -> pl.Expr:
-    """Return a column of numbers as those that the trace of each row has for them."""
+def _mapped(
+    column: str,
+    numbers: Sequence[Mapping[int, int]],
+    which: pl.Series,
+    others: pl.Expr | None = None,
+) -> pl.Expr:
+    """Return a column of numbers as those that the trace of each row has for them.
+
+    `others` is for those of which it has none; by default they are null.
+    """
     mapped = {
         (trace << _BITS) + own: new
         for trace in which.unique().to_list()
@@ -139,7 +148,7 @@ def _mapped(column: str, numbers: Sequence[Mapping[int, int]], which: pl.Series)
     }
     key = _literal(which.cast(pl.Int64) * (1 << _BITS)) + pl.col(column)
     known = {"old": list(mapped), "new": list(mapped.values())}
-    return key.replace_strict(**known, default=None, return_dtype=pl.Int32).alias(column)
+    return key.replace_strict(**known, default=others, return_dtype=pl.Int32).alias(column)
 
 
 class _CombinedTables(LaterTables):
