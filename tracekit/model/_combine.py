@@ -183,6 +183,10 @@ class _CombinedTables(LaterTables):
         """The paths of the run, and the numbers that those of each trace have there."""
         return combine_paths(read_each(self._traces, "paths"))
 
+    @cached_property
+    def _paths(self) -> list[dict[int, int]]:
+        return [dict(enumerate(numbers)) for numbers in self._tree[1]]
+
     def _open(self, name: str) -> pl.LazyFrame:
         if name == "paths":
             return self._tree[0].lazy()
@@ -201,8 +205,7 @@ class _CombinedTables(LaterTables):
     def _columns(self, name: str, which: pl.Series) -> list[pl.Expr]:
         columns = self._changes.columns(name, which)
         if name == "ranges":
-            numbers = [dict(enumerate(paths)) for paths in self._tree[1]]
-            columns.append(_mapped("path", numbers, which))
+            columns.append(_mapped("path", self._paths, which))
         return columns
 
 
