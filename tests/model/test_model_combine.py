@@ -386,6 +386,17 @@ def test_a_report_of_an_earlier_version_among_others(older: int, tmp_path) -> No
     assert both["devices"].collect_schema() == TABLES["devices"].schema
 
 
+def test_rows_of_a_file_with_others_than_were_written_are_not_those_of_the_next(tmp_path) -> None:
+    for number in range(3):
+        report(number, ops=3).write(tmp_path / str(number))
+    part = tmp_path / "0" / "calls" / "00000.parquet"
+    rows = pl.read_parquet(part)
+    pl.concat([rows, rows]).write_parquet(part)
+    both = combine([Trace.scan(tmp_path / str(n), reports=3) for n in range(3)])
+    names = both.read("calls").select("report", pl.col("name").cast(pl.String)).rows()
+    assert names == [(0, "launch0"), (0, "launch0"), (1, "launch1"), (2, "launch2")]
+
+
 def test_a_damaged_file_among_many(tmp_path) -> None:
     for number in range(3):
         report(number).write(tmp_path / str(number))

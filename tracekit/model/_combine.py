@@ -1,7 +1,8 @@
 """One run of several reports.
 
-Nothing large is read: the tables of the run are those of the reports one after another, with
-numbers that are the run's. Only which GPUs are the same physical one has to be found out.
+The tables of the run are those of the reports one after another, with numbers that are the run's.
+Each is put together when it is first asked for: a short one is read then, nothing large is. Only
+which GPUs are the same physical one has to be found out before.
 """
 
 from __future__ import annotations
@@ -194,9 +195,9 @@ class _CombinedTables(LaterTables):
         if not any(heights):
             return TABLES[name].empty().lazy()
         if name in self._read or sum(heights) <= _FEW + _FEW_OF_EACH * len(heights):
-            which = np.repeat(np.arange(len(heights)), heights)
-            rows = pl.concat(self._read.get(name) or read_each(self._traces, name))
-            return rows.with_columns(self._columns(name, pl.Series(which))).lazy()
+            frames = self._read.get(name) or read_each(self._traces, name)
+            which = np.repeat(np.arange(len(frames)), [frame.height for frame in frames])
+            return pl.concat(frames).with_columns(self._columns(name, pl.Series(which))).lazy()
         return pl.concat(
             trace[name].with_columns(self._columns(name, pl.Series([number])))
             for number, trace in enumerate(self._traces)

@@ -194,15 +194,14 @@ def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
     Files of many reports are read at once, for that takes a fifth of the time.
     """
     stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
-    heights = [each.height(name) for each in stored]
-    parts = [part for each in stored for part in each.parts(name)]
-    if len(stored) == len(traces) and None not in heights and parts:
+    heights = [height for each in stored if (height := each.height(name)) is not None]
+    if len(heights) == len(traces) and any(heights):
+        parts = [part for each in stored for part in each.parts(name)]
         with suppress(*_UNLIKE):
             rows = _with_later(_scanned(parts), TABLES[name]).collect()
-            ends = itertools.accumulate(height or 0 for height in heights)
-            return [
-                rows[end - (height or 0) : end] for end, height in zip(ends, heights, strict=True)
-            ]
+            if rows.height == sum(heights):  # else nobody knows which rows are whose
+                ends = itertools.accumulate(heights)
+                return [rows[end - height : end] for end, height in zip(ends, heights, strict=True)]
     return [trace.read(name) for trace in traces]
 
 
