@@ -9,7 +9,7 @@ import pytest
 from store_helpers import add, left_over, tiny
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError, UsageError
-from tracekit.store import Store
+from tracekit.store import Store, _store
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,11 @@ def test_discovery_prefers_the_option_then_the_environment(tmp_path, monkeypatch
     assert Store.discover().root == tmp_path / ".tracekit"
 
 
-def test_where_there_is_no_store_nothing_is_created_by_looking(tmp_path):
+def test_where_there_is_no_store_nothing_is_created_by_looking(tmp_path, monkeypatch):
+    # The folders above are not this test's, and a store may lie in one of them.
+    monkeypatch.setattr(_store, "_FOLDER", ".tracekit-of-this-test")
     store = Store.discover(start=tmp_path)
-    assert store.root == tmp_path / ".tracekit"
+    assert store.root == tmp_path / ".tracekit-of-this-test"
     assert store.runs() == []
     assert store.find_content("aa", "{}") is None
     for look in (store.find, store.remove, lambda name: store.rename(name, "x")):
@@ -187,6 +189,7 @@ def test_a_store_can_be_moved(tmp_path):
 
 
 def test_a_relative_store_survives_a_change_of_folder(tmp_path, monkeypatch):
+    (tmp_path / ".tracekit").mkdir()
     monkeypatch.chdir(tmp_path)
     store = Store.discover(start=None)
     add(store)
