@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis import _group_tally, _numbering
+from tracekit.analysis._durations import Durations
 from tracekit.analysis._group_tally import GroupTally
 from tracekit.analysis._numbering import Numbers
 from tracekit.analysis._tallies import Named
@@ -101,20 +103,48 @@ def test_groups_in_windows(
         changed.setattr(_compiled, "FEWEST_ROWS", rows)
         changed.setattr(_group_tally, "_ROOM", 1)
         changed.setattr(_numbering, "_ROOM", 1)
-        tally = GroupTally(["name", "range"], {"range": RANGE}, of_kernels=of_kernels)
+        tally = GroupTally(
+            ["name", "range"], {"range": RANGE}, of_kernels=of_kernels, keeps_durations=True
+        )
         tally.begin(table)
         assert all(tally.add(frame[at : at + size]) for at in range(0, len(ops), size))
     counted = [op for op in ops if not of_kernels or op[3] in KERNEL_KINDS]
     sums, durations = _naive(counted, windows)
     groups = tally.groups()
     assert _added(groups) == sums
-    if of_kernels:
-        found: dict[Key, list[int]] = defaultdict(list)
-        for row, length in tally.durations().rows():
-            found[groups["name"][row], groups["range"][row]].append(length)
-        assert {key: sorted(own) for key, own in found.items()} == {
-            key: sorted(own) for key, own in durations.items()
-        }
+    keys = list(dict.fromkeys(groups.select("name", "range").rows()))
+    numbers = pl.Series(map(keys.index, groups.select("name", "range").rows()), dtype=pl.Int32)
+    found = dict(zip(keys, tally.durations(numbers).rows(), strict=True))
+    assert found == {key: _statistics(durations.get(key, [])) for key in keys}
+
+
+def _statistics(lengths: list[int]) -> tuple[float, int, int] | tuple[None, None, None]:
+    return (median(lengths), min(lengths), max(lengths)) if lengths else (None, None, None)
+
+
+@LOOPS
+@given(
+    st.lists(
+        st.lists(
+            st.integers(0, 9) | st.integers(0, 1 << 20) | st.integers(0, 1 << 50), max_size=40
+        ),
+        min_size=1, max_size=5,
+    ),
+    st.integers(1, 50),
+)  # fmt: skip
+def test_the_middle_of_lengths(rows: int, groups: list[list[int]], size: int) -> None:
+    lengths = np.array([length for group in groups for length in group], np.int64)
+    owners = np.repeat(np.arange(len(groups), dtype=np.int32), [*map(len, groups)])
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(_compiled, "FEW_ROWS", rows)
+        changed.setattr(_compiled, "FEWEST_ROWS", rows)
+        kept = Durations()
+        for at in range(0, lengths.size, size):
+            kept.add(owners[at : at + size], lengths[at : at + size])
+        found = kept.of(
+            np.arange(len(groups), dtype=np.int32)[::-1].copy(), np.array([*map(len, groups)])[::-1]
+        )
+    assert found.rows() == [*map(_statistics, reversed(groups))]
 
 
 def test_pieces_count_once_and_a_duration_may_be_long() -> None:
@@ -123,9 +153,10 @@ def test_pieces_count_once_and_a_duration_may_be_long() -> None:
     tally = GroupTally(["range"], {"range": RANGE}, of_pieces=True)
     assert tally.add(pieces)
     assert tally.groups().rows() == [(0, "a", 1, 5, 5 + (1 << 33))]
-    whole = GroupTally(["name"], {}, of_kernels=True)
+    whole = GroupTally(["name"], {}, of_kernels=True, keeps_durations=True)
     assert whole.add(_frame(ops))  # type: ignore[arg-type]
-    assert whole.durations().rows() == [(0, 5), (0, 1 << 33)]
+    found = whole.durations(pl.Series([0], dtype=pl.Int32))
+    assert found.rows() == [((5 + (1 << 33)) / 2, 5, 1 << 33)]
 
 
 def test_ops_out_of_order_are_noticed() -> None:

@@ -17,7 +17,7 @@ from tracekit.analysis import breakdown
 from tracekit.analysis._windows import iteration_windows
 from tracekit.analysis.comparison import compare
 from tracekit.analysis.comparison._per_iteration import PARTS, per_iteration
-from tracekit.analysis.idle_time import idle_ranges
+from tracekit.analysis.idle_time import _idle_ranges, idle_ranges
 from tracekit.analysis.studies import study_row
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
@@ -496,6 +496,9 @@ def test_idle_ranges_add_up_to_idle_time(
         assert ranges["idle_ns"].sum() == idle
         windows = per_iteration(trace, ("stage",)).windows
         assert idle_ranges(trace, windows=windows).equals(ranges)
+        with pytest.MonkeyPatch.context() as changed:  # as if threads were in ranges at once
+            changed.setattr(_idle_ranges, "_follow", lambda _: False)
+            assert idle_ranges(trace).equals(ranges)
 
 
 def test_a_step_begins_with_its_first_op_that_is_no_input_copy_else_with_its_first() -> None:

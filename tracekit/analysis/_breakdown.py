@@ -50,7 +50,6 @@ _SUMS = (
     "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
 )  # fmt: skip
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
-_DURATION = pl.col("duration_ns")
 _LENGTH = pl.col("end") - pl.col("start")
 _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
@@ -169,7 +168,7 @@ def _measured(
             )
         table, more = view(work, skip)
         return table, {**_whole_meta(trace, skip), **more}
-    found = _found(work, keys, skip=skip, with_whole=True)
+    found = _found(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
     meta = _meta(work, found.whole, skip)
     if "iteration" in keys:
@@ -185,7 +184,7 @@ def _measured(
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
     """Return what the stages of a run are measured against, whatever its rows are by."""
     work = work_of(trace, ("stage",))
-    return _meta(work, _found(work, ("stage",), skip=skip).stages, skip)
+    return _meta(work, _found(work, ("stage",), skip=skip, with_whole=True).whole, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
@@ -247,16 +246,16 @@ def _there(sums: StageSums | None) -> StageSums:
 
 def _found(
     work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False,
-    with_whole: bool = False,
+    with_whole: bool = False, with_durations: bool = False,
 ) -> _Found:  # fmt: skip
     per_iteration = "iteration" in keys
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
     # What was added up when the run was ingested is that of its devices as a whole.
     kept = None if skip or work.is_host else kept_sums(work.trace)
-    grouped = None if of_windows else _group_tally(work, keys)
+    grouped = None if of_windows else _group_tally(work, keys, keeps_durations=with_durations)
     stages = (
-        _stage_sums(work, None if per_iteration else kept)
+        _stage_sums(work, None if per_iteration else kept, of_stages_alone=not is_whole)
         if of_windows or with_stages or is_whole
         else None
     )
@@ -276,8 +275,8 @@ def _found(
     )  # fmt: skip
 
 
-def _stage_sums(work: Work, kept: KeptSums | None) -> StageSums:
-    return kept or StageTally(of_pieces=work.is_host)
+def _stage_sums(work: Work, kept: KeptSums | None, *, of_stages_alone: bool = False) -> StageSums:
+    return kept or StageTally(of_pieces=work.is_host, of_stages_alone=of_stages_alone)
 
 
 def _swept(sums: StageSums | None) -> Sequence[StageTally]:
@@ -289,10 +288,13 @@ def _those(one: _Some | None) -> Sequence[_Some]:
     return () if one is None else (one,)
 
 
-def _group_tally(work: Work, keys: Sequence[str]) -> GroupTally:
+def _group_tally(work: Work, keys: Sequence[str], *, keeps_durations: bool) -> GroupTally:
     columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
     named = {name: _named(work.trace, name) for name in columns if name in _NAMED}
-    return GroupTally(columns, named, of_kernels="kernel" in keys, of_pieces=work.is_host)
+    return GroupTally(
+        columns, named, of_kernels="kernel" in keys, keeps_durations=keeps_durations,
+        of_pieces=work.is_host,
+    )  # fmt: skip
 
 
 _NAMED = ("pid", "range", *OF_PROCESSES)
@@ -371,29 +373,18 @@ def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
         return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
     groups = found.sums.groups().join(of_windows, on="window", how="left", maintain_order="left")
-    if found.grouped is None or "kernel" not in keys:
+    if found.grouped is None or not found.grouped.keeps_durations:
         return groups.group_by(columns).agg(_SUMMED)
-    return _with_durations(groups, found.grouped.durations(), columns)
+    return _with_durations(groups, found.grouped, columns)
 
 
 def _with_durations(
-    groups: pl.DataFrame, durations: pl.DataFrame, columns: Sequence[str]
+    groups: pl.DataFrame, tally: GroupTally, columns: Sequence[str]
 ) -> pl.DataFrame:
     """Return groups of kernels, added over windows, with statistics of their durations."""
-    rows = (
-        groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row").with_row_index("group")
-    )
-    group = rows.select("group", "row").explode("row").sort("row")["group"]
-    statistics = (
-        durations.select(group.gather(durations["row"]), "duration_ns")
-        .group_by("group")
-        .agg(
-            _DURATION.median().alias("median_ns"),
-            _DURATION.min().cast(pl.Int64).alias("min_ns"),
-            _DURATION.max().cast(pl.Int64).alias("max_ns"),
-        )
-    )
-    return rows.join(statistics, on="group", how="left").with_columns(
+    rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
+    numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
+    return pl.concat([rows.drop("row"), tally.durations(numbers)], how="horizontal").with_columns(
         mean_ns=pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
     )
 

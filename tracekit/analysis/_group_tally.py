@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracekit.analysis._durations import Durations
 from tracekit.analysis._lines import LinesInWindows, extended
 from tracekit.analysis._numbering import Numbers
 from tracekit.analysis._sweep_loops import (
@@ -23,14 +24,15 @@ from tracekit.analysis._sweep_loops import (
     sweep_groups,
 )  # fmt: skip
 from tracekit.analysis._tallies import Named
-from tracekit.model import KERNEL_KINDS
+from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support.compiled import compiled, given
 
 Array: TypeAlias = NDArray[Any]
 _EVER = 1 << 62
 _ROOM = 1024
-_IS_KERNEL = pl.any_horizontal(pl.col("kind") == kind for kind in KERNEL_KINDS)
-_NARROW = 1 << 32
+_BITS = 63
+"""Of a number, but for its sign."""
+_IS_KERNEL = np.array([kind in KERNEL_KINDS for kind in (*KIND.categories, None)])
 
 
 class GroupTally:
@@ -43,18 +45,21 @@ class GroupTally:
     named
         The keys that stand in another table.
     of_kernels
-        Whether only kernels count, and their durations are kept.
+        Whether only kernels count.
+    keeps_durations
+        Whether the durations of ops are kept.
     of_pieces
         Whether rows are pieces of what is counted, of which the first one stands for it.
     """
 
     def __init__(
         self, keys: Sequence[str], named: Mapping[str, Named], *, of_kernels: bool = False,
-        of_pieces: bool = False,
+        keeps_durations: bool = False, of_pieces: bool = False,
     ) -> None:  # fmt: skip
         self._keys = keys
         self._named = named
         self._of_kernels = of_kernels
+        self.keeps_durations = keeps_durations
         self._of_pieces = of_pieces
         self._codes = {name: _codes(key.values) for name, key in named.items()}
         self.begin(None)
@@ -71,11 +76,12 @@ class GroupTally:
         """Begin anew, in windows as `LinesInWindows` takes them."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
+        self._count = 0
         self._examples: list[pl.DataFrame] = []
         self._reached = _nowhere(_ROOM)
         self._sums = _nothing(_ROOM)
         self._used = 0
-        self._durations: list[Counted] = []
+        self._durations = Durations()
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Count ops; tell whether those of each line still come by start."""
@@ -91,29 +97,43 @@ class GroupTally:
         number = self._swept(ops, counted)
         if number is None:
             return False
-        if self._of_kernels:
-            lengths = counted.lengths[:number]
-            dtype = np.uint32 if lengths.max(initial=0) < _NARROW else np.int64
-            self._durations.append(Counted(counted.rows[:number], lengths.astype(dtype)))
+        if self.keeps_durations:
+            self._durations.add(counted.rows[:number], counted.lengths[:number])
         return True
 
     def _groups_of(self, rows: pl.DataFrame, lines: Array) -> Array:
         """Return the number of the group of each row: what it shares with others of its line."""
         groups, first = lines, np.zeros(0, np.int64)
-        for key, numbers in zip(self._keys, self._numbers, strict=True):
-            groups, first = numbers.of(groups, self._codes_of(rows, key))
+        for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
+            groups, first = numbers.of(groups, codes)
+        self._count += first.size
         self._examples.append(self._values(rows[first]))
         if self._of_kernels:
-            return np.where(given(rows.select(_IS_KERNEL).to_series()), groups, np.int32(-1))
+            kinds = given(rows["kind"].to_physical(), null=len(KIND.categories))
+            return np.where(_IS_KERNEL[kinds], groups, np.int32(-1))
         return groups
 
-    def _codes_of(self, rows: pl.DataFrame, key: str) -> Array:
-        """Return a number for each value of a key."""
+    def _codes_of(self, rows: pl.DataFrame) -> Iterator[Array]:
+        """Yield columns of numbers that tell what keys say, of as many keys as one has bits for."""
+        packed, used = np.zeros(rows.height, np.int64), 0
+        for key in self._keys:
+            codes, bits = self._code_of(rows, key)
+            if used and used + bits > _BITS:
+                yield packed
+                used = 0
+            packed, used = (packed << bits | codes if used else codes), used + bits
+        yield packed
+
+    def _code_of(self, rows: pl.DataFrame, key: str) -> tuple[Array, int]:
+        """Return a number for each value of a key, and how many bits hold any of them."""
         if key in self._named:
             codes = self._codes[key].gather(rows.select(self._named[key].number).to_series())
         else:
             codes = rows[key].to_physical()
-        return given(codes.cast(pl.Int64).fill_null(-_EVER))
+        if codes.dtype.is_signed_integer():
+            return given(codes, np.int64, null=-_EVER), _BITS
+        bits = 8 * given(codes.head(0)).itemsize
+        return given(codes.cast(pl.Int64), null=-1) + 1, bits + 1
 
     def _values(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return what keys say of some rows."""
@@ -127,9 +147,8 @@ class GroupTally:
 
     def _swept(self, ops: GroupOps, counted: Counted) -> int | None:
         """Add ops up, and return how many were counted, if they come by start."""
-        groups = len(self._numbers[-1])
-        if groups > self._reached.ends.size:
-            self._reached = extended(self._reached, _nowhere(2 * groups))
+        if self._count > self._reached.ends.size:
+            self._reached = extended(self._reached, _nowhere(2 * self._count))
         run = compiled(sweep_groups, ops.starts.size)
         done = np.zeros(3, np.int64)
         done[USED] = self._used
@@ -164,10 +183,18 @@ class GroupTally:
             ]
         )
 
-    def durations(self) -> pl.DataFrame:
-        """Return ``row`` of `groups` and ``duration_ns`` of each kernel."""
-        rows, lengths = (np.concatenate(parts) for parts in zip(*self._durations, strict=True))
-        return pl.DataFrame({"row": rows, "duration_ns": lengths})
+    def durations(self, numbers: pl.Series) -> pl.DataFrame:
+        """Return ``median_ns, min_ns, max_ns`` of the durations of ops, by what groups make up.
+
+        Parameters
+        ----------
+        numbers
+            Of each row of `groups` the number, from 0 on, of what it is part of; none is left out.
+        """
+        part_of = given(numbers, np.int32)
+        ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
+        np.add.at(ops, part_of, self._sums.ops[: self._used])
+        return self._durations.of(part_of, ops)
 
 
 def _codes(values: pl.Series) -> pl.Series:

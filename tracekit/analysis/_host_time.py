@@ -150,7 +150,7 @@ def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
     closed = pl.col("level") + 1 - pl.col("begins")
     opened = pl.col("owner").forward_fill().over("line", "closed")
     crossing = (
-        _events(by_thread)
+        _events(by_thread.filter(pl.col("domain").n_unique().over("thread") > 1))
         .with_columns(closed=closed)
         .with_columns(opened=opened)
         .filter((pl.col("begins") == 0) & (pl.col("opened") != pl.col("range")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -12,14 +12,25 @@ from numpy.typing import NDArray
 from tracekit.analysis._lines import Lines
 from tracekit.analysis._sweep_loops import NONE, Groups, Launched, Marks, group
 from tracekit.model import STAGE, STAGES
+from tracekit.support.batches import in_batches
 from tracekit.support.compiled import compiled, given
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 Array: TypeAlias = NDArray[Any]
 _NEVER = 1 << 62
+_BATCH = 250_000
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _OWNER = ["process", "device"]
 NEEDED = (*_OWNER, "start", "end", "launch_start", "stage", "iteration")
 """The columns of ops that are looked at."""
+
+
+def launch_groups(trace: Trace) -> pl.DataFrame:
+    """Return what windows are made of: `NEEDED`, as `thinned` returns it, of the ops of a run."""
+    ops = in_batches(trace["ops"].select(NEEDED), _BATCH)
+    return thinned(ops, trace.read("iterations"))
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
@@ -35,7 +46,10 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
     groups, rest = LaunchGroups(iterations), []
     for batch in batches:
         is_launched = batch["launch_start"].is_not_null()
-        groups.add(batch if is_launched.all() else batch.filter(is_launched))
+        if is_launched.all():
+            groups.add(batch)
+            continue
+        groups.add(batch.filter(is_launched))
         rest.append(batch.filter(~is_launched).select(NEEDED))
     launched = groups.table().with_columns(iteration="own")
     return pl.concat([launched.select(NEEDED), *rest])
@@ -73,7 +87,7 @@ class LaunchGroups:
             given(launched["start"]),
             given(launched["end"]),
             given(launched["launch_start"]),
-            given(launched["iteration"].fill_null(NONE)),
+            given(launched["iteration"], null=NONE),
             given(launched["stage"].cast(STAGE).to_physical()),
         )
         run = compiled(group, launched.height)

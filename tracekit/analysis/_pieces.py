@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import NEEDED, thinned
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._segments import feed
 from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
@@ -89,8 +89,7 @@ def hand_out(
 
 def _groups(trace: Trace) -> pl.DataFrame:
     """Return what windows are made of."""
-    ops = in_batches(trace["ops"].select(NEEDED), _BATCH)
-    groups = thinned(ops, trace.read("iterations"))
+    groups = launch_groups(trace)
     _require_ops(groups.height)
     return groups
 

@@ -43,17 +43,21 @@ class StageTally:
     ----------
     of_pieces
         Whether rows are pieces of what is counted, of which the first one stands for it.
+    of_stages_alone
+        Whether neither sources nor launches are asked for, and are not looked at.
     """
 
-    def __init__(self, *, of_pieces: bool = False) -> None:
+    def __init__(self, *, of_pieces: bool = False, of_stages_alone: bool = False) -> None:
         self._of_pieces = of_pieces
+        self._of_stages_alone = of_stages_alone
         self.begin(None)
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
         pieces = ("is_first",) if self._of_pieces else ()
-        return (*self._lines.columns, "stage", "stage_source", "launch_thread", *pieces)
+        others = () if self._of_stages_alone else ("stage_source", "launch_thread")
+        return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
         """Begin anew, in windows as `LinesInWindows` takes them."""
@@ -65,15 +69,20 @@ class StageTally:
         """Count ops; tell whether those of each line still come by start."""
         lines = self._lines.of(rows)
         self._make_room()
-        counted = rows["is_first"] if self._of_pieces else None
+        counted = given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_)
+        if self._of_stages_alone:
+            sources, launched = np.zeros(rows.height, np.uint8), np.zeros(rows.height, np.bool_)
+        else:
+            sources = given(rows["stage_source"].to_physical())
+            launched = given(rows["launch_thread"].is_not_null())
         ops = Ops(
             lines,
             given(rows["start"]),
             given(rows["end"]),
             given(rows["stage"].to_physical()),
-            given(rows["stage_source"].to_physical()),
-            np.ones(rows.height, np.bool_) if counted is None else given(counted),
-            given(rows["launch_thread"].is_not_null()),
+            sources,
+            counted,
+            launched,
         )
         run = compiled(sweep, rows.height)
         return bool(run(ops, self._lines.cut, self._lines.course, self._reached, self._sums))
@@ -104,7 +113,7 @@ class StageTally:
     def groups(self) -> pl.DataFrame:
         """Return ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
 
-        Launched are the ops whose launching call is known.
+        Launched are the ops whose launching call is known; 0 where stages alone are looked at.
         """
         ops, busy = self._sums.ops.sum(axis=1), self._sums.exposed.sum(axis=1)
         window = np.flatnonzero((ops > 0) | (busy > 0))
@@ -119,7 +128,10 @@ class StageTally:
         )
 
     def sources(self) -> pl.DataFrame:
-        """Return ``window, stage_source, ops, busy_ns``: for how long an op of each source runs."""
+        """Return ``window, stage_source, ops, busy_ns``: for how long an op of each source runs.
+
+        Where stages alone are looked at, it is of no use.
+        """
         ops, busy = self._sums.seen, self._sums.sources
         window, source = np.nonzero((ops > 0) | (busy > 0))
         return pl.DataFrame(

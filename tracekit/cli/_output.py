@@ -1,5 +1,6 @@
 """What a command found, where it goes, and in which format."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ _ENDINGS = {
     ".sarif": Format.SARIF,
     ".xml": Format.JUNIT,
 }
+_ASK_FOR_COLOURS = {"FORCE_COLOR", "TTY_COMPATIBLE"}
+"""Variables by which what is no terminal may be said to show colours."""
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -195,6 +198,8 @@ def _terminal() -> tuple[int | None, str | None]:
 
     What is piped is never shortened; it has colours only where FORCE_COLOR asks for them.
     """
+    if not sys.stdout.isatty() and not _ASK_FOR_COLOURS & set(os.environ):
+        return None, None  # which rich would find out too, but it takes long to load
     from rich.console import Console
 
     console = Console(file=sys.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _LONGEST = 4096
 """Characters of a name that are looked at; longer ones differ in their arguments at most."""
@@ -40,6 +41,8 @@ _OPERATION = re.compile(
 )
 _NOISE = re.compile(r"cuda|functor|kernel|impl")
 _GAP = re.compile(r"__+")
+_REMEMBERED = 1 << 12
+"""Words of which it is known what they say: kernels of one library have most of them in common."""
 
 
 def normalised_name(name: str) -> str:
@@ -52,13 +55,12 @@ def normalised_name(name: str) -> str:
     normalised name do the same in another way: such as with another data type or vector width.
     """
     name = name[:_LONGEST]
-    collective = _NCCL.search(name)
+    collective = _NCCL.search(name) if "nccl" in name.lower() else None
     if collective:
         return f"nccl {_COLLECTIVES[collective[1].lower()]}"
     outside, inside = _split(_OPERATOR.sub("operator", _UNNAMED.sub("", name)))
     base = _base(outside)
-    operations = _operations(inside)
-    if operations and _GENERIC.fullmatch(base.rpartition("::")[2]):
+    if _GENERIC.fullmatch(base.rpartition("::")[2]) and (operations := _operations(inside)):
         return f"{base}[{' '.join(operations)}]"
     return base or name
 
@@ -102,10 +104,13 @@ def _plain(word: str) -> str:
 
 def _operations(arguments: str) -> list[str]:
     """Return what template arguments say is computed, each once, in order."""
-    words = (
-        _plain(word)
-        for word in _WORD.findall(arguments)
-        if _OPERATION.fullmatch(word) and not _WRAPPERS.fullmatch(word)
-    )
-    found = (_GAP.sub("_", _NOISE.sub("", word.lower())).strip("_") for word in words)
-    return list(dict.fromkeys(word for word in found if word))
+    found = dict.fromkeys(map(_operation, _WORD.findall(arguments)))
+    return [operation for operation in found if operation]
+
+
+@lru_cache(_REMEMBERED)
+def _operation(word: str) -> str:
+    """Return what a word of template arguments says is computed, if anything."""
+    if not _OPERATION.fullmatch(word) or _WRAPPERS.fullmatch(word):
+        return ""
+    return _GAP.sub("_", _NOISE.sub("", _plain(word).lower())).strip("_")

@@ -13,13 +13,14 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median_high
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tracekit.model import traits
 from tracekit.present._text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from decimal import Decimal
 
     import polars as pl
 
@@ -246,7 +247,10 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
 def _numbers(series: pl.Series) -> list[Number | None]:
     """Return the values as ints and floats, decimals included; NaN is as unknown as null."""
     values = series.fill_nan(None) if series.dtype.is_float() else series
-    return [value if value is None or isinstance(value, int) else float(value) for value in values]
+    listed: list[Number | Decimal | None] = values.to_list()
+    if not series.dtype.is_decimal():
+        return cast("list[Number | None]", listed)
+    return [None if value is None else float(value) for value in listed]
 
 
 def _largest(values: Sequence[Number]) -> Number:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tracekit.model import normalised_name, traits
@@ -104,17 +105,18 @@ def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
-    frequency = Counter(word for counted in words.values() for word in counted)
+    frequency = Counter(chain.from_iterable(words.values()))
     return ((name, short + _difference(name, words, frequency)) for name in family)
 
 
 def _words(name: str) -> dict[tuple[str, int], None]:
     """Return the words of a name in their order, each with how often it was there before."""
-    seen: Counter[str] = Counter()
+    seen: dict[str, int] = {}
     found: dict[tuple[str, int], None] = {}
     for word in _WORD.findall(name[:_LONGEST]):
-        found[word, seen[word]] = None
-        seen[word] += 1
+        before = seen.get(word, 0)
+        found[word, before] = None
+        seen[word] = before + 1
     return found
 
 
@@ -130,20 +132,20 @@ def _difference(
     """
     own = [word for word in words[name] if frequency[word] < len(words)]
     alike = [other for other in words if other != name]
+    # So many of those alike have a word, which at first are all others.
+    having = {word: frequency[word] - 1 for word in own}
     chosen = []
     while alike and own:
-        best = min(
-            own,
-            key=lambda word: (
-                sum(word in words[other] for other in alike),
-                bool(_SAYS_LITTLE.fullmatch(word[0])),
-            ),
-        )
-        left = [other for other in alike if best in words[other]]
-        if len(left) == len(alike):
+        fewest = min(having.values())
+        if fewest == len(alike):
             break
+        among = [word for word in own if having[word] == fewest]
+        best = next((word for word in among if not _SAYS_LITTLE.fullmatch(word[0])), among[0])
         chosen.append(best)
-        alike = left
+        if fewest == 0:
+            break
+        alike = [other for other in alike if best in words[other]]
+        having = {word: sum(word in words[other] for other in alike) for word in own}
     texts = dict.fromkeys(word for word, _ in sorted(chosen, key=own.index))
     return f" <{', '.join(texts)}>" if texts else ""
 
@@ -151,12 +153,14 @@ def _difference(
 def _numbered(texts: Mapping[str, str]) -> dict[str, str]:
     """Return texts by name, with a number behind those that occur again."""
     taken: set[str] = set()
+    numbers: dict[str, int] = {}
     result = {}
     for name, text in texts.items():
-        unique, number = text, 1
+        unique, number = text, numbers.get(text, 1)
         while unique in taken:
             number += 1
             unique = f"{text} #{number}"
+        numbers[text] = number
         taken.add(unique)
         result[name] = unique
     return result

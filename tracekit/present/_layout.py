@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.model import traits
 from tracekit.present._columns import NULL, ShownColumn
-from tracekit.present._text import cells, pad, shorten_apart, wrap
+from tracekit.present._text import cells, pad, pad_each, shorten_apart, widths, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -51,7 +51,8 @@ class Placed:
         texts = self.column.texts
         if self._wraps:
             return [[self.pad(part) for part in wrap(text, self.width)] for text in texts]
-        return [[self.pad(text)] for text in shorten_apart(texts, self.width)]
+        short = shorten_apart(texts, self.width)
+        return [[text] for text in pad_each(short, self.width, right=self.column.numeric)]
 
     @property
     def _wraps(self) -> bool:
@@ -117,7 +118,7 @@ def total_width(placed: Sequence[Placed]) -> int:
 
 
 def _stacked(column: ShownColumn) -> Placed:
-    width = max(_LEAST_LABEL, *(cells(text) for text in column.texts), 0)
+    width = max(_LEAST_LABEL, *widths(column.texts))
     lines = [""]
     for part in re.findall("[^_]*_?", column.label):
         if lines[-1] and cells(lines[-1] + part) > width:
@@ -129,8 +130,7 @@ def _stacked(column: ShownColumn) -> Placed:
 
 
 def _width(column: ShownColumn, header: Sequence[str]) -> int:
-    lines = (line for text in (*header, *column.texts) for line in text.split("\n"))
-    return max(map(cells, lines))
+    return max(widths("\n".join((*header, *column.texts)).split("\n")))
 
 
 def _least_width(placed: Sequence[Placed]) -> int:

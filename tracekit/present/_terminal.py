@@ -23,7 +23,7 @@ Span = tuple[str, str | None]
 
 _MARGIN = " "
 _MARK = "■ "
-_GAP: Span = (" " * GAP, None)
+_GAP = " " * GAP
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PIPED = 200
 """Columns of a table that goes to no terminal, at most."""
@@ -172,7 +172,7 @@ def _rule(width: int) -> list[Span]:
 def _header(placed: Sequence[Placed]) -> list[list[Span]]:
     lines = zip_longest(*(p.header for p in placed), fillvalue="")
     return [
-        [((" " * GAP).join(p.pad(part) for p, part in zip(placed, line, strict=True)), "bold")]
+        [(_GAP.join(p.pad(part) for p, part in zip(placed, line, strict=True)), "bold")]
         for line in lines
     ]
 
@@ -181,13 +181,25 @@ def _row(
     placed: Sequence[Placed], blocks: Sequence[Sequence[str]], bar: Span | None
 ) -> Iterator[list[Span]]:
     for index in range(max(map(len, blocks))):
-        spans: list[Span] = []
-        for p, block in zip(placed, blocks, strict=True):
-            spans += _cell(p, block[index] if index < len(block) else p.pad(""))
-            spans.append(_GAP)
+        texts = [
+            block[index] if index < len(block) else p.pad("")
+            for p, block in zip(placed, blocks, strict=True)
+        ]
+        spans = _cells(placed, texts)
         if bar is not None and index == 0:
             spans.append(bar)
         yield spans
+
+
+def _cells(placed: Sequence[Placed], texts: Sequence[str]) -> list[Span]:
+    plain = "".join(text + _GAP for text in texts)
+    if _MARK not in plain:
+        return [(plain, None)]
+    return [
+        span
+        for p, text in zip(placed, texts, strict=True)
+        for span in (*_cell(p, text), (_GAP, None))
+    ]
 
 
 def _cell(placed: Placed, text: str) -> list[Span]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 # Terminal controls (C0, DEL, C1), characters that reorder or hide their neighbours, line breaks
 # outside ASCII, and lone surrogates, which no encoding can write.
@@ -35,6 +35,11 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
+def widths(texts: Sequence[str]) -> Iterator[int]:
+    """Return the number of terminal cells that each of some texts takes."""
+    return map(len if "".join(texts).isascii() else cells, texts)
+
+
 def shorten(text: str, width: int) -> str:
     """Cut `text` so that it takes at most `width` cells.
 
@@ -56,6 +61,8 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
     Of those that `shorten` leaves alike, what they all begin with is cut and what follows is shown;
     if that does not help either, they are numbered.
     """
+    if max(widths(texts), default=0) <= width:
+        return list(texts)
     short = {text: shorten(text, width) for text in dict.fromkeys(texts)}
     for alike in _alike(short):
         shared = _shared(min(alike), max(alike))
@@ -122,6 +129,13 @@ def pad(text: str, width: int, *, right: bool) -> str:
     """Fill `text` with spaces to `width` cells, on its left side where it is right-aligned."""
     fill = " " * (width - cells(text))
     return fill + text if right else text + fill
+
+
+def pad_each(texts: Sequence[str], width: int, *, right: bool) -> list[str]:
+    """Fill each of some texts as `pad` does."""
+    if not "".join(texts).isascii():
+        return [pad(text, width, right=right) for text in texts]
+    return [text.rjust(width) if right else text.ljust(width) for text in texts]
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._layer_ranges import range_layers
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import counted_steps, with_steps
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
 _OF_STEPS = {"iteration", "device"}
 _STEP = ["process", "device", "iteration"]
-_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
@@ -116,8 +116,8 @@ def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
     if iterations.is_empty() and not needed:
         return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
                                     "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
-    ops = trace["ops"].select(_OPS).collect()
-    windows = with_steps(chosen_windows(trace, ops, skip=0, per_iteration=True))
+    groups = launch_groups(trace)
+    windows = with_steps(chosen_windows(trace, groups, skip=0, per_iteration=True))
     counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
     length = pl.col("end") - pl.col("start")
     return counted.group_by(_STEP, maintain_order=True).agg(step_ns=length.sum())

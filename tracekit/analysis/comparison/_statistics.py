@@ -9,13 +9,19 @@ give the same interval with the other sign.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.analysis._student import normal_tail, quantile, tail
 from tracekit.analysis.comparison._dependence import Flags, Floats, Numbers, dependence, mean_error
 
+Counts = NDArray[Any]
+"""How often each iteration is drawn, a row per resample."""
+Resamples = Callable[[], Iterable[Counts]]
 Effective = tuple[Floats, Floats]
 """How many independent steps those of either run are worth, row by row."""
 LEVEL = 0.95
@@ -32,7 +38,13 @@ _RESAMPLES = 9_999
 _PARTS_OF_NS = 1_000
 """Means are rounded to thousandths of a ns, for whole numbers add up alike in any order."""
 _AT_ONCE = 1 << 22
-"""Numbers that are drawn at once, and rows times resamples that are held at once."""
+"""Rows times resamples that are held at once."""
+_DRAWN_AT_ONCE = 1 << 16
+"""Numbers that are drawn at once: those of a resample or of several, which stay in the cache."""
+_MULTIPLIED_AT_ONCE = 1 << 19
+"""Numbers of draws that are added up at once, for what is drawn of has to be laid out for that."""
+_KEPT = 1 << 25
+"""Numbers of draws that are kept, at most, rather than drawn again."""
 
 
 @dataclass(frozen=True)
@@ -104,42 +116,60 @@ def _tail(iterations: int) -> float:
 def _intervals(a: Numbers, b: Numbers, seeds: tuple[int, int]) -> tuple[Floats, Floats]:
     tail = _tail(min(a.shape[1], b.shape[1]))
     rows = max(1, _AT_ONCE // _RESAMPLES)
-    parts = [
-        _interval(a[at : at + rows], b[at : at + rows], seeds, tail)
-        for at in range(0, len(a), rows)
-    ]
+    places = range(0, len(a), rows)
+    in_a, in_b = (
+        _resamples(seed, each.shape[1], len(places))
+        for seed, each in zip(seeds, (a, b), strict=True)
+    )
+    parts = [_interval(a[at : at + rows], b[at : at + rows], in_a, in_b, tail) for at in places]
     low, high = (np.concatenate([np.zeros(0), *(part[side] for part in parts)]) for side in (0, 1))
     return low, high
 
 
-def _interval(a: Numbers, b: Numbers, seeds: tuple[int, int], tail: float) -> tuple[Floats, Floats]:
-    resampled = _resampled_means(b, seeds[1]) - _resampled_means(a, seeds[0])
+def _interval(
+    a: Numbers, b: Numbers, in_a: Resamples, in_b: Resamples, tail: float
+) -> tuple[Floats, Floats]:
+    resampled = _resampled_means(b, in_b()) - _resampled_means(a, in_a())
     outside = max(0, int(tail * (_RESAMPLES + 1)) - 1)
     ends = (outside, _RESAMPLES - 1 - outside)
     ordered = np.partition(resampled, ends, axis=0)
     return ordered[ends[0]], ordered[ends[1]]
 
 
-def _resampled_means(sample: Numbers, seed: int) -> Floats:
+def _resampled_means(sample: Numbers, resamples: Iterable[Counts]) -> Floats:
     """Return the means of resamples: a row per resample, a column per row of the sample."""
-    random, number = np.random.default_rng(seed), sample.shape[1]
     values = sample.T.astype(np.float64)
-    at_once = max(1, _AT_ONCE // number)
-    sums = [
-        _draws(random, min(at_once, _RESAMPLES - done), number) @ values
-        for done in range(0, _RESAMPLES, at_once)
-    ]
+    sums = [counts.astype(np.float64) @ values for counts in resamples]
     # Counts times whole numbers are exact up to 2^53, in whatever order they are added.
-    means: Floats = np.concatenate(sums) / number
+    means: Floats = np.concatenate(sums) / sample.shape[1]
     return means
 
 
-def _draws(random: np.random.Generator, resamples: int, number: int) -> Floats:
-    """Return how often each iteration is drawn in each resample."""
-    drawn = random.integers(0, number, size=(resamples, number))
-    drawn += np.arange(resamples)[:, np.newaxis] * number
+def _resamples(seed: int, number: int, times: int) -> Resamples:
+    """Return what yields the resamples of so many iterations: kept if asked for several times."""
+    if times == 1 or number * _RESAMPLES > _KEPT:
+        return lambda: _drawn(seed, number)
+    kept = list(_drawn(seed, number))
+    return lambda: kept
+
+
+def _drawn(seed: int, number: int) -> Iterator[Counts]:
+    """Yield how often each of so many iterations is drawn in each resample, some at a time."""
+    random = np.random.default_rng(seed)
+    at_once, drawn = (max(1, most // number) for most in (_MULTIPLIED_AT_ONCE, _DRAWN_AT_ONCE))
+    for done in range(0, _RESAMPLES, at_once):
+        until = min(done + at_once, _RESAMPLES)
+        yield np.concatenate(
+            [_counts(random, min(drawn, until - at), number) for at in range(done, until, drawn)]
+        )
+
+
+def _counts(random: np.random.Generator, resamples: int, number: int) -> Counts:
+    drawn = random.integers(0, number, size=(resamples, number), dtype=np.int32)
+    drawn += np.arange(0, resamples * number, number, dtype=np.int32)[:, np.newaxis]
     counts = np.bincount(drawn.ravel(), minlength=resamples * number)
-    return counts.reshape(resamples, number).astype(np.float64)
+    dtype = np.uint16 if number <= np.iinfo(np.uint16).max else np.uint32
+    return counts.astype(dtype).reshape(resamples, number)
 
 
 def _is_plain(a: Numbers, b: Numbers) -> Flags:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
@@ -113,7 +114,8 @@ class Facts:
     def collectives(self) -> pl.DataFrame:
         """The participants of collectives, with ``clock``; ``step``, the usual step they are of."""
         calls = with_clocks(collective_calls(self.trace), self.trace.read("reports"))
-        known = self.ops.select("op", step="iteration").unique("op", keep="first")
+        own = self.ops.filter(pl.col("op").is_in(calls["op"].drop_nulls().implode()))
+        known = own.select("op", step="iteration").unique("op", keep="first", maintain_order=True)
         return calls.join(known, on="op", how="left", maintain_order="left")
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -207,9 +209,8 @@ def facts_of(trace: Trace, traffic: Traffic | None = None) -> Facts:
     iterations = trace.read("iterations")
     windows = pl.DataFrame(schema=_STEP)
     if iterations.height:
-        columns = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
-        ops = trace["ops"].select(columns).collect()
-        cut_up = with_steps(chosen_windows(trace, ops, skip=0, per_iteration=True))
+        groups = launch_groups(trace)
+        cut_up = with_steps(chosen_windows(trace, groups, skip=0, per_iteration=True))
         counted = counted_steps(cut_up, iterations, 0).windows
         windows = counted.drop_nulls("iteration").select(*_STEP)
     if windows.is_empty():

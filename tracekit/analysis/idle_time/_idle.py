@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._keys import chosen_keys
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._steps import counted_steps, with_steps
@@ -29,7 +30,6 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _NO_RANGE = "(outside push/pop ranges)"
-_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 
 
 def idle(
@@ -168,8 +168,8 @@ def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
 def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
     """Return the windows that a breakdown has."""
     if skip or per_iteration:
-        ops = trace["ops"].select(_OPS).collect()
-        windows = chosen_windows(trace, ops, skip=skip, per_iteration=per_iteration)
+        groups = launch_groups(trace)
+        windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration)
         return with_steps(windows) if per_iteration else windows
     edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort("device").collect().select(

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._steps import by_host, counted_steps, split, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.analysis._windows import chosen_windows
 from tracekit.analysis._work import Work, work_of
+from tracekit.analysis.idle_time._lulls import lulls
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 _NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
-_WHEN = [*_OWNER, "start", "end"]
-_OPS = [*_WHEN, "launch_start", "stage", "iteration"]
+_NOWHERE = pl.lit(None, pl.Int64).alias("range")
 
 
 def idle_ranges(
@@ -46,14 +47,17 @@ def idle_ranges(
     work = work_of(trace)
     steps = _steps(work, skip) if windows is None else windows
     inside = steps.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
-    ops = work.trace["ops"].select(_WHEN).collect()
-    idle = _gaps(cut(ops, steps), steps, inside)
-    found = split(idle, _marks(trace), "range")
+    found = split(lulls(work.trace["ops"], inside), _marks(trace), "range")
     names = trace["ranges"].select("range", "name").collect()
+    idle = pl.col("idle_ns").sum()
     return (
-        found.join(names, on="range", how="left")
-        .group_by(range=plain_name(pl.col("name")))
+        found.group_by("range")
         .agg(idle_ns=(pl.col("end") - pl.col("start")).sum())
+        .join(names, on="range", how="left")
+        .group_by("name")
+        .agg(idle)
+        .group_by(range=plain_name(pl.col("name")))
+        .agg(idle)
         .filter(pl.col("idle_ns") > 0)
         .sort(-pl.col("idle_ns"), "range")
     )
@@ -61,9 +65,8 @@ def idle_ranges(
 
 def _steps(work: Work, skip: int) -> pl.DataFrame:
     """Return what time is cut into, with the numbers of the steps that count."""
-    ops = work.trace["ops"].select(_OPS).collect()
-    cutter = by_host(work.cutter)
-    windows = chosen_windows(work.trace, ops, skip=0, per_iteration=True, cutter=cutter)
+    groups, cutter = launch_groups(work.trace), by_host(work.cutter)
+    windows = chosen_windows(work.trace, groups, skip=0, per_iteration=True, cutter=cutter)
     return counted_steps(with_steps(windows), work.trace.read("iterations"), skip).windows
 
 
@@ -72,34 +75,39 @@ def plain_name(name: pl.Expr) -> pl.Expr:
     return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
 
 
-def _gaps(pieces: pl.DataFrame, windows: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, start, end``: when nothing runs in some of the windows."""
-    numbered = windows.with_row_index("window")
-    chosen = numbered.join(inside, on=[*_OWNER, "start", "end"], how="semi").filter(
-        pl.col("end") > pl.col("start")
-    )
-    spans = chosen.select("window", *_OWNER, window_start="start", window_end="end")
-    # What is of no length at either end of a window closes the gaps there.
-    edges = [
-        spans.select("window", start=edge, end=edge) for edge in ("window_start", "window_end")
-    ]
-    busy = pieces.select("window", "start", "end").join(spans, on="window", how="semi")
-    ordered = pl.concat([busy, *edges]).sort("window", "start", "end")
-    since = pl.col("end").cum_max().shift().over("window")
-    gaps = ordered.with_columns(since=since).filter(pl.col("start") > pl.col("since"))
-    return gaps.join(spans, on="window").select(*_OWNER, start="since", end="start")
-
-
 def _marks(trace: Trace) -> pl.DataFrame:
     """Return ``process, time, range``: from when on the training thread is in which range."""
     threads = trace.read("iterations").select("process", "thread").unique()
-    ranges = trace["ranges"].filter(pl.col("style") == "push_pop", pl.col("end") > pl.col("start"))
+    ranges = trace["ranges"].filter(
+        pl.col("style") == "push_pop",
+        pl.col("end") > pl.col("start"),
+        pl.col("thread").is_in(threads["thread"].implode()),
+    )
     own = ranges.select("range", "report", "process", "thread", "domain", "start", "end")
     stretches = innermost_stretches(own.collect().join(threads, on=["process", "thread"]))
-    begins = stretches.select("process", "range", time="start", order=1)
-    ends = stretches.select("process", time="end", order=0).with_columns(
-        range=pl.lit(None, pl.Int64)
+    if not _follow(stretches):
+        return _latest_marks(stretches)
+    is_last = pl.col("process").shift(-1) != pl.col("process")
+    leaves = (is_last | (pl.col("start").shift(-1) != pl.col("end"))).fill_null(value=True)
+    begins = stretches.select("process", "range", time="start")
+    ends = stretches.filter(leaves).select("process", _NOWHERE, time="end")
+    return pl.concat([begins, ends]).sort("time").select("process", "time", "range")
+
+
+def _follow(stretches: pl.DataFrame) -> bool:
+    """Tell whether the stretches of each process stand together and follow each other in time."""
+    is_next = pl.col("process").shift() != pl.col("process")
+    found = stretches.select(
+        (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
+        (is_next.sum() + 1 == pl.col("process").n_unique()).alias("together"),
     )
-    together = pl.concat([begins, ends.select(begins.columns)]).sort("process", "time", "order")
+    return all(found.row(0))
+
+
+def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return the same of threads of one process that are in ranges at the same time."""
+    begins = stretches.select("process", "range", time="start", order=1)
+    ends = stretches.select("process", _NOWHERE, time="end", order=0)
+    together = pl.concat([begins, ends]).sort("process", "time", "order")
     last = together.unique(["process", "time"], keep="last", maintain_order=True)
     return last.sort("time").select("process", "time", "range")
