@@ -10,7 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.model import TABLES, Trace
-from tracekit.runs._foreign import foreign
+from tracekit.runs._foreign import foreign, said
 
 SECOND = 1_000_000_000
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -44,7 +44,8 @@ def report(
 
 
 def found(*reports: Trace) -> dict[int, str]:
-    return foreign(reports, [f"{letter}.sqlite" for letter in "abc"[: len(reports)]])
+    names = (f"{letter}.sqlite" for letter in "abc")
+    return foreign([said(trace, name) for trace, name in zip(reports, names, strict=False)])
 
 
 class TestRanks:

@@ -24,11 +24,11 @@ def _said(**environment: str) -> list[str]:
 
 
 def test_what_a_process_sets_for_itself_is_not_handed_on() -> None:
-    assert _said() == ["1", "True", "50000"]
+    assert _said() == ["1", "True", "200000"]
 
 
 def test_what_the_user_has_set_stands_and_is_handed_on() -> None:
-    assert _said(OPENBLAS_NUM_THREADS="7") == ["7", "True", "50000"]
+    assert _said(OPENBLAS_NUM_THREADS="7") == ["7", "True", "200000"]
 
 
 _LOUD = """

@@ -18,7 +18,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.clocks import _align, aligned, clock_evidence
 from tracekit.analysis.clocks._align import align
 from tracekit.analysis.clocks._clock_calls import joint_calls
-from tracekit.analysis.clocks._clock_fit import _drift
+from tracekit.analysis.clocks._clock_fit import _drift, _width
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000
@@ -338,6 +338,16 @@ def test_a_report_without_calls_has_none_in_common(first: int) -> None:
 
 def test_evidence_of_a_lone_report() -> None:
     assert clock_evidence([report(ENDS)])["known_by"].to_list() == [None]
+
+
+@pytest.mark.parametrize(("share", "percents"), [(0.5, [25, 75]), (0.8, [10, 90])])
+def test_the_middle_of_values_is_as_wide_as_percentiles_say(share: float, percents: Any) -> None:
+    rng = np.random.default_rng(1)
+    for size in (2, 3, 11, 41, 101, 256):
+        values = rng.integers(-(10**12), 10**12, size)
+        low, high = np.percentile(values, percents)
+        assert _width(values, share) == pytest.approx(high - low, rel=1e-12)
+    assert _width(np.array([7] * 9), share) == 0
 
 
 def test_a_drift_of_collectives_of_which_half_end_at_one_time() -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,20 @@ def runs() -> list[dict[str, object]]:
     rows = json.loads(tracekit("runs", "--format", "json").stdout)["rows"]
     assert isinstance(rows, list)
     return rows
+
+
+def test_what_other_traces_and_terminals_take_is_not_loaded(tmp_path: Path) -> None:
+    code = (
+        "import atexit, sys; from tracekit.cli import main;"
+        "atexit.register(lambda: print(*sorted(sys.modules)));"
+        f"sys.argv = ['tracekit', 'ingest', {str(SAMPLE)!r}, '--store', {str(tmp_path / 's')!r}];"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "tracekit.sources.nsys._export" in loaded
+    for name in ("rich.console", "tracekit.sources.kineto._trace", "tracekit.sources.nvprof._csv"):
+        assert name not in loaded
 
 
 def test_the_summary_of_a_new_run() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from many_helpers import (
     no_worker_left,
     workers,
     write_labelled,
+    write_report,
 )
 
 import tracekit
@@ -143,6 +145,53 @@ def test_who_stops_listening_ends_the_processes(long_ranks, tmp_path) -> None:
         assert len(workers()) == 2
         outcomes.close()
         assert workers() == []
+
+
+@pytest.mark.slow
+def test_processes_that_were_made_ready_make_the_reports(ranks, tmp_path) -> None:
+    seen = set()
+    with open_executor(2) as executor:
+        executor.prepare(2)
+        ready = {process.pid for process in workers()}
+        executor.prepare(2)  # which they are
+        tell = lambda *_: seen.update(process.pid for process in workers())  # noqa: E731
+        assert [each.error for each in executor.run(jobs(ranks, tmp_path), tell)] == [None] * 4
+    assert len(ready) == 2
+    assert seen == ready
+
+
+def test_processes_for_which_nothing_comes_are_ended() -> None:
+    with open_executor(3) as executor:
+        executor.prepare(2)
+        assert len(workers()) == 2
+    assert workers() == []
+
+
+def test_no_process_is_started_for_a_run_that_is_there(ranks, store, monkeypatch) -> None:
+    from tracekit.store._executors import Processes
+
+    first, _ = tracekit.ingest(ranks, name="job", processes=1)
+    monkeypatch.setattr(Processes, "prepare", lambda *_: pytest.fail("started"))
+    again, is_new = tracekit.ingest(ranks, processes=2)
+    assert (again.id, is_new) == (first.id, False)
+
+
+def test_the_longest_report_is_begun_first(ranks, tmp_path) -> None:
+    longest = write_report(tmp_path / "long.sqlite", 100)
+    assert longest.stat().st_size > ranks[0].stat().st_size
+    outcomes = one_worker().run(jobs([ranks[0], longest, ranks[1]], tmp_path), lambda *_: None)
+    assert [outcome.number for outcome in outcomes] == [1, 0, 2]
+
+
+def test_a_worker_knows_what_names_meant_in_the_report_before(tmp_path) -> None:
+    from tracekit.store._worker import _remembering
+
+    first, second = jobs([tmp_path / "a", tmp_path / "b"], tmp_path)
+    same = replace(second, options=replace(second.options, rules=Rules.load(verdict="training")))
+    assert _remembering(second, None).options.rules is second.options.rules
+    known = Rules.load(verdict="training")
+    assert _remembering(same, known).options.rules is known
+    assert _remembering(first, known).options.rules is first.options.rules
 
 
 def test_processes_share_memory_and_cores(tmp_path, monkeypatch) -> None:

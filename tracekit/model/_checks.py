@@ -8,6 +8,7 @@ and where that is asked for, every one is: a disk that forgets changes no time.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,15 +80,27 @@ def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
         checks = read_checks(folder)
     except (OSError, ValueError):
         return [_LIST]
-    return [name for name, check in checks.items() if _is_damaged(folder / name, check, thorough)]
+    # Paths of texts, for runs of a thousand reports have 20,000 files.
+    return [
+        name for name, check in checks.items() if _is_damaged(f"{folder}/{name}", check, thorough)
+    ]
 
 
-def _is_damaged(path: Path, check: Check, thorough: bool) -> bool:  # noqa: FBT001
+def is_there(path: str) -> bool:
+    """Tell whether there is a file, as a path of `Path` does in three times the time."""
     try:
-        status = path.stat()
+        os.stat(path)  # noqa: PTH116 - see damaged_files
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _is_damaged(path: str, check: Check, thorough: bool) -> bool:  # noqa: FBT001
+    try:
+        status = os.stat(path)  # noqa: PTH116 - as above
         if not thorough and (status.st_size, status.st_mtime_ns) == check[:2]:
             return False
-        return status.st_size != check.size or Check.of(path).checksum != check.checksum
+        return status.st_size != check.size or Check.of(Path(path)).checksum != check.checksum
     except FileNotFoundError:
         return False
     except OSError:

@@ -83,25 +83,34 @@ class Clock:
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
         """Return a table `reports` that says this clock."""
+        return clocks_told(reports, [self] * reports.height)
+
+    def row(self) -> dict[str, Any]:
+        """Return what a row of `reports` says of it."""
         low, high = self.residual or (None, None)
-        return TABLES["reports"].conform(
-            reports.with_columns(
-                clock=pl.lit(self.name),
-                clock_offset=pl.lit(self.offset),
-                clock_drift=pl.lit(self.drift),
-                clock_since=pl.lit(self.since),
-                clock_source=pl.lit(self.source),
-                clock_calls=pl.lit(self.calls),
-                clock_p5=pl.lit(low),
-                clock_p95=pl.lit(high),
-                clock_reason=pl.lit(self.reason),
-            )
-        )
+        return {
+            "clock": self.name,
+            "clock_offset": self.offset,
+            "clock_drift": self.drift,
+            "clock_since": self.since,
+            "clock_source": self.source,
+            "clock_calls": self.calls,
+            "clock_p5": low,
+            "clock_p95": high,
+            "clock_reason": self.reason,
+        }
 
     def moved(self, column: str) -> pl.Expr:
         """Return a column of times on this clock."""
         drift = pl.lit(self.drift) if self.drift else None
         return _moved(pl.col(column), pl.lit(self.offset), drift, pl.lit(self.since))
+
+
+def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
+    """Return a table `reports` each of whose rows says its clock."""
+    schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
+    said = pl.DataFrame([clock.row() for clock in clocks], schema)
+    return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
 
 
 def same_machine(one: Place, other: Place) -> bool:

@@ -11,15 +11,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tracekit.model._clocks import Clock, clock_warnings, on_clock
+from tracekit.model._clocks import Clock, clock_warnings, clocks_told, on_clock
 from tracekit.model._paths import combine_paths
 from tracekit.model._tables import TABLES
-from tracekit.model._trace import LaterTables, Trace, read_each
+from tracekit.model._trace import LaterTables, Trace, read_each, read_together
 
 _REFERENCES = {
     "report": ("report",),
@@ -67,10 +68,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     firsts = _firsts(traces, small)
     devices, numbers = _combined_devices(small, firsts)
     clocks = [_clock(tables["reports"], index) for index, tables in enumerate(small)]
-    read["reports"] = [
-        _told(reports, clock, read["reports"][0])
-        for reports, clock in zip(read["reports"], clocks, strict=True)
-    ]
+    read["reports"] = _told(read["reports"], clocks)
     # What several reports saw of one device is no sum of theirs, nor what a clock has stretched.
     opened = {"devices": devices, "device_sums": TABLES["device_sums"].empty()}
     whole = _CombinedTables(traces, _Changes.of(firsts, numbers, clocks), read, opened)
@@ -195,13 +193,19 @@ class _CombinedTables(LaterTables):
         if not any(heights):
             return TABLES[name].empty().lazy()
         if name in self._read or sum(heights) <= _FEW + _FEW_OF_EACH * len(heights):
-            frames = self._read.get(name) or read_each(self._traces, name)
-            which = np.repeat(np.arange(len(frames)), [frame.height for frame in frames])
-            return pl.concat(frames).with_columns(self._columns(name, pl.Series(which))).lazy()
+            rows, heights = self._whole(name)
+            which = np.repeat(np.arange(len(heights)), heights)
+            return rows.with_columns(self._columns(name, pl.Series(which))).lazy()
         return pl.concat(
             trace[name].with_columns(self._columns(name, pl.Series([number])))
             for number, trace in enumerate(self._traces)
         )
+
+    def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
+        """Return a table of all traces, as it was read, and how many rows each of them has."""
+        if read := self._read.get(name):
+            return pl.concat(read), [frame.height for frame in read]
+        return read_together(self._traces, name)
 
     def _columns(self, name: str, which: pl.Series) -> list[pl.Expr]:
         columns = self._changes.columns(name, which)
@@ -225,14 +229,23 @@ def _clock(reports: pl.DataFrame, index: int) -> Clock:
     return Clock.of(reports.row(0, named=True) if reports.height == 1 else {}, index)
 
 
-def _told(reports: pl.DataFrame, clock: Clock, first: pl.DataFrame) -> pl.DataFrame:
-    """Say in a table of reports which clock they are on."""
-    if reports.height != 1:
-        return reports.with_columns(clock=pl.lit(None, pl.String))
-    start = pl.col("session_start") - clock.offset
-    if clock.source in ("collectives", "given"):  # the hosts' own clocks are not what counts
-        start = pl.lit(first["session_start"][0], pl.Int64)
-    return clock.told(reports.with_columns(start.alias("session_start")))
+def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
+    """Say in tables of reports which clock they are on: in those of one row each in all at once."""
+    single = [each.height == 1 for each in reports]
+    none = TABLES["reports"].empty()
+    rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
+    # Where calls or the user say it, the hosts' own clocks are not what counts.
+    is_set = pl.col("clock_source").is_in(["collectives", "given"])
+    first = pl.lit(reports[0]["session_start"].first(), pl.Int64)
+    own = pl.col("session_start") - pl.col("clock_offset")
+    said = clocks_told(rows, list(compress(clocks, single))).with_columns(
+        session_start=pl.when(is_set).then(first).otherwise(own)
+    )
+    told = (said[row : row + 1] for row in range(said.height))
+    return [
+        next(told) if is_one else each.with_columns(clock=pl.lit(None, pl.String))
+        for each, is_one in zip(reports, single, strict=True)
+    ]
 
 
 def _firsts(
@@ -286,7 +299,8 @@ def _combined_devices(
 
 
 def _seen(index: int, tables: Mapping[str, pl.DataFrame]) -> list[_Seen]:
-    hosts = dict(tables["reports"].select("report", "host").rows())
+    reports = tables["reports"]
+    hosts = dict(zip(reports["report"].to_list(), reports["host"].to_list(), strict=True))
     return [
         _Seen((index, row["device"]), hosts.get(row["report"]), row)
         for row in tables["devices"].to_dicts()

@@ -79,6 +79,12 @@ class Stream:
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return the columns of chunk `number`: all, or those named."""
+        found = self.coded(number, *columns)
+        texts = [name for name, dtype in found.schema.items() if dtype != self._table.schema[name]]
+        return found.with_columns(found[name].cast(pl.String) for name in texts) if texts else found
+
+    def coded(self, number: int, *columns: str) -> pl.DataFrame:
+        """Return what `read` does, but for texts that are kept as categories: these stay so."""
         wanted = columns or tuple(self._table.schema)
         needed: dict[str, None] = {}
         for name in wanted:
@@ -115,7 +121,8 @@ class Stream:
 
 
 def _typed(column: pl.Series, dtype: PolarsType) -> pl.Series:
-    if column.dtype == dtype:
+    """Return a column in its type, or as categories if that is how its texts are kept."""
+    if column.dtype == dtype or (dtype == pl.String and column.dtype == pl.Categorical):
         return column
     if dtype == pl.String and isinstance(column.dtype, pl.Enum):  # sooner than by a cast
         texts = pl.DataFrame([column.dtype.categories])

@@ -26,7 +26,7 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 
 @dataclass(frozen=True)
-class _Report:
+class Said:
     """What a report says of its job.
 
     Parameters
@@ -79,20 +79,11 @@ class _Report:
         return {name for name, size in self.sizes.items() if size == self.size}
 
 
-def foreign(traces: Sequence[Trace], names: Sequence[str]) -> dict[int, str]:
-    """Return the reports that contradict an earlier one, by number, and why.
-
-    Parameters
-    ----------
-    traces
-        The reports.
-    names
-        Names of their files.
-    """
-    accepted: list[_Report] = []
+def foreign(reports: Sequence[Said]) -> dict[int, str]:
+    """Return the reports that contradict an earlier one, by number, and why."""
+    accepted: list[Said] = []
     found: dict[int, str] = {}
-    for number, (trace, name) in enumerate(zip(traces, names, strict=True)):
-        report = _read(trace, name)
+    for number, report in enumerate(reports):
         why = next((why for other in accepted if (why := _contradiction(other, report))), None)
         if why is None:
             accepted.append(report)
@@ -101,18 +92,18 @@ def foreign(traces: Sequence[Trace], names: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def _contradiction(one: _Report, other: _Report) -> str | None:
+def _contradiction(one: Said, other: Said) -> str | None:
     """Say why two reports cannot be of one execution; None where they can."""
     return next((why for test in _TESTS if (why := test(one, other))), None)
 
 
-def _tools(one: _Report, other: _Report) -> str | None:
+def _tools(one: Said, other: Said) -> str | None:
     if one.tool is None or other.tool is None or one.tool == other.tool:
         return None
     return f"{one.name} was recorded by {one.tool}, and {other.name} by {other.tool}"
 
 
-def _ranks(one: _Report, other: _Report) -> str | None:
+def _ranks(one: Said, other: Said) -> str | None:
     if same := one.ranks & other.ranks:
         return f"{one.name} and {other.name} are both rank {min(same)}"
     if one.size is None or other.size is None or one.size == other.size:
@@ -120,7 +111,7 @@ def _ranks(one: _Report, other: _Report) -> str | None:
     return f"{one.name} is of a job of {one.size} ranks, and {other.name} of one of {other.size}"
 
 
-def _jobs(one: _Report, other: _Report) -> str | None:
+def _jobs(one: Said, other: Said) -> str | None:
     told = one.jobs.keys() & other.jobs.keys()
     differ = sorted(name for name in told if one.jobs[name] != other.jobs[name])
     if not differ:
@@ -128,7 +119,7 @@ def _jobs(one: _Report, other: _Report) -> str | None:
     return f"{one.name} and {other.name} have different {' and '.join(differ)}"
 
 
-def _communicators(one: _Report, other: _Report) -> str | None:
+def _communicators(one: Said, other: Said) -> str | None:
     for name in one.members.keys() & other.members.keys():
         if same := one.members[name] & other.members[name]:
             return (
@@ -149,7 +140,7 @@ def _communicators(one: _Report, other: _Report) -> str | None:
     return None
 
 
-def _work(one: _Report, other: _Report) -> str | None:
+def _work(one: Said, other: Said) -> str | None:
     if not _on_one_machine(one, other) or one.work is None or other.work is None:
         return None
     same = one.busy & other.busy
@@ -160,7 +151,7 @@ def _work(one: _Report, other: _Report) -> str | None:
     return f"{one.name} and {other.name} hold the same work: of process {pid} on GPU {uuid}{where}"
 
 
-def _sessions(one: _Report, other: _Report) -> str | None:
+def _sessions(one: Said, other: Said) -> str | None:
     if one.session is None or other.session is None:
         return None
     here = _on_one_machine(one, other)
@@ -172,7 +163,7 @@ def _sessions(one: _Report, other: _Report) -> str | None:
     return f"{one.name} and {other.name} were recorded{where} {apart / 1e9:,.0f} s apart{room}"
 
 
-def _programs(one: _Report, other: _Report) -> str | None:
+def _programs(one: Said, other: Said) -> str | None:
     if not one.programs or not other.programs or one.programs & other.programs:
         return None
     related = one.sizes.keys() & other.sizes.keys() or one.jobs.keys() & other.jobs.keys()
@@ -185,7 +176,7 @@ def _programs(one: _Report, other: _Report) -> str | None:
     )
 
 
-_TESTS: tuple[Callable[[_Report, _Report], str | None], ...] = (
+_TESTS: tuple[Callable[[Said, Said], str | None], ...] = (
     _tools, _ranks, _jobs, _communicators, _work, _sessions, _programs,
 )  # fmt: skip
 
@@ -195,11 +186,12 @@ def _apart(one: tuple[int, int], other: tuple[int, int]) -> int:
     return max(one[0], other[0]) - min(one[1], other[1])
 
 
-def _on_one_machine(one: _Report, other: _Report) -> bool:
+def _on_one_machine(one: Said, other: Said) -> bool:
     return same_machine((one.host, one.uuids), (other.host, other.uuids))
 
 
-def _read(trace: Trace, name: str) -> _Report:
+def said(trace: Trace, name: str) -> Said:
+    """Return what a report says of its job, whose file has a name."""
     reports = trace.read("reports")
     # Names that PyTorch gives its groups are those of every job.
     told = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
@@ -207,7 +199,7 @@ def _read(trace: Trace, name: str) -> _Report:
     sizes = told.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
     began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
     work = _span(trace, began)
-    return _Report(
+    return Said(
         name,
         _tool(_only(reports["format"])),
         _only(reports["host"]),

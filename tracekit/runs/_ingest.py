@@ -29,8 +29,10 @@ from tracekit.support.ahead import cores
 from tracekit.support.progress import Progress, ReportProgress
 
 if TYPE_CHECKING:
+    from tracekit.analysis.clocks import Calls
     from tracekit.attribution import Rules
     from tracekit.model import Trace
+    from tracekit.runs._foreign import Said
     from tracekit.store import Executor
 
 OnError = str | Callable[[Path, InputError], None]
@@ -127,6 +129,9 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
     states = {path: file_state(path) for path in request.files}
     ingest = _Ingest(store, request, executor, failures, states)
     if request.is_many:
+        store.load()
+        if not store.may_hold(_size(request.files)):
+            executor.prepare(len(request.files))
         return ingest.of(_distinct(_digests(request, failures), failures))
     [path] = request.files
     return _add_one(ingest, path)
@@ -137,10 +142,12 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
     from tracekit.sources import check_readable
 
     check_readable(path)
+    ingest.store.load()
     with DigestBeside(path, ingest.request.progress) as digest:
         try:
             if ingest.store.may_hold(file_size(path)):
                 return ingest.of({path: digest.wait()})
+            ingest.executor.prepare(1)
             return ingest.of({path: NOT_YET}, digest)
         except InputError:
             digest.wait()  # that a file cannot be read to its end says more than what came of it
@@ -178,10 +185,11 @@ class _Ingest:
         from tracekit.analysis import DeviceSums
 
         request = self.request
-        share = [
-            (path, ReportOptions(request.rules, digest, request.memory, request.nsys, DeviceSums))
-            for path, digest in digests.items()
-        ]
+        options = ReportOptions(
+            request.rules, NOT_YET, request.memory, request.nsys, DeviceSums,
+            _seen if len(digests) > 1 else None,
+        )  # fmt: skip
+        share = [(path, replace(options, digest=digest)) for path, digest in digests.items()]
         together = _Together(request, self.failures.sentences, beside)
         tell = _Overall(request, list(digests)).tell if request.is_many else _single(request)
         made = make_reports(
@@ -249,6 +257,24 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
     return {path: digest for digest, path in first.items()}
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What is to be known of each report once all are there: what it says, and its joint calls."""
+
+    said: Said
+    calls: Calls
+
+
+def _seen(path: Path, folder: Path) -> _Seen:
+    """Look at the tables of a report."""
+    from tracekit.analysis.clocks import clock_calls
+    from tracekit.model import Trace
+    from tracekit.runs._foreign import said
+
+    trace = Trace.scan(folder)
+    return _Seen(said(trace, path.absolute().name), clock_calls(trace))
+
+
 class _Together:
     """What reports do not say one by one: which are of one job, whose clocks are one, a digest.
 
@@ -267,27 +293,26 @@ class _Together:
         self._sentences = sentences
         self._beside = beside
 
-    def foreign(self, folders: Sequence[Path], names: Sequence[str]) -> Mapping[int, str]:
+    def foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
         """Return the reports that are not of the run of the others, by number, and why."""
-        if len(folders) == 1:
+        if len(seen) == 1:
             return {}
-        from tracekit.model import Trace
         from tracekit.runs._foreign import foreign
 
-        found = foreign([Trace.scan(folder) for folder in folders], names)
+        found = foreign([each.said for each in seen])
         if not self._request.force:
             return found
         self._sentences += [f"these reports were forced to be one run: {why}"
                             for why in found.values()]  # fmt: skip
         return {}
 
-    def settle(self, folders: Sequence[Path]) -> None:
+    def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
         """Say in the tables of the reports on which clock they are, and what was not known yet."""
-        self._settle_clocks(folders)
+        self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())
 
-    def _settle_clocks(self, folders: Sequence[Path]) -> None:
+    def _settle_clocks(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
         if len(folders) == 1 and not self._request.clocks:
             return
         from tracekit.analysis.clocks import aligned
@@ -295,7 +320,8 @@ class _Together:
 
         traces = [Trace.scan(folder) for folder in folders]
         given = _named_reports(traces, self._request.clocks)
-        for folder, trace in zip(folders, aligned(traces, given), strict=True):
+        calls = [each.calls for each in seen] if len(folders) > 1 else None
+        for folder, trace in zip(folders, aligned(traces, given, calls), strict=True):
             replace_table(folder, "reports", trace.read("reports"))
 
 

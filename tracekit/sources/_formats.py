@@ -35,6 +35,9 @@ def _nvprof(one: Opening) -> Recording | None:
 
 FORMATS = [
     Format("nsys reports", lambda path: path.is_file() and is_report(path), _report),
+    Format("SQLite exports of nsys", _is_sqlite, _nsys),
+    Format("Parquet and Arrow exports of nsys", Path.is_dir, _nsys),
+    Format("databases of nvprof", _is_sqlite, _nvprof),
     Format(
         "PyTorch traces",
         lambda path: path.is_file() and kineto.is_kineto(path),
@@ -45,8 +48,6 @@ FORMATS = [
         lambda path: path.is_file() and nvprof.is_csv(path),
         lambda one: nvprof.read_csv(one.path, one.workspace, one.progress),
     ),
-    Format("SQLite exports of nsys", _is_sqlite, _nsys),
-    Format("Parquet and Arrow exports of nsys", Path.is_dir, _nsys),
-    Format("databases of nvprof", _is_sqlite, _nvprof),
 ]
-"""A new format is a folder here, and one entry; what others begin as comes first."""
+"""A new format is a folder here, and one entry; what others begin as comes first. What the last of
+them take is loaded when a file is none of the others."""

@@ -25,6 +25,8 @@ class RunLabels:
 
     def add(self, names: pl.Series) -> None:
         """Look at the names of some events."""
+        if names.dtype != pl.String:
+            names = names.unique(maintain_order=True).cast(pl.String)
         ours = names.filter(names.str.starts_with(_PREFIX))
         if ours.is_empty():
             return

@@ -58,6 +58,9 @@ class Cluster:
             with suppress(OSError, TimeoutError):
                 client.close(timeout=_CONNECT_SECONDS)
 
+    def prepare(self, jobs: int) -> None:
+        """Do nothing: the workers are there."""
+
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
         heard: SimpleQueue[Any] = SimpleQueue()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from tracekit.store._digest import file_size
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
 from tracekit.support.ahead import cores
 from tracekit.support.process import users_stderr
@@ -49,13 +50,20 @@ def open_executor(
         with Cluster.at(dask) as cluster:
             yield cluster
     elif processes > 1 or apart:
-        yield Processes(processes)
+        executor = Processes(processes)
+        try:
+            yield executor
+        finally:
+            executor.end()
     else:
         yield ThisProcess()
 
 
 class ThisProcess:
     """Makes one report after the other."""
+
+    def prepare(self, jobs: int) -> None:
+        """Do nothing: all is here."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
@@ -78,15 +86,29 @@ class Processes:
 
     def __init__(self, number: int) -> None:
         self._number = number
+        self._ready: list[_Worker] = []
+
+    def prepare(self, jobs: int) -> None:
+        """Start processes, which load meanwhile what reports take."""
+        number = min(self._number, jobs)
+        while len(self._ready) < number:
+            self._ready.append(_Worker(number))
+
+    def end(self) -> None:
+        """End the processes that nothing has come for."""
+        while self._ready:
+            self._ready.pop().end()
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
         number = min(self._number, len(jobs))
         from multiprocessing.connection import wait  # noqa: PLC0415 - questions need no processes
 
-        waiting = deque(job.with_share(number) for job in jobs)
+        # The longest first: one that is begun last would be waited for alone.
+        longest = sorted(jobs, key=lambda job: -file_size(job.path))
+        waiting = deque(job.with_share(number) for job in longest)
         losses: Counter[int] = Counter()
-        idle: list[_Worker] = []
+        idle = self._ready
         busy: list[_Worker] = []
         try:
             while waiting or busy:
@@ -110,8 +132,9 @@ class Processes:
                     else:
                         waiting.appendleft(job)
         finally:
-            for worker in (*idle, *busy):
+            for worker in busy:
                 worker.end()
+            self.end()
 
 
 class _Worker:

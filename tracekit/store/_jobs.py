@@ -64,6 +64,9 @@ Outcomes = Generator[Outcome, None, None]
 class Executor(Protocol):
     """Does jobs, in whatever order and place."""
 
+    def prepare(self, jobs: int) -> None:
+        """Get ready for so many jobs, which are likely to come soon."""
+
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job; whoever stops early closes the iterator.
 

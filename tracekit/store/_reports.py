@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tracekit.errors import InputError, StoreError
 from tracekit.model import missing_files
@@ -22,11 +23,11 @@ _ONE_JOB = (
     "a run is one execution of one job, so leave out the report of another; --force takes it anyway"
 )
 
-Foreign = Callable[[Sequence[Path], Sequence[str]], Mapping[int, str]]
-"""Returns which reports, of folders with their tables and of names of their files, are not of the
-run, by number, and why."""
-Settle = Callable[[Sequence[Path]], None]
-"""Told the folders of the reports that are in the run, once it is known which these are."""
+Foreign = Callable[[Sequence[Any]], Mapping[int, str]]
+"""Returns which reports, by what was seen of them, are not of the run, by number, and why."""
+Settle = Callable[[Sequence[Path], Sequence[Any]], None]
+"""Told the folders of the reports that are in the run, once it is known which these are, and what
+was seen of them."""
 Failed = Callable[[Path, InputError], None]
 """Told of a report that cannot be made; raises where that ends everything."""
 
@@ -65,8 +66,8 @@ def make_reports(
     executor: Executor,
     failed: Failed,
     tell: Tell,
-    foreign: Foreign = lambda _folders, _names: {},
-    settle: Settle = lambda _folders: None,
+    foreign: Foreign = lambda _seen: {},
+    settle: Settle = lambda _folders, _seen: None,
 ) -> Made:
     """Make all reports of a run.
 
@@ -107,8 +108,7 @@ def make_reports(
     if not made:
         raise InputError(f"none of the {len(reports)} reports could be read")
     made.sort(key=lambda outcome: outcome.number)
-    names = [reports[outcome.number][0].absolute().name for outcome in made]
-    strange = foreign([folder / outcome.folder for outcome in made], names)
+    strange = foreign(_seen(made))
     for index, why in strange.items():
         failed(reports[made[index].number][0], InputError(why, _ONE_JOB))
     made = [outcome for index, outcome in enumerate(made) if index not in strange]
@@ -116,7 +116,7 @@ def make_reports(
         for index, outcome in enumerate(made):
             (folder / outcome.folder).rename(folder / str(index))
         _drop_attempts(folder, len(made))
-        settle([folder / str(index) for index in range(len(made))])
+        settle([folder / str(index) for index in range(len(made))], _seen(made))
     kept = [reports[outcome.number] for outcome in made]
     return Made(
         digest=run_digest([options.digest for _, options in kept]),
@@ -125,6 +125,10 @@ def make_reports(
         labels=tuple(outcome.made.labels if outcome.made else {} for outcome in made),
         size=sum(file_size(path) for path, _ in kept),
     )
+
+
+def _seen(made: Sequence[Outcome]) -> list[Any]:
+    return [outcome.made.seen if outcome.made else None for outcome in made]
 
 
 def _check_visible(folder: Path) -> None:

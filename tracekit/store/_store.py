@@ -39,6 +39,7 @@ from tracekit.store._rows import FILE, REBUILT
 from tracekit.store._run_file import forget_run, read_run, write_run
 from tracekit.store._staging import FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
+from tracekit.support.loading import load_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ class Store:
         return entry.record if entry and self._holds(entry, options) else None
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether a run may be of one report that is so large; else none can be of it."""
+        """Tell whether a run may be of reports that are so large; else none can be of them."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
@@ -400,9 +401,14 @@ class Store:
             return self._add_first(request, make, summarise)
         return self._add(request, make, summarise)
 
+    def load(self) -> None:
+        """Begin to load what adding a run takes, where there is other work to do before."""
+        load_beside("tracekit.store._catalogue")
+
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
         """Make a store for a run, once it turns out that there is a run."""
-        self._catalogue.identity()  # raises before the work where it cannot be used
+        if self._catalog is not None:
+            self._catalogue.identity()  # raises before the work where it cannot be used
         self._folders.create()
         try:
             with self._folders.claim("first-") as staged:

@@ -7,12 +7,18 @@ import pickle
 import threading
 import time
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from tracekit.store._jobs import Job, Outcome, attempt
+from tracekit.store._report import load
 from tracekit.support.process import own_process
 from tracekit.support.progress import Progress
+
+if TYPE_CHECKING:
+    from tracekit.attribution import Rules
 
 _SECONDS = 0.1
 """How often to tell of the same step; who listens has other workers too."""
@@ -30,14 +36,18 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
+    load()  # while the first job is still to come
     lock = threading.Lock()
 
     def say(message: object) -> None:
         with lock:  # progress may be told from several threads
             connection.send(message)
 
+    rules: Rules | None = None
     while True:
-        say(_done(jobs.get(), throttled(lambda *step: say(step))))
+        job = _remembering(jobs.get(), rules)
+        rules = job.options.rules
+        say(_done(job, throttled(lambda *step: say(step))))
 
 
 def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
@@ -47,6 +57,13 @@ def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
             jobs.put(connection.recv())
     except (EOFError, OSError):
         os._exit(1)
+
+
+def _remembering(job: Job, rules: Rules | None) -> Job:
+    """Return a job with the rules of the one before, if equal: they know what names mean."""
+    if rules != job.options.rules:
+        return job
+    return replace(job, options=replace(job.options, rules=rules))
 
 
 def _done(job: Job, progress: Progress) -> Outcome | BaseException:

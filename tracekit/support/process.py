@@ -14,9 +14,10 @@ from contextlib import suppress
 
 from tracekit.support.allocator import keep_free_memory
 
-_OBJECTS = 50_000
+_OBJECTS = 200_000
 """How many more objects make Python look for garbage. Modules and tables refer to each other in few
-circles, and looking at all of them again and again took a tenth of a small ingest."""
+circles, and looking at all of them again and again took a tenth of a small ingest; this many are
+not made by any command before it has something large to do."""
 _THREADS = "OPENBLAS_NUM_THREADS"
 """OpenBLAS, which comes with NumPy and SciPy, has a thread per core wait for work by spinning. Here
 it solves nothing that is worth a second thread."""

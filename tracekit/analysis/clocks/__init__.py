@@ -6,16 +6,21 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.clocks._align import align, aligned, clock_evidence
+    from tracekit.analysis.clocks._clock_calls import Calls, clock_calls
 
 _HOMES = {
+    "Calls": "tracekit.analysis.clocks._clock_calls",
     "align": "tracekit.analysis.clocks._align",
     "aligned": "tracekit.analysis.clocks._align",
+    "clock_calls": "tracekit.analysis.clocks._clock_calls",
     "clock_evidence": "tracekit.analysis.clocks._align",
 }
 
 __all__ = [
+    "Calls",
     "align",
     "aligned",
+    "clock_calls",
     "clock_evidence",
 ]
 

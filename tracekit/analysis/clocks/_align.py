@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.clocks._clock_calls import best_fit, grouped, joint_calls
+from tracekit.analysis.clocks._clock_calls import Calls, best_fit, clock_calls
 from tracekit.analysis.clocks._clock_fit import MOST_VIOLATIONS, Fit, Pairs, held_to
 from tracekit.analysis.clocks._clock_messages import Arrivals, arrivals, messages
 from tracekit.model import Clock, Trace, same_machine
@@ -51,7 +51,11 @@ class Alignment:
     messages: Arrivals | None = None
 
 
-def align(traces: Sequence[Trace], given: Mapping[int, int] | None = None) -> list[Alignment]:
+def align(
+    traces: Sequence[Trace],
+    given: Mapping[int, int] | None = None,
+    calls: Sequence[Calls] | None = None,
+) -> list[Alignment]:
     """Return the clock of each report of a run, those that can be compared on that of the first.
 
     Parameters
@@ -61,15 +65,21 @@ def align(traces: Sequence[Trace], given: Mapping[int, int] | None = None) -> li
     given
         What the user knows of reports, by number: what to add to their times once they are set
         apart by the starts of their sessions, ns.
+    calls
+        What `clock_calls` returns of each report, where that is known.
     """
-    return _Aligning(traces, given or {}).result()
+    return _Aligning(traces, given or {}, calls).result()
 
 
-def aligned(traces: Sequence[Trace], given: Mapping[int, int] | None = None) -> list[Trace]:
+def aligned(
+    traces: Sequence[Trace],
+    given: Mapping[int, int] | None = None,
+    calls: Sequence[Calls] | None = None,
+) -> list[Trace]:
     """Return the reports of a run with what `align` found in their tables ``reports``."""
     if len(traces) == 1 and not given:
         return list(traces)
-    clocks = [each.clock for each in align(traces, given)]
+    clocks = [each.clock for each in align(traces, given, calls)]
     return [
         trace.with_tables({"reports": clock.told(trace.read("reports"))})
         for trace, clock in zip(traces, clocks, strict=True)
@@ -79,15 +89,20 @@ def aligned(traces: Sequence[Trace], given: Mapping[int, int] | None = None) -> 
 class _Aligning:
     """Puts one report after the other on a clock."""
 
-    def __init__(self, traces: Sequence[Trace], given: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        traces: Sequence[Trace],
+        given: Mapping[int, int],
+        calls: Sequence[Calls] | None,
+    ) -> None:
         self._given = given
         self._rows = [_row(trace) for trace in traces]
         self._places = [
             (row.get("host"), frozenset(trace.read("devices")["uuid"].drop_nulls()))
             for row, trace in zip(self._rows, traces, strict=True)
         ]
-        self._calls: Callable[[int], pl.DataFrame] = cache(
-            lambda index: grouped(joint_calls(traces[index]))
+        self._calls: Callable[[int], Calls] = (
+            cache(lambda index: clock_calls(traces[index])) if calls is None else calls.__getitem__
         )
         self._match: Callable[[int, int], _Match] = cache(
             lambda one, other: best_fit(self._calls(one), self._calls(other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,20 @@ _JOINT_CALLS = {
     "device": pl.Int32, "context": pl.Int32, "stream": pl.Int64, "start": pl.Int64,
     "end": pl.Int64,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Joint calls of a report: all in groups, and once each those that carry their number."""
+
+    grouped: pl.DataFrame
+    numbered: pl.DataFrame
+
+
+def clock_calls(trace: Trace) -> Calls:
+    """Return the calls of a report by which its clock may be told."""
+    calls = grouped(joint_calls(trace))
+    return Calls(calls, _once(calls))
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
@@ -89,13 +104,8 @@ def grouped(calls: pl.DataFrame) -> pl.DataFrame:
     return lanes.join(largest, on=["group", "lane"], how="semi", maintain_order="left")
 
 
-def best_fit(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[Fit, Pairs] | str:
+def best_fit(calls: Calls, others: Calls) -> tuple[Fit, Pairs] | str:
     """Return how far two reports' clocks are apart, by the group that tells it best.
-
-    Parameters
-    ----------
-    calls, others
-        Of `grouped`.
 
     Returns
     -------
@@ -108,14 +118,16 @@ def best_fit(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[Fit, Pairs] | s
     return min(fits, key=lambda each: (each[0].refused is not None, -each[0].calls))
 
 
-def _all_pairs(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[list[Pairs], str]:
-    numbered = _numbered(calls, others)
+def _all_pairs(calls: Calls, others: Calls) -> tuple[list[Pairs], str]:
+    numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         return [numbered], ""
     found: list[Pairs] = []
     why = "they have no calls in common that all ranks make together"
-    theirs = others.partition_by("group", as_dict=True)
-    for group, own in calls.partition_by("group", as_dict=True, maintain_order=True).items():
+    theirs = others.grouped.partition_by("group", as_dict=True)
+    for group, own in calls.grouped.partition_by(
+        "group", as_dict=True, maintain_order=True
+    ).items():
         if group not in theirs:
             continue
         matched = _by_order(own.head(_MOST), theirs[group].head(_MOST))
@@ -127,17 +139,22 @@ def _all_pairs(calls: pl.DataFrame, others: pl.DataFrame) -> tuple[list[Pairs], 
 
 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
-    """Match calls that carry their number in a communicator; participants of one report are one."""
-    once = [
-        each.drop_nulls("call_sequence")
+    """Match calls that carry their number in a communicator."""
+    if calls.is_empty() or others.is_empty():
+        return None
+    same_size = pl.col("size").eq_missing(pl.col("size_right"))
+    both = calls.join(others, on=_NUMBER).filter(same_size).sort("end")
+    return _pairs(both) if both.height else None
+
+
+def _once(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that carry their number; participants of one report are one."""
+    return (
+        calls.drop_nulls("call_sequence")
         .filter(pl.col("library") == "nccl", pl.col("operation") != "send_recv")
         .group_by(_NUMBER)
         .agg(pl.col("start").max(), pl.col("end").min(), size=pl.col("size").max())
-        for each in (calls, others)
-    ]  # fmt: skip
-    same_size = pl.col("size").eq_missing(pl.col("size_right"))
-    both = once[0].join(once[1], on=_NUMBER).filter(same_size).sort("end")
-    return _pairs(both) if both.height else None
+    )
 
 
 def _by_order(own: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:

@@ -5,6 +5,18 @@ are read piece by piece, never as one document; times are taken from their digit
 point numbers, which hold no microseconds of Unix time to the nanosecond.
 """
 
-from tracekit.sources.kineto._trace import is_kineto, read
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.sources.kineto._trace import is_kineto, read
+
+_HOMES = {
+    "is_kineto": "tracekit.sources.kineto._trace",
+    "read": "tracekit.sources.kineto._trace",
+}
 
 __all__ = ["is_kineto", "read"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)
