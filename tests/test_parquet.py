@@ -70,6 +70,20 @@ def test_what_is_written_is_read_back(frame: pl.DataFrame, tmp_path: Path) -> No
     assert pl.read_parquet_schema(path) == frame.schema
 
 
+@settings(
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(texts=st.lists(st.none() | TEXTS, min_size=1, max_size=300))
+def test_texts_that_come_as_categories_are_written_as_texts(
+    texts: list[str | None], tmp_path: Path
+) -> None:
+    frame, path = pl.Series("t", texts, pl.String).to_frame(), tmp_path / "file"
+    parquet.write(frame, path, [frame["t"].cast(pl.Categorical)])
+    assert_frame_equal(pl.read_parquet(path), frame)
+
+
 @pytest.mark.parametrize("dtype", [pl.Int32, pl.Int64])
 @pytest.mark.parametrize("spread", [0, 1, 40, 1 << 20, 1 << 31])
 def test_all_widths_of_differences(dtype: pl.DataType, spread: int, tmp_path: Path) -> None:

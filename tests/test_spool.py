@@ -27,7 +27,8 @@ def _frame(number: int, rows: int = 100) -> pl.DataFrame:
 
 
 FRAMES = [_frame(number, rows) for number, rows in enumerate((100, 1, 0, 50, 300))]
-SIZE = FRAMES[0].estimated_size()
+SIZE = sum(_spool._size(_spool._kept_in_memory(column)) for column in FRAMES[0])
+"""What the first one takes."""
 
 
 def _filled(workspace: Workspace) -> Spool:
@@ -38,10 +39,11 @@ def _filled(workspace: Workspace) -> Spool:
 
 
 def _files(folder: Path) -> int:
-    return len(list(folder.iterdir()))
+    """Return how many chunks are in files."""
+    return len(list(folder.glob("*.raw")))
 
 
-@pytest.mark.parametrize("memory", [1, 8 * 2 * SIZE, 1 << 30])
+@pytest.mark.parametrize("memory", [1, _spool._SHARE * 2 * SIZE, 1 << 30])
 def test_what_was_put_in_comes_out(memory: int, tmp_path: Path) -> None:
     spool = _filled(Workspace(tmp_path, memory))
     assert len(spool) == len(FRAMES)
@@ -52,10 +54,12 @@ def test_what_was_put_in_comes_out(memory: int, tmp_path: Path) -> None:
     for number, frame in enumerate(FRAMES):
         some = spool.read(number, "some", "id")
         assert_frame_equal(some, frame.select("some", "id"))
+        for rows in (slice(2, 20), slice(0, 1), slice(90, 400), slice(5, 3)):
+            assert_frame_equal(spool.read(number, rows=rows), frame[rows])
 
 
 def test_files_are_made_only_of_what_does_not_fit(tmp_path: Path) -> None:
-    for memory, files in ((8 * SIZE - 1, 2), (1 << 30, 0)):
+    for memory, files in ((_spool._SHARE * SIZE - 1, 2), (1 << 30, 0)):
         folder = tmp_path / str(memory)
         folder.mkdir()
         workspace = Workspace(folder, memory)
@@ -67,11 +71,27 @@ def test_files_are_made_only_of_what_does_not_fit(tmp_path: Path) -> None:
 
 def test_without_a_folder_all_stays_in_memory() -> None:
     spool = _filled(Workspace(None, memory=1))
-    assert all(found is frame for found, frame in zip(spool, FRAMES, strict=True))
+    for found, frame in zip(spool, FRAMES, strict=True):
+        assert_frame_equal(found, frame)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_columns_go_and_others_come(memory: int, tmp_path: Path) -> None:
+    """Also one of a name that there was."""
+    spool = _filled(Workspace(tmp_path, memory))
+    for number, frame in enumerate(FRAMES):
+        added = frame.select(half=pl.col("id") // 2, name=pl.lit("x"))
+        spool.change(number, ("kind", "name", "absent"), added)
+        wanted = frame.drop("kind", "name").hstack(added)
+        assert spool.columns[number] == tuple(wanted.columns)
+        assert_frame_equal(spool.read(number), wanted)
+    for number in range(len(FRAMES)):
+        spool.drop(number)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_dropped_makes_room(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, 8 * SIZE)
+    workspace = Workspace(tmp_path, _spool._SHARE * SIZE)
     spool = Spool(workspace)
     for files in (0, 1, 2):
         spool.append(FRAMES[0])
@@ -84,7 +104,7 @@ def test_what_is_dropped_makes_room(tmp_path: Path) -> None:
     assert _files(tmp_path) == 1
     spool.append(FRAMES[0])
     assert _files(tmp_path) == 2
-    assert spool.read(0).is_empty()
+    assert spool.read(0).shape == (0, 0)
     assert_frame_equal(spool.read(3), FRAMES[0])
 
 
@@ -96,7 +116,7 @@ def test_what_was_read_from_a_file_outlives_it(tmp_path: Path) -> None:
 
 
 def test_spools_of_one_workspace_share_its_memory_and_not_their_files(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, 8 * SIZE)
+    workspace = Workspace(tmp_path, _spool._SHARE * SIZE)
     spools = [_filled(workspace) for _ in range(3)]
     for spool in spools:
         for found, frame in zip(spool, FRAMES, strict=True):
@@ -105,12 +125,12 @@ def test_spools_of_one_workspace_share_its_memory_and_not_their_files(tmp_path: 
 
 def test_several_threads_reserve_no_more_than_there_is(tmp_path: Path) -> None:
     threads, each, fitting = 8, 50, 100
-    workspace = Workspace(tmp_path, 8 * SIZE * fitting)
+    workspace = Workspace(tmp_path, _spool._SHARE * SIZE * fitting)
     together = threading.Barrier(threads)
 
     def take() -> list[Path | None]:
         together.wait()
-        return [workspace.take(FRAMES[0]) for _ in range(each)]
+        return [workspace.take(SIZE) for _ in range(each)]
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(take) for _ in range(threads)]
@@ -118,8 +138,8 @@ def test_several_threads_reserve_no_more_than_there_is(tmp_path: Path) -> None:
     assert taken.count(None) == fitting
     assert len(set(taken)) == threads * each - fitting + 1
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(workspace.give_back, [FRAMES[0]] * fitting))
-    assert [workspace.take(FRAMES[0]) for _ in range(fitting + 1)].count(None) == fitting
+        list(pool.map(workspace.give_back, [SIZE] * fitting))
+    assert [workspace.take(SIZE) for _ in range(fitting + 1)].count(None) == fitting
 
 
 @pytest.mark.parametrize(

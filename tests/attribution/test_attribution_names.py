@@ -6,7 +6,12 @@ import polars as pl
 import pytest
 
 from tracekit.attribution import Rules, base_name
-from tracekit.attribution._names import classify_kernels, classify_ranges, classify_threads
+from tracekit.attribution._names import (
+    RangeNames,
+    classify_kernels,
+    classify_ranges,
+    classify_threads,
+)
 
 RULES = Rules.load()
 
@@ -581,3 +586,20 @@ def test_threads_by_name() -> None:
 def test_base_name(name: str | None, base: str | None) -> None:
     frame = pl.DataFrame({"name": [name]}, schema={"name": pl.String})
     assert frame.select(base_name(pl.col("name"))).item() == base
+
+
+def test_names_that_come_as_categories_are_the_same_names() -> None:
+    """Also where categories of others lie between, and where chunks come in both ways."""
+    chunks = [["forward", "loss", "forward"], [None, "new, seq = 7", "new"], ["loss", None, "x"]]
+    others = pl.Series(["of another table"], dtype=pl.Categorical)
+    plain, coded, mixed = (RangeNames(RULES) for _ in range(3))
+    for number, texts in enumerate(chunks):
+        rows = pl.DataFrame({"domain": [None, "NCCL", None], "name": texts}, dict.fromkeys(
+            ("domain", "name"), pl.String
+        ))  # fmt: skip
+        as_categories = rows.with_columns(pl.col("name").cast(pl.Categorical))
+        wanted = plain.of(rows).to_list()
+        assert coded.of(as_categories).to_list() == wanted
+        assert mixed.of(as_categories if number % 2 else rows).to_list() == wanted
+    assert coded.table.equals(plain.table)
+    assert others.item() == "of another table"

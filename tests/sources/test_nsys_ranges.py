@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
 import pytest
 from nsys_builder import global_tid
 from source_helpers import column, execute, rows, trace_of, versions_with
 
-from tracekit.sources import read
+from tracekit.sources import open_report, read
+from tracekit.sources.nsys import _host
+from tracekit.support import spool as _spool
+from tracekit.support.spool import Workspace
 
 
 def test_every_column_of_a_range_comes_from_its_row(nsys):
@@ -37,6 +44,32 @@ def test_a_trace_of_ranges_alone_is_read(one):
 
 
 class TestNames:
+    @pytest.mark.parametrize("most", [0, 2, 1 << 16])
+    @pytest.mark.parametrize("own", [0, 1, 2, 12])
+    def test_are_the_same_however_many_are_not_registered(self, one, own, most, monkeypatch):
+        monkeypatch.setattr(_host, "_MOST_OWN", most)
+        for row in range(12):
+            of_row = f"of row {row % 5}"
+            one.push_pop(10 * row, 10 * row + 5, of_row, registered=row >= own)
+        one.start_end(200, 300, None)
+        names = [name for (name,) in rows(trace_of(one), "ranges", "name")]
+        assert names == [*(f"of row {row % 5}" for row in range(12)), None]
+
+    def test_are_told_apart_batch_by_batch(self, one, monkeypatch):
+        """Of which some have names as categories, and others as texts."""
+        monkeypatch.setattr(_host, "_MOST_OWN", 2)
+        monkeypatch.setattr(_spool, "_FEWEST_ROWS", 8)
+        for row in range(64):
+            one.push_pop(10 * row, 10 * row + 5, f"name {row // 4}", registered=row % 8 > 0)
+        one.close()
+        for memory in (1, 1 << 30):
+            with TemporaryDirectory() as folder:
+                recording = open_report(one.path, Workspace(Path(folder), memory))
+                found = recording.streams["ranges"].read
+                chunks = range(len(recording.streams["ranges"]))
+                names = pl.concat([found(chunk, "name") for chunk in chunks])["name"]
+            assert names.to_list() == [f"name {row // 4}" for row in range(64)]
+
     def test_lie_in_the_row_or_among_the_registered_strings(self, nsys):
         nsys.push_pop(1, 2, "plain")
         nsys.push_pop(3, 4, "registered", registered=True)

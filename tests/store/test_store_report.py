@@ -6,9 +6,10 @@ import errno
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from nsys_builder import NsysBuilder
@@ -22,10 +23,11 @@ from tracekit.store._behind import Behind
 from tracekit.store._report import ReportMade, ReportOptions, make_report
 from tracekit.support import compiled as _compiled
 from tracekit.support import spool as _spool
+from tracekit.support.arrays import ArrayFile
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 NAMES = ("ddp_4gpu", "ddp_4gpu_no_backward_range", "p2p_2gpu_start_end")
-OURS = ("ahead", "write", "read", "launches")
+OURS = ("add", "ahead", "write", "read", "beside")
 RULES = Rules.load()
 
 
@@ -60,10 +62,13 @@ def _assert_same(one: Path, other: Path) -> None:
     ("memory", "few_rows"),
     [
         pytest.param(1, _compiled.FEW_ROWS, id="none, as it stands"),
-        pytest.param(8 * 20_000, 0, id="some, compiled"),
+        pytest.param(_spool._SHARE * 8_000, 0, id="some, compiled"),
         pytest.param(1, 0, id="none, compiled", marks=pytest.mark.nightly),
         pytest.param(
-            8 * 20_000, _compiled.FEW_ROWS, id="some, as it stands", marks=pytest.mark.nightly
+            _spool._SHARE * 8_000,
+            _compiled.FEW_ROWS,
+            id="some, as it stands",
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -72,14 +77,14 @@ def test_little_memory_gives_the_same(
     name: str, memory: int, few_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Path] = []
-    original = pl.DataFrame.write_ipc
+    original = ArrayFile.of
 
-    def write_ipc(frame: pl.DataFrame, path: Path, **options: str) -> None:
+    def write(path: Path, arrays: Mapping[str, np.ndarray]) -> ArrayFile:
         waited.append(path)
-        original(frame, path, **options)
+        return original(path, arrays)
 
     ample = _make(name, tmp_path / "ample")
-    monkeypatch.setattr(pl.DataFrame, "write_ipc", write_ipc)
+    monkeypatch.setattr(ArrayFile, "of", write)
     monkeypatch.setattr(_compiled, "FEW_ROWS", few_rows)
     little = _make(name, tmp_path / "little", memory)
     assert waited
@@ -131,7 +136,7 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_source_that_fails(
     table: str, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, left = Stream.read, [reads]
+    original, left = Stream.coded, [reads]
 
     def read(stream: Stream, number: int, *columns: str) -> pl.DataFrame:
         if stream._table.name == table:
@@ -140,7 +145,7 @@ def test_a_source_that_fails(
             left[0] -= 1
         return original(stream, number, *columns)
 
-    monkeypatch.setattr(Stream, "read", read)
+    monkeypatch.setattr(Stream, "coded", read)
     with pytest.raises(DamagedTraceError, match=r"^a table is cut short$"):
         _make("ddp_4gpu", tmp_path / "report", 1)
     assert missing_files(tmp_path / "report") != []
@@ -152,15 +157,15 @@ def test_a_source_that_fails(
 def test_no_space_for_what_waits(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, left = pl.DataFrame.write_ipc, [files]
+    original, left = ArrayFile.of, [files]
 
-    def write_ipc(frame: pl.DataFrame, path: Path, **options: str) -> None:
+    def write(path: Path, arrays: Mapping[str, np.ndarray]) -> ArrayFile:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        original(frame, path, **options)
+        return original(path, arrays)
 
-    monkeypatch.setattr(pl.DataFrame, "write_ipc", write_ipc)
+    monkeypatch.setattr(ArrayFile, "of", write)
     with pytest.raises(StoreError, match="No space left on device") as error:
         _make("ddp_4gpu", tmp_path / "report", 1)
     assert isinstance(error.value, TracekitError)

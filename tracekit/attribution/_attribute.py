@@ -296,7 +296,7 @@ def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.Da
         "domain": names["domain"][name_id], "stage": names["stage"].cast(STAGE)[name_id],
         "parent": parent.cast(pl.Int64), "depth": depth, "path": pl.Series(paths),
     }  # fmt: skip
-    read = ranges.read(chunk, *(name for name in RANGES.schema if name not in found))
+    read = ranges.coded(chunk, *(name for name in RANGES.schema if name not in found))
     return pl.DataFrame([found[n].alias(n) if n in found else read[n] for n in RANGES.schema])
 
 

@@ -92,7 +92,7 @@ class RangeNames:
 
         Numbers that PyTorch appends make most names differ, so they go first.
         """
-        based = names.with_columns(base=base_name(pl.col("name")))
+        based = names.cast(pl.String).with_columns(base=base_name(pl.col("name")))
         new = based.select(list(_NAME)).unique(maintain_order=True)
         new = new.join(self.table, on=list(_NAME), how="anti", nulls_equal=True)
         if new.height:
@@ -142,6 +142,8 @@ class _Numbers:
         self._type = pl.Categorical(pl.Categories.random())
         # Polars forgets categories that no series has.
         self._kept = pl.Series([], dtype=self._type)
+        self._by_code = np.zeros(0, np.int64)
+        """By the code of a text in the categories that texts come in, its number; 0 if unknown."""
         self.count = 1
 
     def of(self, texts: pl.Series) -> Array:
@@ -151,8 +153,22 @@ class _Numbers:
             if texts.null_count() < len(texts):
                 numbers[texts.is_not_null().to_numpy()] = self.of(texts.drop_nulls())
             return numbers
+        if texts.dtype == pl.Categorical:
+            return self._of_coded(texts)
         numbers = given(texts.cast(self._type).to_physical(), np.int64) + 1
         self.count = max(self.count, int(numbers.max(initial=0)) + 1)
+        return numbers
+
+    def _of_coded(self, texts: pl.Series) -> Array:
+        codes = given(texts.to_physical())
+        missing = int(codes.max(initial=0)) + 1 - self._by_code.size
+        self._by_code = np.pad(self._by_code, (0, max(missing, 0)))
+        numbers: Array = self._by_code[codes]
+        unknown = np.flatnonzero(numbers == 0)
+        if unknown.size:
+            new = texts[unknown].unique()
+            self._by_code[new.to_physical().to_numpy()] = self.of(new.cast(pl.String))
+            numbers = self._by_code[codes]
         return numbers
 
 

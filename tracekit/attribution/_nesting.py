@@ -92,7 +92,7 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
     names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
     skeletons = []
     for number in range(len(ranges)):
-        rows = ranges.read(number, *_READ)
+        rows = ranges.coded(number, *_READ)
         chunk = nester.nest(rows, ranges.first[number], names)
         skeletons.append(_skeleton(chunk, names))
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
@@ -197,7 +197,7 @@ def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
     told = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
     columns = (
         pl.Series("range", kept + rows.first),
-        *chunk.frame.drop("style")[kept],
+        *chunk.frame.drop("style")[kept].cast({"name": pl.String, "domain": pl.String}),
         pl.Series("pushes", rows.pushes[kept]),
         pl.Series("around", around).set(pl.Series(around < 0), None),
         *(pl.Series(name, flags & flag != 0) for name, flag in told.items()),

@@ -11,7 +11,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -24,8 +23,6 @@ from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
 """Every how many rows a piece remembers the time."""
-_NARROW = {pl.Int8: (1 << 7) - 1, pl.Int16: (1 << 15) - 1, pl.Int32: (1 << 31) - 1}
-"""What whole numbers may wait in, and the largest that fits."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +45,16 @@ class Ordered:
         self._spool = Spool(workspace)
         self._samples: list[NDArray[np.int64]] = []
         self._edges: list[tuple[int, int]] = []
-        self._columns: list[tuple[str, ...]] = []
-        self._wide: set[str] = set()
-        """Columns of 64 bits, whatever they wait in."""
         self._plan: list[tuple[_Slice, ...]] | None = None
 
     def add(self, frame: pl.DataFrame) -> None:
         """Add rows with ``start`` and ``end`` (ns, never null)."""
         if frame.is_empty():
             return
-        held = _held(frame.get_columns())
-        self._wide |= {column.name for column in held if column.dtype == pl.Int64}
-        frame = in_order(pl.DataFrame([shrunk(column) for column in held]))
+        frame = in_order(pl.DataFrame(_held(frame.get_columns())))
         start = frame["start"].to_numpy()
         self._samples.append(start[::_SAMPLED].copy())
         self._edges.append((int(start[0]), int(start[-1])))
-        self._columns.append(tuple(frame.columns))
         self._spool.append(frame)
 
     def settle(
@@ -71,8 +62,7 @@ class Ordered:
     ) -> None:
         """Bring the rows into order for good, and columns of them into their last form.
 
-        What is read again and again is then neither merged nor made again. No more can be added,
-        and whole numbers are read in as few bits as they wait in.
+        What is read again and again is then neither merged nor made again. No more can be added.
 
         Parameters
         ----------
@@ -81,17 +71,28 @@ class Ordered:
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
-        settled = Spool(self._workspace)
-        held: list[tuple[str, ...]] = []
-        work = partial(self._settled, given=given, make=make)
-        for chunk, rows in zip(plan, ahead(work, plan, waiting=0), strict=True):
-            settled.append(rows)
-            held.append(tuple(rows.columns))
+        settled: list[tuple[_Slice, ...]] = []
+
+        def work(chunk: tuple[_Slice, ...]) -> pl.DataFrame:
+            return self._settled(chunk, given, make)
+
+        for chunk, rows in zip(plan, ahead(work, plan, waiting=1), strict=True):
+            if self._is_whole(chunk):
+                self._spool.change(chunk[0].piece, given, rows)
+                settled.append(chunk)
+                continue
+            settled.append((_Slice(len(self._spool), 0, rows.height),))
+            self._spool.append(rows)
             left.subtract(part.piece for part in chunk)
             for piece in {part.piece for part in chunk if not left[part.piece]}:
                 self._spool.drop(piece)
-        self._spool, self._columns, self._wide = settled, held, set()
-        self._plan = [(_Slice(n, 0, rows),) for n, rows in enumerate(settled.heights)]
+        self._plan = settled
+
+    def _is_whole(self, chunk: tuple[_Slice, ...]) -> bool:
+        """Tell whether a chunk is a piece as it is."""
+        return (
+            len(chunk) == 1 and chunk[0].end - chunk[0].begin == self._spool.heights[chunk[0].piece]
+        )
 
     def _settled(
         self,
@@ -99,15 +100,15 @@ class Ordered:
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
+        """Return the rows of a chunk, or of one that is a piece the columns that are made."""
+        if self._is_whole(chunk):
+            piece = chunk[0].piece
+            there = _present(self._spool.columns[piece], given)
+            return pl.DataFrame(_held(make(self._spool.read(piece, *there))) if there else [])
         rows = self._merged(chunk, ())
         used = rows.select(_present(rows.columns, given))
         kept = [column for column in rows if column.name not in used.columns]
-        return pl.DataFrame(_held([*kept, *make(self._widened(used))]))
-
-    def _widened(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return whole numbers in the bits in which they came."""
-        wide = _present(rows.columns, self._wide)
-        return rows.with_columns(pl.col(wide).cast(pl.Int64)) if wide else rows
+        return pl.DataFrame(_held([*kept, *make(used)]))
 
     @property
     def height(self) -> int:
@@ -121,7 +122,7 @@ class Ordered:
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return chunk `number`, or those of some columns that it has."""
-        return self._widened(self._merged(self._planned()[number], columns)).rechunk()
+        return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:
         if len(parts) == 1:
@@ -141,10 +142,10 @@ class Ordered:
             yield pl.concat([empty, present], how="diagonal_relaxed")
 
     def _part(self, part: _Slice, columns: tuple[str, ...]) -> pl.DataFrame:
-        held = self._columns[part.piece]
+        held = self._spool.columns[part.piece]
         # Where none of them is held, the start says at least how many rows there are.
         wanted = (_present(held, columns) or ["start"]) if columns else []
-        return self._spool.read(part.piece, *wanted)[part.begin : part.end]
+        return self._spool.read(part.piece, *wanted, rows=slice(part.begin, part.end))
 
     def _planned(self) -> list[tuple[_Slice, ...]]:
         if self._plan is None:
@@ -166,10 +167,24 @@ class Ordered:
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
         """Return what each chunk has of a piece, if anything, with the number of the chunk."""
-        start = self._spool.read(piece, "start")["start"].to_numpy()
-        bounds = np.concatenate([[0], np.searchsorted(start, cuts), [start.size]])
+        (first, last), height = self._edges[piece], self._spool.heights[piece]
+        before = np.where(cuts > last, height, 0)
+        among = np.flatnonzero((cuts > first) & (cuts <= last))
+        if among.size * _SAMPLED < height:
+            before[among] = [self._before(piece, cut) for cut in cuts[among].tolist()]
+        else:
+            start = self._spool.read(piece, "start")["start"].to_numpy()
+            before[among] = np.searchsorted(start, cuts[among])
+        bounds = np.concatenate([[0], before, [height]])
         for number in np.flatnonzero(np.diff(bounds)).tolist():
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
+
+    def _before(self, piece: int, time: int) -> int:
+        """Return how many rows of a piece start before a time that is not that of its first."""
+        # The row that is no earlier comes after the last sample that is.
+        begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
+        rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))
+        return begin + int(np.searchsorted(rows["start"].to_numpy(), time))
 
     def _cuts(self) -> NDArray[np.int64]:
         """Return the times at which chunks begin, but for the first one.
@@ -195,14 +210,3 @@ def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
 
 def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
     return [name for name in held if name in columns]
-
-
-def shrunk(column: pl.Series) -> pl.Series:
-    """Return whole numbers in as few bits as hold them all."""
-    if column.dtype not in (pl.Int32, pl.Int64) or column.name in {"start", "end"}:
-        return column
-    least, most = column.min(), column.max()
-    if not (isinstance(least, int) and isinstance(most, int)):
-        return column
-    fitting = (dtype for dtype, limit in _NARROW.items() if -limit <= least <= most <= limit)
-    return column.cast(next(fitting, column.dtype))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
@@ -52,6 +54,9 @@ class ReportOptions:
         The nsys that exports reports; None for the one that is found.
     sums
         Begins to add up the ops for the table ``device_sums``, which else is empty.
+    look
+        Given the report and the folder of its tables, says what all reports of the run together
+        are judged by. What makes many reports at once looks at many at once.
     """
 
     rules: Rules
@@ -59,6 +64,7 @@ class ReportOptions:
     memory: int = DEFAULT_MEMORY
     nsys: str | None = None
     sums: Callable[[], Adding] | None = None
+    look: Callable[[Path, Path], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,19 @@ class ReportMade:
         What a user should know about it, one sentence each.
     labels
         Labels that the program gave its run.
+    seen
+        What was seen where one was to `look`.
     """
 
     warnings: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    seen: Any = None
+
+
+def load() -> None:
+    """Load what making a report takes, which not every command that needs the store does."""
+    for room in ("attribution", "sources"):
+        import_module(f"tracekit.{room}")
 
 
 def make_report(
@@ -92,7 +107,6 @@ def make_report(
     StoreError
         If the tables cannot be written.
     """
-    # Not every command that needs the store reads traces.
     from tracekit.attribution import attribute_recording  # noqa: PLC0415
     from tracekit.sources import open_report  # noqa: PLC0415
     from tracekit.support.spool import Workspace  # noqa: PLC0415
@@ -100,7 +114,11 @@ def make_report(
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)
         sums = options.sums() if options.sums else None
-        with TraceWriter(folder) as writer, Behind(_written(writer, sums)) as write:
+        with (
+            TraceWriter(folder) as writer,
+            _written(writer, sums) as append,
+            Behind(append) as write,
+        ):
             recording = open_report(path, workspace, progress, options.nsys)
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
@@ -112,18 +130,27 @@ def make_report(
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
             if sums is not None:
                 write("device_sums", sums.table)
-    return ReportMade(warnings, dict(recording.labels))
+    with file_errors(folder):
+        seen = options.look(path, folder) if options.look else None
+    return ReportMade(warnings, dict(recording.labels), seen)
 
 
-def _written(writer: TraceWriter, sums: Adding | None) -> Callable[[str, pl.DataFrame], None]:
-    """Return what writes rows, and adds ops up on their way."""
+@contextmanager
+def _written(
+    writer: TraceWriter, sums: Adding | None
+) -> Iterator[Callable[[str, pl.DataFrame], None]]:
+    """Yield what writes rows, and adds ops up meanwhile."""
+    with ThreadPoolExecutor(1, "add") as adder:
 
-    def append(table: str, rows: pl.DataFrame) -> None:
-        writer.append(table, rows)
-        if sums is not None and table == "ops":
-            sums.add(rows)
+        def append(table: str, rows: pl.DataFrame) -> None:
+            if sums is None or table != "ops":
+                writer.append(table, rows)
+                return
+            adding = adder.submit(sums.add, rows)
+            writer.append(table, rows)
+            adding.result()
 
-    return append
+        yield append
 
 
 @contextmanager

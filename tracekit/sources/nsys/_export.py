@@ -18,7 +18,7 @@ from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._diagnostics import lost_events
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
 from tracekit.sources.nsys._graph_nodes import graph_nodes
-from tracekit.sources.nsys._host import NVTX, RUNTIME, Nvtx, call_batches, thread_names
+from tracekit.sources.nsys._host import NVTX, RUNTIME, CudaCalls, Nvtx, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._memory import GpuMemory
@@ -81,10 +81,10 @@ def read(
     export, rows = Export.of(file), workspace.rows
     metadata = export.metadata
     _check_content(file, metadata)
-    work, nvtx = GpuWork(export), Nvtx(export)
+    work, cuda, nvtx = GpuWork(export), CudaCalls(export), Nvtx(export)
     wanted: dict[str, Callable[[], Seen]] = {
         "GPU work": lambda: Seen(work.batches(rows), workspace, *_OPS, numbered=True),
-        "CUDA calls": lambda: Seen(call_batches(export, rows), workspace, *_CALLS, numbered=True),
+        "CUDA calls": lambda: Seen(cuda.batches(rows), workspace, *_CALLS, numbered=True),
         "NVTX ranges": lambda: Seen(nvtx.batches(rows), workspace, *_RANGES, numbered=True),
     }
     ops, calls, ranges = _at_once(wanted, progress)
@@ -141,7 +141,7 @@ def read(
             *overhead.losses,
             *_coercions(file),
             *file.warnings,
-            *_unrecorded_graphs(ops, calls),
+            *_unrecorded_graphs(ops, calls, cuda.graph_launches),
         ),
         labels=nvtx.labels.labels,
     )
@@ -273,26 +273,20 @@ def _coercions(file: ExportFile) -> tuple[str, ...]:
     )
 
 
-def _unrecorded_graphs(ops: Seen, calls: Seen) -> tuple[str, ...]:
-    """Say how many launches of CUDA graphs left no op."""
-    named: dict[str, PolarsType] = {
-        "name": pl.Categorical(), "correlation": pl.Int64, "process": pl.Int32
-    }  # fmt: skip
-    silent = pl.concat([_NO_KEYS, *map(_graph_launches, calls.rows.chunks(named))])
+def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:
+    """Say how many launches of CUDA graphs, which are calls of such names, left no op."""
+    if launching.is_empty():
+        return ()
+    named: dict[str, PolarsType] = {"name": pl.Categorical(), **_NO_KEYS.schema}
+    launches = pl.col("name").is_in(launching.implode())
+    chunks = (chunk.filter(launches).select(_NO_KEYS.columns) for chunk in calls.rows.chunks(named))
+    silent = pl.concat([_NO_KEYS, *chunks])
     for chunk in ops.rows.chunks(_NO_KEYS.schema) if silent.height else ():
         silent = silent.join(chunk, on=_NO_KEYS.columns, how="anti")
     if silent.is_empty():
         return ()
     lost = f"GPU time of {silent.height:,} CUDA graph launches was not recorded"
     return (f"{lost}: record with `--cuda-graph-trace=node`",)
-
-
-def _graph_launches(calls: pl.DataFrame) -> pl.DataFrame:
-    names = calls["name"].unique()
-    launching = names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
-    if launching.is_empty():
-        return _NO_KEYS
-    return calls.filter(pl.col("name").is_in(launching.implode())).select(_NO_KEYS.columns)
 
 
 def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:

@@ -36,26 +36,47 @@ _NVTX_NARROW = (
 )  # fmt: skip
 _SELDOM = 4
 """Where no more than one row in so many has a text of its own, these are put among the others."""
+_MOST_OWN = 1 << 16
+"""Of more texts that are not registered the categories would take more room than they save."""
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
-def call_batches(export: Export, rows: int) -> Iterator[pl.DataFrame]:
-    """Return the CUDA runtime and driver calls, which nsys keeps in one table."""
-    columns: dict[str, SqlType] = {
-        **dict.fromkeys(("start", "end", "globalTid"), "int"),
-        **dict.fromkeys(("correlationId", "nameId", "returnValue"), "narrow"),
-    }
-    names = Texts(export.strings, pl.Categorical(), drop=_VERSION_SUFFIX)
-    for batch in export.file.batches(RUNTIME, columns, rows):
-        calls = with_all(batch, "start", "end", "globalTid")
-        yield shifted(calls, export.metadata, "start", "end").select(
-            "start",
-            "end",
-            thread_gid="globalTid",
-            correlation="correlationId",
-            result="returnValue",
-            name=names.of(calls["nameId"]),
-        )
+class CudaCalls:
+    """The CUDA runtime and driver calls, which nsys keeps in one table.
+
+    Parameters
+    ----------
+    export
+        The export.
+    """
+
+    def __init__(self, export: Export) -> None:
+        self._file = export.file
+        self._metadata = export.metadata
+        self._names = Texts(export.strings, pl.Categorical(), drop=_VERSION_SUFFIX)
+
+    @property
+    def graph_launches(self) -> pl.Series:
+        """The names, of those that were read, of calls that launch CUDA graphs."""
+        names = self._names.met
+        return names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the calls."""
+        columns: dict[str, SqlType] = {
+            **dict.fromkeys(("start", "end", "globalTid"), "int"),
+            **dict.fromkeys(("correlationId", "nameId", "returnValue"), "narrow"),
+        }
+        for batch in self._file.batches(RUNTIME, columns, rows):
+            calls = with_all(batch, "start", "end", "globalTid")
+            yield shifted(calls, self._metadata, "start", "end").select(
+                "start",
+                "end",
+                thread_gid="globalTid",
+                correlation="correlationId",
+                result="returnValue",
+                name=self._names.of(calls["nameId"]),
+            )
 
 
 class Nvtx:
@@ -70,7 +91,10 @@ class Nvtx:
     def __init__(self, export: Export) -> None:
         self._file = export.file
         self._metadata = export.metadata
-        self._registered = Texts(export.strings)
+        self._registered = Texts(export.strings, pl.Categorical())
+        self._as_texts = Texts(export.strings)
+        self._own = pl.Series([], dtype=pl.String)
+        """Texts that are not registered, as far as there are few."""
         self._json = Texts(export.strings)
         self._payloads: Payloads | None = None
         self._named: list[pl.DataFrame] = []
@@ -115,7 +139,8 @@ class Nvtx:
             for texts in (marks["text"], ranges["text"]):
                 self.labels.add(texts)
             if marks.height:
-                ranges = pl.concat([ranges, _ranks(marks)], rechunk=True)
+                ranks = _ranks(marks).cast({"text": ranges.schema["text"]})
+                ranges = pl.concat([ranges, ranks], rechunk=True)
             self._backward += int((ranges["end"] < ranges["start"]).sum())
             if (ranges["domainId"] != 0).any():
                 self._domains.append(_used(ranges))
@@ -129,7 +154,7 @@ class Nvtx:
         else:
             named = batch.filter(kinds.is_in(_NAME_ROWS))
             if named.height:
-                self._named.append(self._texts(named))
+                self._named.append(self._texts(named).cast({"text": pl.String}))
             ranges, marks = batch.filter(kinds.is_in(_RANGE_ROWS)), batch.filter(kinds == _MARK)
         return with_all(ranges, "start", "globalTid"), marks
 
@@ -144,13 +169,26 @@ class Nvtx:
         return ranges.with_columns(extended.alias("extended"))
 
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        registered = self._registered.of(rows["textId"])
-        text = rows["text"]
-        if text.null_count() == len(text):
-            text = registered
-        elif registered.null_count() < len(registered):
-            text = _either(text, registered)
+        """Give rows their texts: as categories as long as there are few that are not registered."""
+        own, ids = rows["text"], rows["textId"]
+        given = own.is_not_null()
+        few = own.filter(given)
+        if self._are_few(few, rows.height):
+            text = self._registered.of(ids)
+            if len(few):
+                text = text.scatter(given.arg_true(), few.cast(text.dtype))
+        elif ids.null_count() == rows.height:
+            text = own
+        else:
+            text = _either(own, self._as_texts.of(ids))
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
+
+    def _are_few(self, own: pl.Series, rows: int) -> bool:
+        """Tell whether few rows have texts of their own, and all such rows few different ones."""
+        if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
+            return False
+        self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
+        return len(self._own) <= _MOST_OWN
 
     def _names(self, kind: int) -> pl.DataFrame:
         columns = ("globalTid", "domainId", "category", "text")
@@ -197,7 +235,8 @@ class Nvtx:
 def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
     """Return the marks by which processes say their rank, as ranges without length."""
     return marks.filter(
-        pl.col("text").str.starts_with(RANK_MARK), pl.col("start", "globalTid").is_not_null()
+        pl.col("text").cast(pl.String).str.starts_with(RANK_MARK),
+        pl.col("start", "globalTid").is_not_null(),
     ).with_columns(end="start", eventType=pl.lit(_PUSH_POP[0], marks.schema["eventType"]))
 
 

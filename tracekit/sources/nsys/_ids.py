@@ -109,6 +109,11 @@ class Texts:
         self._drop = drop
         self._texts = pl.Series([], dtype=dtype or pl.String())
 
+    @property
+    def met(self) -> pl.Series:
+        """The distinct texts of the batches that came in."""
+        return self._texts.unique()
+
     @cached_property
     def _numbers(self) -> NDArray[np.uint32]:
         """For each text of the file which one of `_texts` it is, `_NONE_YET` at first."""

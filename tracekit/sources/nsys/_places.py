@@ -9,7 +9,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
-from tracekit.sources._ordering import shrunk
 from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
@@ -148,7 +147,7 @@ class Places:
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
     """Look up the places of distinct identities, and give each row those of its own."""
-    table = pl.DataFrame([shrunk(column) for column in places(seen.distinct) if column.count()])
+    table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:
         # Which polars takes rows by as they are, all columns at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -34,14 +34,29 @@ def can_write(frame: pl.DataFrame) -> bool:
     return all(column.str.len_bytes().sum() <= _MOST_BYTES_OF_TEXT for column in texts)
 
 
-def write(frame: pl.DataFrame, path: Path) -> int:
-    """Write a frame that `can_write` knows; return the CRC-32 of the file."""
+def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> int:
+    """Write a frame that `can_write` knows.
+
+    Parameters
+    ----------
+    frame
+        The frame.
+    path
+        Where to write.
+    coded
+        Columns of it as categories, whatever type they have there: their texts are then known.
+
+    Returns
+    -------
+    The CRC-32 of the file.
+    """
+    by_name = {column.name: column for column in coded}
     with path.open("wb") as file:
         out = _Summed(file)
         out.write(_MAGIC)
         chunks = []
         for column in frame:
-            pages = encoded(column)
+            pages = encoded(by_name.get(column.name, column))
             at = out.size
             out.write(*pages.dictionary, *pages.data)
             chunks.append(_chunk(column, pages, at))

@@ -1,0 +1,51 @@
+"""Arrays in a file, one after the other, each as it lies in memory."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Place: TypeAlias = "tuple[int, int, np.dtype[Any]]"
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """Arrays in a file: where each begins, of so many numbers of what type."""
+
+    path: Path
+    places: Mapping[str, _Place]
+
+    @classmethod
+    def of(cls, path: Path, arrays: Mapping[str, NDArray[Any]]) -> ArrayFile:
+        """Write arrays into a new file."""
+        places = {}
+        with path.open("wb") as file:
+            for name, array in arrays.items():
+                places[name] = (file.tell(), array.size, array.dtype)
+                file.write(np.ascontiguousarray(array).data)
+        return cls(path, places)
+
+    def read(self, name: str, first: int = 0, count: int | None = None) -> NDArray[Any]:
+        """Return an array, or `count` of its numbers from the `first` one on.
+
+        Raises
+        ------
+        OSError
+            If the file has fewer than were written.
+        """
+        begin, size, dtype = self.places[name]
+        count = size - first if count is None else count
+        found = np.fromfile(self.path, dtype, count, offset=begin + first * dtype.itemsize)
+        if found.size < count:
+            raise OSError(errno.EIO, "it has become shorter", str(self.path))
+        return found
+
+    def remove(self) -> None:
+        """Remove the file; what was read of it stays."""
+        self.path.unlink()
