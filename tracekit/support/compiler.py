@@ -54,6 +54,10 @@ class Compiled:
         """Tell whether nothing has to be compiled for such arguments."""
         return self._found(native.arguments(given)) is not None
 
+    def compile(self, *given: Any) -> None:
+        """Compile the loop for such arguments, where that was not done before."""
+        self._made(native.arguments(given), given)
+
     def _found(self, taken: native.Arguments) -> _Run | None:
         """Return what runs code that was compiled before; None where there is none."""
         if run := self._known.get(taken.types):
@@ -115,8 +119,9 @@ def _tell_of_parts() -> None:
 
     while PARTS:
         part = PARTS.pop()
-        # A call would pass each array as seven numbers, and tuples of arrays as dozens.
-        options: Any = {**_UNCOUNTED, "forceinline": True}
+        # A call would pass each array as seven numbers, and tuples of arrays as dozens. What is
+        # called from C is code once more.
+        options: Any = {**_UNCOUNTED, "forceinline": True, "no_cfunc_wrapper": True}
         overload(part, strict=False, jit_options=options)(_itself(part))
 
 
