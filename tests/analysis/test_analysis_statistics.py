@@ -126,6 +126,20 @@ def test_many_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (whole.high == parts.high).all()
 
 
+def test_rows_that_are_rare_are_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is 0 in most steps is added up in another way, to the same sums."""
+    random = np.random.default_rng(4)
+    a, b = (random.integers(1, 10**12, (6, 30)) for _ in range(2))
+    for each in (a, b):
+        each[[0, 2, 5]] *= random.random((3, 30)) > 0.9
+        each[3] = 0
+    plain = differences(a, b)
+    monkeypatch.setattr("tracekit.analysis.comparison._statistics._MANY", 0)
+    swift = differences(a, b)
+    for name in ("low", "high", "p_value"):
+        assert np.array_equal(getattr(plain, name), getattr(swift, name), equal_nan=True)
+
+
 def test_no_rows_have_no_differences() -> None:
     nothing = np.zeros((0, 5), dtype=np.int64)
     found = differences(nothing, nothing)

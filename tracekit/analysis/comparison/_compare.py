@@ -474,7 +474,7 @@ def _steps(run: Measured) -> int:
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
     """Return the groups of any run, numbered, with the texts of paths in `trace` beside them."""
-    groups = pl.concat([run.select(columns) for run in runs]).unique()
+    groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups)
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis._student import normal_tail, quantile, tail
 from tracekit.analysis.comparison._dependence import Flags, Floats, Numbers, dependence, mean_error
+from tracekit.analysis.comparison._resample_loops import add_up_drawn
+from tracekit.support.compiled import compiled
 
 Counts = NDArray[Any]
-"""How often each iteration is drawn, a row per resample."""
+"""How often each iteration is drawn: a row per iteration, a column per resample."""
 Resamples = Callable[[], Iterable[Counts]]
 Effective = tuple[Floats, Floats]
 """How many independent steps those of either run are worth, row by row."""
@@ -43,8 +45,21 @@ _DRAWN_AT_ONCE = 1 << 16
 """Numbers that are drawn at once: those of a resample or of several, which stay in the cache."""
 _MULTIPLIED_AT_ONCE = 1 << 19
 """Numbers of draws that are added up at once, for what is drawn of has to be laid out for that."""
-_KEPT = 1 << 25
-"""Numbers of draws that are kept, at most, rather than drawn again."""
+_KEPT = 1 << 28
+"""Numbers of draws that are kept, at most, rather than drawn again: a byte each."""
+_MANY = 1 << 18
+"""Fewer numbers are all multiplied: that takes no longer than to load a loop."""
+_RARE = 0.2
+"""Rows that are not 0 in a smaller share of the steps are added up sooner by a loop over these."""
+
+
+class _Moments(NamedTuple):
+    """Of each row of a sample."""
+
+    mean: Floats
+    sd: Floats
+    steps: int
+    """How many steps there are."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +97,12 @@ def differences(a: Numbers, b: Numbers, *, related: bool = True) -> Differences:
         back = differences(b, a, related=related)
         # Nothing is without sign: 0.0 - 0.0 is 0.0, and -0.0 would be printed as such.
         return Differences(0.0 - back.high, 0.0 - back.low, back.p_value, back.is_unknown)
-    low, high = _intervals(a, b, (first, second))
-    is_unknown, effective = _effective(a, b)
-    low, high = _stretched(low, high, b.mean(axis=1) - a.mean(axis=1), _stretch(a, b, effective))
-    p_value = welch(a, b, effective)
+    low, high = _joined(_intervals(a, b, (first, second)))
+    moments, told = (_moments(a), _moments(b)), _joined(_effective(a, b))
+    is_unknown, effective = told[0], (told[1], told[2])
+    middle = moments[1].mean - moments[0].mean
+    low, high = _stretched(low, high, middle, _stretch(moments, effective))
+    p_value = p_values(middle, *_difference_error(moments, effective))
     if related:
         p_value[~is_unknown] = adjusted(p_value[~is_unknown])
     for each in (low, high, p_value):
@@ -97,12 +114,12 @@ def interval_of_means(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return the bootstrap's interval of the difference of means of independent columns."""
     whole = [np.rint(each * _PARTS_OF_NS).astype(np.int64) for each in (a, b)]
     seeds = [_digest(each) for each in whole]
-    low, high = _intervals(whole[0], whole[1], (seeds[0], seeds[1]))
+    low, high = _joined(_intervals(whole[0], whole[1], (seeds[0], seeds[1])))
     return low / _PARTS_OF_NS, high / _PARTS_OF_NS
 
 
 def _digest(sample: Numbers) -> int:
-    content = np.ascontiguousarray(sample, dtype="<i8").tobytes()
+    content = np.ascontiguousarray(sample, dtype="<i8").reshape(-1).view(np.uint8).data
     shape = repr(sample.shape).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=16, person=shape[:16]).digest())
 
@@ -113,36 +130,73 @@ def _tail(iterations: int) -> float:
     return normal_tail(reach * np.sqrt(iterations / (iterations - 1)))
 
 
-def _intervals(a: Numbers, b: Numbers, seeds: tuple[int, int]) -> tuple[Floats, Floats]:
+def _intervals(a: Numbers, b: Numbers, seeds: tuple[int, int]) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the ends of the intervals of each of `_blocks`."""
     tail = _tail(min(a.shape[1], b.shape[1]))
-    rows = max(1, _AT_ONCE // _RESAMPLES)
-    places = range(0, len(a), rows)
+    blocks = _blocks(a)
     in_a, in_b = (
-        _resamples(seed, each.shape[1], len(places))
+        _resamples(seed, each.shape[1], len(blocks))
         for seed, each in zip(seeds, (a, b), strict=True)
     )
-    parts = [_interval(a[at : at + rows], b[at : at + rows], in_a, in_b, tail) for at in places]
-    low, high = (np.concatenate([np.zeros(0), *(part[side] for part in parts)]) for side in (0, 1))
-    return low, high
+    for rows in blocks:
+        yield _interval(a[rows], b[rows], in_a, in_b, tail)
+
+
+def _blocks(sample: Numbers) -> list[slice]:
+    """Return which rows are looked at together, none of them where there are none."""
+    rows = max(1, _AT_ONCE // max(_RESAMPLES, sample.shape[1]))
+    return [slice(at, at + rows) for at in range(0, max(1, len(sample)), rows)]
+
+
+def _joined(parts: Iterable[tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any], ...]:
+    """Return what was found of all of `_blocks`."""
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _moments(sample: Numbers) -> _Moments:
+    """Return the means of the rows of a sample, and by how much these vary, a block at a time."""
+    real = (sample[rows].astype(np.float64) for rows in _blocks(sample))
+    mean, sd = _joined((each.mean(axis=1), each.std(axis=1, ddof=1)) for each in real)
+    return _Moments(mean, sd, sample.shape[1])
 
 
 def _interval(
     a: Numbers, b: Numbers, in_a: Resamples, in_b: Resamples, tail: float
 ) -> tuple[Floats, Floats]:
-    resampled = _resampled_means(b, in_b()) - _resampled_means(a, in_a())
+    resampled = _resampled_means(b, in_b())
+    resampled -= _resampled_means(a, in_a())
     outside = max(0, int(tail * (_RESAMPLES + 1)) - 1)
     ends = (outside, _RESAMPLES - 1 - outside)
-    ordered = np.partition(resampled, ends, axis=0)
-    return ordered[ends[0]], ordered[ends[1]]
+    resampled.partition(ends, axis=1)
+    return resampled[:, ends[0]].copy(), resampled[:, ends[1]].copy()
 
 
 def _resampled_means(sample: Numbers, resamples: Iterable[Counts]) -> Floats:
-    """Return the means of resamples: a row per resample, a column per row of the sample."""
-    values = sample.T.astype(np.float64)
-    sums = [counts.astype(np.float64) @ values for counts in resamples]
-    # Counts times whole numbers are exact up to 2^53, in whatever order they are added.
-    means: Floats = np.concatenate(sums) / sample.shape[1]
-    return means
+    """Return the means of resamples: a row per row of the sample, a column per resample.
+
+    Counts times whole numbers are exact up to 2^53, in whatever order they are added: so rows that
+    are 0 in most steps, as kernels are that run now and then, are added up by a loop over the
+    others, and the rest by multiplying matrices.
+    """
+    rows, number = sample.shape
+    is_rare = (np.count_nonzero(sample, axis=1) < _RARE * number) & (sample.size >= _MANY)
+    rare, often = np.flatnonzero(is_rare), np.flatnonzero(~is_rare)
+    some = sample[rare]
+    at, steps = np.nonzero(some)
+    first = np.searchsorted(at, np.arange(rare.size + 1))
+    values = some[at, steps].astype(np.float64)
+    others = sample[often].astype(np.float64)
+    sums = np.empty((rows, _RESAMPLES))
+    add, done = compiled(add_up_drawn, values.size * _RESAMPLES), 0
+    for counts in resamples:
+        drawn = counts.astype(np.float64)
+        added = np.zeros((rare.size, drawn.shape[1]))
+        add(first, steps, values, drawn, added)
+        into = sums[:, done : done + drawn.shape[1]]
+        into[rare], into[often] = added, others @ drawn
+        done += drawn.shape[1]
+    sums /= number
+    return sums
 
 
 def _resamples(seed: int, number: int, times: int) -> Resamples:
@@ -159,17 +213,17 @@ def _drawn(seed: int, number: int) -> Iterator[Counts]:
     at_once, drawn = (max(1, most // number) for most in (_MULTIPLIED_AT_ONCE, _DRAWN_AT_ONCE))
     for done in range(0, _RESAMPLES, at_once):
         until = min(done + at_once, _RESAMPLES)
-        yield np.concatenate(
-            [_counts(random, min(drawn, until - at), number) for at in range(done, until, drawn)]
-        )
+        parts = [
+            _counts(random, min(drawn, until - at), number) for at in range(done, until, drawn)
+        ]
+        yield np.ascontiguousarray(np.concatenate(parts).T)
 
 
 def _counts(random: np.random.Generator, resamples: int, number: int) -> Counts:
     drawn = random.integers(0, number, size=(resamples, number), dtype=np.int32)
     drawn += np.arange(0, resamples * number, number, dtype=np.int32)[:, np.newaxis]
     counts = np.bincount(drawn.ravel(), minlength=resamples * number)
-    dtype = np.uint16 if number <= np.iinfo(np.uint16).max else np.uint32
-    return counts.astype(dtype).reshape(resamples, number)
+    return counts.astype(np.min_scalar_type(counts.max())).reshape(resamples, number)
 
 
 def _is_plain(a: Numbers, b: Numbers) -> Flags:
@@ -182,8 +236,13 @@ def _is_plain(a: Numbers, b: Numbers) -> Flags:
     return plain
 
 
-def _effective(a: Numbers, b: Numbers) -> tuple[Flags, Effective]:
-    """Return where nothing can be told, and how many independent steps all the others are worth."""
+def _effective(a: Numbers, b: Numbers) -> Iterator[tuple[Flags, Floats, Floats]]:
+    """Yield of each block where nothing can be told, and how many independent steps others have."""
+    for rows in _blocks(a):
+        yield _effective_of(a[rows], b[rows])
+
+
+def _effective_of(a: Numbers, b: Numbers) -> tuple[Flags, Floats, Floats]:
     depend, plain = (dependence(a), dependence(b)), _is_plain(a, b)
     is_unknown = (depend[0].is_too_much | depend[1].is_too_much) & ~plain
     # However often modes occur, means of runs that have no lengths in common are in this order.
@@ -193,16 +252,16 @@ def _effective(a: Numbers, b: Numbers) -> tuple[Flags, Effective]:
         np.where(plain | is_unknown, each.shape[1], found.effective)
         for each, found in zip((a, b), depend, strict=True)
     )
-    return is_unknown, (in_a, in_b)
+    return is_unknown, in_a, in_b
 
 
-def _stretch(a: Numbers, b: Numbers, effective: Effective) -> Floats:
+def _stretch(moments: tuple[_Moments, _Moments], effective: Effective) -> Floats:
     """Return how many times as wide as for independent steps Student's interval is."""
     reaches = []
     for worth in (effective, None):
-        variance, freedom = _difference_error(a, b, worth)
+        variance, freedom = _difference_error(moments, worth)
         reaches.append(quantile(freedom, (1 + LEVEL) / 2) * np.sqrt(variance))
-    factor = np.ones(len(a))
+    factor = np.ones_like(reaches[0])
     np.divide(reaches[0], reaches[1], out=factor, where=reaches[1] > 0)
     return factor
 
@@ -220,15 +279,16 @@ def _stretched(low: Floats, high: Floats, middle: Floats, factor: Floats) -> tup
     )
 
 
-def _difference_error(a: Numbers, b: Numbers, effective: Effective | None) -> tuple[Floats, Floats]:
+def _difference_error(
+    moments: tuple[_Moments, _Moments], effective: Effective | None
+) -> tuple[Floats, Floats]:
     """Return the variance of the difference of means, and Welch's degrees of freedom.
 
     There is one degree of freedom where nothing varies.
     """
-    worth = effective or tuple(np.full(len(each), float(each.shape[1])) for each in (a, b))
+    worth = effective or tuple(np.full_like(each.mean, each.steps) for each in moments)
     of_a, of_b = (
-        mean_error(each.std(axis=1, ddof=1), each.shape[1], own)
-        for each, own in zip((a, b), worth, strict=True)
+        mean_error(each.sd, each.steps, own) for each, own in zip(moments, worth, strict=True)
     )
     return welch_error((of_a[0], of_b[0]), (of_a[1], of_b[1]))
 
@@ -244,18 +304,16 @@ def welch_error(
     return variance, freedom
 
 
-def welch(a: Numbers, b: Numbers, effective: Effective | None = None) -> Floats:
+def welch(a: Numbers, b: Numbers) -> Floats:
     """Return the p value of Welch's t test of each row; what never varies differs or does not.
 
     Parameters
     ----------
     a, b
-        As for `differences`.
-    effective
-        How many independent steps those of each row are worth; without, as many as there are.
+        As for `differences`; all steps are taken for independent.
     """
-    variance, freedom = _difference_error(a, b, effective)
-    return p_values(b.mean(axis=1) - a.mean(axis=1), variance, freedom)
+    moments = _moments(a), _moments(b)
+    return p_values(moments[1].mean - moments[0].mean, *_difference_error(moments, None))
 
 
 def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:

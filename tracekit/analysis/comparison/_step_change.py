@@ -27,9 +27,10 @@ def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: lis
     numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
     iterations = numbers.to_frame().with_row_index("column")
     sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
-    placed = values.join(rows, on=columns, nulls_equal=True).join(
+    inside = values.select(*columns, "iteration", "length_ns").join(
         iterations, on="iteration", nulls_equal=True
     )
+    placed = inside.join(rows.select(*columns, "row"), on=columns, nulls_equal=True)
     sample[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["length_ns"].to_numpy()
     return sample
 
