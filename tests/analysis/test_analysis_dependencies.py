@@ -17,7 +17,8 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
-from tracekit.analysis.dependencies._graph import TOLERATED_NS, _carried
+from tracekit.analysis.dependencies._edges import EDGES
+from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
@@ -475,10 +476,16 @@ def test_streams_of_an_unknown_context_are_no_others() -> None:
 @pytest.mark.parametrize(("beyond", "carried"), [(0, 0), (1, TOLERATED_NS + 1)])
 def test_what_comes_late_is_carried_beyond_what_is_tolerated(beyond: int, carried: int) -> None:
     """Of two that a moment waits for, the one that explains most of its time counts."""
+    b = TraceBuilder()
+    b.op("late", 0)
     rows = pl.DataFrame(
-        {"target": [1, 1], "lag": [TOLERATED_NS + 50 + beyond, 10**6], "weight": [50, 50]}
+        {"source": [0, 0], "target": [1, 1], "kind": "work", "weight": [50, 10**6]},
+        schema_overrides=EDGES,
     )
-    assert _carried(rows, 3).tolist() == [0, carried, 0]
+    time = np.array([0, 10**6 + TOLERATED_NS + beyond])
+    weight, late = _fitted(moments_of(b.trace()), rows, time)
+    assert weight.to_list() == [50, 10**6]
+    assert late.tolist() == [0, carried]
 
 
 @pytest.mark.parametrize(

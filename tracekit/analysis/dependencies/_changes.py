@@ -56,7 +56,7 @@ class Speed:
         kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
         if self.stage is not None:
             return kernels & (pl.col("stage") == self.stage)
-        return kernels & pl.col("name").str.contains(f"(?i){self.name}")
+        return kernels & pl.col("name").cast(pl.String).str.contains(f"(?i){self.name}")
 
     def length(self) -> pl.Expr:
         """Return their time."""
@@ -135,7 +135,7 @@ class Overlap:
         return (
             pl.col("kind").is_in(_WAITS)
             & (pl.col("of_source") == "comm")
-            & (pl.col("work").fill_null("") != "comm")
+            & pl.col("work").ne_missing(pl.lit("comm"))
         )
 
     def length(self) -> pl.Expr:

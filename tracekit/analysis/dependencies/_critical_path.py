@@ -13,6 +13,7 @@ from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._words import with_words
 from tracekit.analysis.dependencies._job import Job, distrust, job_of
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
+from tracekit.analysis.dependencies._what_edges_are import op_names
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
@@ -115,9 +116,9 @@ def _parts(job: Job) -> pl.DataFrame:
     A segment is a part of the cause of its edge, and one that nothing explains.
     """
     segments = job.segments.filter(_LENGTH > 0)
-    about = job.edges.select(
-        "kind", "work", "stage", "link", "device", "process", "name", edge=pl.int_range(pl.len())
-    )
+    about = job.followed.select(
+        "edge", "kind", "work", "stage", "link", "device", "process", "name"
+    ).with_columns(pl.col("stage", "name").cast(pl.String))
     known = segments.join(about, on="edge", how="left", maintain_order="left")
     named = known.with_columns(
         cause=cause_of(),
@@ -161,17 +162,17 @@ def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> p
 
 def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
     """Return the ops of the steps by name, those that take longest on the path first."""
-    done = job.edges.select("kind", "op", edge=pl.int_range(pl.len())).filter(
+    done = job.followed.select("kind", "op", "edge").filter(
         pl.col("kind").cast(pl.String).is_in(["work", "transfer"])
     )
     on_path = job.segments.join(done, on="edge").group_by("op").agg(
         path_ns=pl.col("explained").sum()
     )  # fmt: skip
-    names = job.edges.select("op", "name", "stage").drop_nulls("op").unique("op")
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
     inside = job.graph.moments.ops.filter(
         (pl.col("start") >= first) & (pl.col("start") < last)
-    ).select("op")
+    ).select("op", pl.col("stage").cast(pl.String))
+    names = op_names(job.trace).with_columns(pl.col("name").cast(pl.String))
     rows = (
         inside.join(names, on="op").join(on_path, on="op", how="left")
         .join(slack_of(job.graph, job.bounds), on="op", how="left")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.dependencies._moments import MOMENT
+
 KINDS = (
     "host", "call", "handover", "loader", "launch", "queue", "stream", "event", "order", "work",
     "transfer", "return", "block",
@@ -13,7 +15,7 @@ KIND = pl.Enum(KINDS)
 FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
 """Kinds whose length is not recorded: it is that of most edges of the kind."""
 EDGES = pl.Schema(
-    {"source": pl.Int64(), "target": pl.Int64(), "kind": KIND, "weight": pl.Int64()}
+    {"source": MOMENT, "target": MOMENT, "kind": KIND, "weight": pl.Int64()}
 )  # fmt: skip
 
 

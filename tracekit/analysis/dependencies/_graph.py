@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._edges import FITTED, edges
-from tracekit.analysis.dependencies._moments import Moments, moments_of
+from tracekit.analysis.dependencies._edges import FITTED, KIND, edges
+from tracekit.analysis.dependencies._moments import WORKS, Moments, moments_of
 from tracekit.analysis.dependencies._on_gpu import full_queues, gpu_edges
 from tracekit.analysis.dependencies._on_host import host_edges
-from tracekit.analysis.dependencies._sweeps import Array, put_in_order, replay
+from tracekit.analysis.dependencies._sweeps import (
+    Array,
+    Lengths,
+    find_lengths,
+    lead_out,
+    put_in_order,
+    replay,
+)
 from tracekit.analysis.dependencies._waits import wait_edges
 from tracekit.support.compiled import compiled, given
 
@@ -24,6 +31,8 @@ TOLERATED_NS = 20_000
 _OWN_NS = 10_000
 """What a call that waits does beside waiting, at most."""
 _ROUNDS = 3
+_WORKS = len(WORKS) + 1
+"""What ops do, or none does anything."""
 _CROSSING = ("return", "block", "queue", "handover", "event", "order", "transfer", "loader")
 
 
@@ -36,8 +45,8 @@ class Graph:
     moments
         What the moments are.
     edges
-        ``source, target, kind, group, weight, lag``, by target: `weight` is how long the target
-        comes after the source at least, `lag` how long it came after it.
+        ``source, target, kind, weight, at_once``, by target: `weight` is how long the target comes
+        after the source at least, `at_once` whether both came at the same time.
     time
         When each moment came.
     carried
@@ -62,10 +71,8 @@ class Graph:
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
         """Return `into` with other lengths; of negative ones are edges that hold nothing."""
-        numbers = np.arange(self.time.size + 1)
-        first = np.searchsorted(self.edges["target"].to_numpy(), numbers).astype(np.int64)
-        first.flags.writeable = False
-        return first, given(self.edges["source"], np.int64), given(lengths, np.int64)
+        first = _firsts(given(self.edges["target"]), self.time.size)
+        return first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
         """Return when each moment comes by dependencies alone.
@@ -93,15 +100,13 @@ def graph_of(trace: Trace) -> Graph:
         [gpu_edges(trace, moments), waits, queues, host_edges(trace, moments, events)]
     )
     every = pl.concat([found, _own(moments, found)])
-    time = moments.times()
-    timed = every.with_columns(lag=time.gather(every["target"]) - time.gather(every["source"]))
-    ahead = timed.filter(pl.col("lag") >= 0).sort("target", maintain_order=True)
-    count = time.len()
-    sound, order, _ = ordered(ahead, count)
-    fitted = _fitted(_grouped(moments, sound))
-    contradicted = timed.height - sound.height
-    carried = _carried(fitted, count)
-    return Graph(moments, fitted, given(time, np.int64), carried, order, contradicted)
+    time = given(moments.times())
+    lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])
+    ahead = every.with_columns(at_once=lags == 0).filter(lags >= 0)
+    sound, order, _ = ordered(ahead.sort("target", maintain_order=True), time.size)
+    weight, carried = _fitted(moments, sound, time)
+    fitted = sound.with_columns(weight=weight)
+    return Graph(moments, fitted, time, carried, order, every.height - sound.height)
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
@@ -116,57 +121,49 @@ def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
     return edges(own, "begin", "finish", "call", "weight")
 
 
-def _grouped(moments: Moments, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group``: what edges of a kind are like each other by, which is what the op does."""
-    does = moments.ops.select(pl.col("work").alias("group"), "begin", "finish")
-    by_begin = does.select("group", target="begin")
-    by_finish = does.select(of_source="group", source="finish")
-    return (
-        rows.join(by_begin, on="target", how="left", maintain_order="left")
-        .join(by_finish, on="source", how="left", maintain_order="left")
-        .with_columns(group=pl.coalesce("group", "of_source").fill_null(""))
-        .drop("of_source")
-    )
+def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
+    """Return by what edges of a kind are like each other, which is what the op does of theirs.
+
+    It is 0 of edges whose length was recorded, else a number for each kind and work.
+    """
+    work = 1 + given(moments.ops["work"].to_physical())
+    begun, done = (np.zeros(moments.count, np.uint8) for _ in range(2))
+    begun[moments.first_of_ops :: 2] = work
+    done[moments.first_of_ops + 1 :: 2] = work
+    into, out_of = begun[given(rows["target"])], done[given(rows["source"])]
+    first = np.zeros(len(KIND.categories), np.uint8)
+    for number, kind in enumerate(FITTED):
+        first[KIND.categories.to_list().index(kind)] = 1 + number * _WORKS
+    of_kind = first[given(rows["kind"].to_physical())]
+    return np.where(of_kind, of_kind + np.where(into, into, out_of), np.uint8(0))
 
 
-def _fitted(rows: pl.DataFrame) -> pl.DataFrame:
+def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
     """Find the lengths that were not recorded: of each kind and group, what is usual.
 
     It is the mean lag of the edges that held their moment last, of those within what is tolerated.
     Which these are depends on the lengths, so both are found in turns.
+
+    Returns
+    -------
+    The lengths of edges, and by how much later each moment came than anything explains, where that
+    is more than is tolerated.
     """
-    is_fitted = pl.col("kind").is_in(FITTED)
-    known = rows.with_columns(pl.when(is_fitted).then(None).otherwise("weight").alias("weight"))
-    known = known.with_columns(pl.col("weight").clip(upper_bound="lag"))
-    lengths = known.filter(is_fitted).select("kind", "group").unique().with_columns(
-        length=pl.lit(0, pl.Int64)
-    )  # fmt: skip
+    first, source = _firsts(given(rows["target"]), time.size), given(rows["source"])
+    known, groups = given(rows["weight"], np.int64, null=0), _groups(moments, rows)
+    size = 1 + len(FITTED) * _WORKS
+    usual = np.zeros(size, np.int64)
+    found = Lengths(np.empty(rows.height, np.int64), np.empty(time.size, np.int64))
+    find = compiled(find_lengths, rows.height)
     for _ in range(_ROUNDS):
-        tried = known.join(lengths, on=["kind", "group"], how="left", maintain_order="left")
-        slack = pl.col("lag") - pl.coalesce("weight", "length")
-        holding = tried.with_columns(slack=slack).filter(
-            pl.col("slack") == pl.col("slack").min().over("target")
-        )
-        usual = holding.filter(is_fitted & (pl.col("lag") <= TOLERATED_NS)).group_by(
-            "kind", "group"
-        ).agg(length=pl.col("lag").mean().round().cast(pl.Int64))  # fmt: skip
-        lengths = lengths.select("kind", "group").join(
-            usual, on=["kind", "group"], how="left"
-        ).with_columns(pl.col("length").fill_null(0))  # fmt: skip
-    return (
-        known.join(lengths, on=["kind", "group"], how="left", maintain_order="left")
-        .with_columns(weight=pl.coalesce("weight", "length"))
-        .drop("length")
-    )
-
-
-def _carried(rows: pl.DataFrame, count: int) -> Array:
-    """Return by how much later each moment came than anything explains."""
-    late = rows.group_by("target").agg(late=(pl.col("lag") - pl.col("weight")).min())
-    some = late.filter(pl.col("late") > TOLERATED_NS)
-    carried = np.zeros(count, np.int64)
-    carried[some["target"].to_numpy()] = some["late"].to_numpy()
-    return carried
+        lags, counts = (np.zeros(size, np.int64) for _ in range(2))
+        find(time, (first, source, known), groups, usual, found, (lags, counts), TOLERATED_NS)
+        usual = np.rint(lags / np.maximum(counts, 1)).astype(np.int64)
+    unused = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    find(time, (first, source, known), groups, usual, found, unused, TOLERATED_NS)
+    late = found.late
+    late[late <= TOLERATED_NS] = 0
+    return pl.Series(found.weight), late
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
@@ -178,7 +175,7 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
     order, placed = _placed(rows, count)
     if placed == count:
         return rows, order, True
-    waits = pl.col("kind").is_in(_CROSSING) & (pl.col("lag") == 0)
+    waits = pl.col("kind").is_in(_CROSSING) & pl.col("at_once")
     settled = pl.Series(order[:placed]).implode()
     rest = rows.filter(~(waits & ~pl.col("target").is_in(settled)))
     order, placed = _placed(rest, count)
@@ -187,14 +184,18 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
 
 def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
     """Return the moments in order, and how many of them have a place there."""
-    numbers = np.arange(count + 1)
-    target = given(rows["target"], np.int64)
-    outward = rows.select("source", "target").sort("source")
-    into = np.searchsorted(target, numbers).astype(np.int64)
-    out = np.searchsorted(outward["source"].to_numpy(), numbers).astype(np.int64)
-    order = np.zeros(count, np.int64)
-    for array in (into, out):
-        array.flags.writeable = False
-    leading = out, given(outward["target"], np.int64)
-    placed = compiled(put_in_order, count)(into, leading, np.zeros(count, np.int64), order)
+    source, target = given(rows["source"]), given(rows["target"])
+    out, later = _firsts(source, count), np.empty(rows.height, np.uint32)
+    compiled(lead_out, rows.height)(source, target, out[:-1].copy(), later)
+    missing, order = (np.zeros(count, np.uint32) for _ in range(2))
+    into = _firsts(target, count)
+    placed = compiled(put_in_order, count)(into, (out, later), missing, order)
     return order, placed
+
+
+def _firsts(moments: Array, count: int) -> Array:
+    """Return where those of each moment begin, and where the last ones end, of sorted edges."""
+    first = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(moments, minlength=count), out=first[1:])
+    first.flags.writeable = False
+    return first

@@ -49,7 +49,14 @@ class Job:
     @cached_property
     def edges(self) -> pl.DataFrame:
         """The edges, with what they are about."""
-        return described_edges(self.trace, self.graph, self.traffic)
+        return described_edges(self.trace, self.graph, self.traffic, self.graph.edges)
+
+    @cached_property
+    def followed(self) -> pl.DataFrame:
+        """The edges of paths, likewise, and ``edge``, their row of all edges."""
+        numbers = self.segments["edge"].drop_nulls().unique().sort()
+        rows = self.graph.edges[numbers].with_columns(edge=numbers)
+        return described_edges(self.trace, self.graph, self.traffic, rows)
 
     @cached_property
     def bounds(self) -> pl.DataFrame:

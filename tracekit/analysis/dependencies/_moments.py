@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
+MOMENT = pl.UInt32()
+"""The number of a moment."""
+WORKS = ("compute", "memory", "comm", "host_copy")
+"""What an op does."""
+WORK = pl.Enum(WORKS)
 LANE = ["process", "device", "context", "stream"]
 """What runs its ops in order of their launches."""
 _CALLS = ["call", "process", "thread", "start", "end", "correlation"]
@@ -43,11 +49,23 @@ class Moments:
         """How many moments there are."""
         return 2 * (self.calls.height + self.ops.height)
 
+    @property
+    def first_of_ops(self) -> int:
+        """The first moment of ops, which come after those of calls."""
+        return 2 * self.calls.height
+
     def times(self) -> pl.Series:
         """Return when each moment came."""
-        pairs = pl.concat([self.calls.select("start", "end"), self.ops.select("start", "end")])
-        both = pairs.select(pl.concat_list("start", "end").alias("time"))
-        return both.explode("time")["time"]
+        pairs = np.empty((self.count // 2, 2), np.int64)
+        for column, edge in enumerate(("start", "end")):
+            pairs[: self.calls.height, column] = self.calls[edge]
+            pairs[self.calls.height :, column] = self.ops[edge]
+        return pl.Series("time", pairs.reshape(-1))
+
+    def calls_named(self, pattern: str) -> pl.DataFrame:
+        """Return the calls whose name matches a pattern."""
+        names = self.calls["name"].unique().cast(pl.String)
+        return self.calls.filter(pl.col("name").is_in(names.filter(names.str.contains(pattern))))
 
     def loaders(self) -> pl.Series:
         """Return the threads that launch nothing but input."""
@@ -58,8 +76,7 @@ class Moments:
 
 def moments_of(trace: Trace) -> Moments:
     """Return the moments of a run."""
-    named = trace["calls"].select(*_CALLS, pl.col("name").cast(pl.String))
-    calls = named.sort("thread", "start", "end").collect()
+    calls = trace["calls"].select(*_CALLS, "name").sort("thread", "start", "end").collect()
     ops = trace["ops"].select(_OPS).with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
     ).sort(*LANE, "start", "end").collect()  # fmt: skip
@@ -67,8 +84,10 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
-    begin = first + 2 * pl.int_range(pl.len(), dtype=pl.Int64)
-    return rows.with_columns(begin=begin, finish=begin + 1)
+    begin = np.arange(first, first + 2 * rows.height, 2, dtype=np.uint32)
+    return rows.with_columns(
+        pl.Series("begin", begin, MOMENT), pl.Series("finish", begin + np.uint32(1), MOMENT)
+    )
 
 
 def _work() -> pl.Expr:
@@ -79,5 +98,5 @@ def _work() -> pl.Expr:
         pl.when(moves).then(pl.lit("comm"))
         .when(kind.is_in(["h2d", "d2h"])).then(pl.lit("host_copy"))
         .when(kind.is_in(["d2d", "memset", "h2h", "unknown"])).then(pl.lit("memory"))
-        .otherwise(pl.lit("compute"))
+        .otherwise(pl.lit("compute")).cast(WORK)
     )  # fmt: skip

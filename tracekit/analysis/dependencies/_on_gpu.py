@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.dependencies._edges import edges
-from tracekit.analysis.dependencies._moments import LANE
+from tracekit.analysis.dependencies._moments import LANE, MOMENT
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments
@@ -66,7 +66,7 @@ def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """
     if (ops["kind"] == "collective").sum() == 0:
         return pl.DataFrame(
-            schema=dict.fromkeys(["other", "begin", "finish", "weight"], pl.Int64())
+            schema={"other": MOMENT, "begin": MOMENT, "finish": MOMENT, "weight": pl.Int64()}
         )
     calls = with_clocks(collective_calls(trace), trace.read("reports")).drop_nulls("op")
     known = calls.select("op", "match", "clock", "collective").join(

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analysis._launch_groups import host_marks
 from tracekit.analysis.dependencies._edges import edges
+from tracekit.analysis.dependencies._moments import MOMENT
 from tracekit.analysis.idle_time._timeline import covered, merged
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
     """Return the silence of each thread before its first call, and after its last one."""
     never = 1 << 61
-    nothing = pl.lit(None, pl.Int64)
+    nothing = pl.lit(None, MOMENT)
     of_thread = moments.calls.group_by("process", "thread", maintain_order=True)
     first = of_thread.first().select(
         "process", "thread", start=pl.lit(-never), end="start", source=nothing, target="begin"
@@ -165,7 +166,7 @@ def _awaited(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     blocks = merged(pl.concat([ranges.collect(), outside]), ["thread"])
     if blocks.is_empty():
         none = pl.lit(None, pl.Int64)
-        return driving.clear().with_columns(loading=none, before=none, lag=none)
+        return driving.clear().with_columns(loading=none, before=pl.lit(None, MOMENT), lag=none)
     known = covered(driving.filter(_LENGTH >= AWAITED_NS), blocks, ["thread"], "loading")
     waits = known.filter(pl.col("loading") >= AWAITED_NS).sort("thread", "end")
     before = {"before": pl.col("target").shift(), "lag": pl.col("end") - pl.col("end").shift()}

@@ -8,13 +8,14 @@ import polars as pl
 
 from tracekit.analysis._steps import torn
 from tracekit.analysis._windows import first_iterations
+from tracekit.analysis.dependencies._moments import MOMENT
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments
     from tracekit.model import Trace
 
 MARKS = pl.Schema(
-    {"iteration": pl.Int64(), "begin": pl.List(pl.Int64()), "end": pl.List(pl.Int64()),
+    {"iteration": pl.Int64(), "begin": pl.List(MOMENT), "end": pl.List(MOMENT),
      "is_last": pl.Boolean()}
 )  # fmt: skip
 

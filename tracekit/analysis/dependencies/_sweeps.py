@@ -7,7 +7,7 @@ and a length.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -15,6 +15,75 @@ Array: TypeAlias = NDArray[Any]
 
 LATEST = 1 << 62
 """When a moment may be that nothing waits for."""
+
+
+class Lengths(NamedTuple):
+    """What is found of edges, and of moments."""
+
+    weight: Array
+    """How long the target of each edge comes after its source at least."""
+    late: Array
+    """How much later each moment came than any of its edges explains."""
+
+
+def find_lengths(
+    time: Array, into: tuple[Array, Array, Array], groups: Array, usual: Array,
+    found: Lengths, holding: tuple[Array, Array], tolerated: int,
+) -> None:  # fmt: skip
+    """Find how long edges are, and how long those of each group are that held their moment last.
+
+    Parameters
+    ----------
+    time
+        When each moment came.
+    into
+        ``first, source, length`` of the edges into each moment, as far as lengths were recorded.
+    groups
+        The group of each edge; 0 of those whose length was recorded.
+    usual
+        How long those of each group are.
+    found
+        Filled in.
+    holding
+        What their lags add up to, and how many there are, by group; added to.
+    tolerated
+        Longer lags are not counted.
+    """
+    first, source, length = into
+    lags, counts = holding
+    for moment in range(time.size):
+        begin, end = first[moment], first[moment + 1]
+        least = 0
+        for edge in range(begin, end):
+            lag = time[moment] - time[source[edge]]
+            own = usual[groups[edge]] if groups[edge] else min(length[edge], lag)
+            found.weight[edge] = own
+            if edge == begin or lag - own < least:
+                least = lag - own
+        found.late[moment] = least
+        for edge in range(begin, end):
+            lag = time[moment] - time[source[edge]]
+            if groups[edge] and lag <= tolerated and lag - found.weight[edge] == least:
+                lags[groups[edge]] += lag
+                counts[groups[edge]] += 1
+
+
+def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
+    """Put the targets of edges together by their source.
+
+    Parameters
+    ----------
+    source, target
+        The edges.
+    free
+        Where the next target of each moment goes; updated.
+    later
+        Becomes the targets.
+    """
+    for edge in range(source.size):
+        moment = source[edge]
+        later[free[moment]] = target[edge]
+        free[moment] += 1
 
 
 def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: Array) -> int:

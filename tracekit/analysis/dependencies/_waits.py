@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.dependencies._edges import edges
-from tracekit.analysis.dependencies._moments import LANE
+from tracekit.analysis.dependencies._moments import LANE, MOMENT
 from tracekit.analysis.dependencies._on_gpu import SLOW_CALL_NS
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _by_name(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target`` of calls that synchronise by their name alone."""
-    calls = moments.calls.filter(pl.col("name").str.contains(_SYNCHRONISES))
+    calls = moments.calls_named(_SYNCHRONISES)
     untold = calls.join(told.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
-        device_wide=~pl.col("name").str.contains("Stream|Event"),
+        device_wide=~pl.col("name").cast(pl.String).str.contains("Stream|Event"),
     )  # fmt: skip
     lanes = moments.ops.select(LANE).unique(maintain_order=True)
     all_lanes = untold.filter("device_wide").join(lanes, on="process")
@@ -132,9 +132,7 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
 
 def _frees(moments: Moments) -> pl.DataFrame:
     """Return ``source, target`` of calls that free memory, and waited for work meanwhile."""
-    frees = moments.calls.filter(
-        pl.col("name").str.contains(_FREES) & (pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
-    )
+    frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")
     )  # fmt: skip
@@ -154,8 +152,9 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
         known=pl.coalesce("recorded_by", "correlation"),
     ).drop_nulls(["known", "device"]).collect()  # fmt: skip
     if waits.is_empty():
-        columns = ["source", "target", "lag", "giver"]
-        nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64()))
+        nothing = pl.DataFrame(
+            schema={"source": MOMENT, "target": MOMENT, "lag": pl.Int64(), "giver": MOMENT}
+        )
         return nothing.select("source", "target"), nothing.select("target", "lag", "giver")
     calls = moments.calls.select("process", "thread", "correlation", "begin", "finish",
                                  "end", call_start="start")  # fmt: skip
@@ -229,7 +228,7 @@ def _untold(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
     """
     if not told.is_empty():
         return told.clear()
-    waits = moments.calls.filter(pl.col("name").str.contains(_STREAM_WAITS))
+    waits = moments.calls_named(_STREAM_WAITS)
     launched = moments.ops.drop_nulls("launch_start")
     loaders = moments.loaders()
     held = (

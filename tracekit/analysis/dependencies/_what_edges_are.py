@@ -15,51 +15,60 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 
-def described_edges(trace: Trace, graph: Graph, traffic: Traffic) -> pl.DataFrame:
-    """Return the edges of a graph with what they are about.
+def described_edges(
+    trace: Trace, graph: Graph, traffic: Traffic, rows: pl.DataFrame
+) -> pl.DataFrame:
+    """Return some edges of a graph with what they are about.
 
     Returns
     -------
-    The columns of `Graph.edges`, and ``op, name, work, op_kind, stage, bytes, link, others_use``
-    of the op that waits or works (null of calls, but ``stage``, which is that of the next op that
-    the thread launches, and ``name``), ``process, device, thread``, and ``of_source``: what the op
-    does that is waited for.
+    The columns of `rows`, and ``op, name, work, op_kind, stage, bytes, link, others_use`` of the op
+    that waits or works (null of calls, but ``stage``, which is that of the next op that the thread
+    launches, and ``name``), ``process, device, thread``, and ``of_source``: what the op does that
+    is waited for.
     """
     moments = graph.moments
-    ops = _ops(trace, moments, traffic)
-    calls = _calls(moments)
+    targets = rows.select("target").unique()
+    ops = _at(moments.ops, targets)
     both = pl.concat(
-        [
-            rows.with_columns(target=moment).drop("begin", "finish")
-            for rows in (ops, calls)
-            for moment in ("begin", "finish")
-        ],
+        [_ops(trace, ops, link_of_ops(traffic, moments)), _at(_calls(moments), targets)],
         how="diagonal",
     )
     source = moments.ops.select(source="finish", of_source="work")
-    return graph.edges.join(both, on="target", how="left", maintain_order="left").join(
-        source, on="source", how="left", maintain_order="left"
+    return rows.join(both, on="target", how="left", maintain_order="left").join(
+        source.join(rows.select("source").unique(), on="source", how="semi"),
+        on="source", how="left", maintain_order="left",
+    )  # fmt: skip
+
+
+def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
+    """Return those of ops or calls that begin or end at some moments, with ``target``."""
+    edges = ("begin", "finish")
+    return pl.concat(
+        [
+            rows.drop(set(edges) - {edge}).rename({edge: "target"})
+            .join(targets, on="target", how="semi")
+            for edge in edges
+        ]
+    )  # fmt: skip
+
+
+def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    return (
+        ops.select("op", "work", "bytes", "process", "device", "stage", "target", op_kind="kind")
+        .join(op_names(trace), on="op", how="left")
+        .join(links, on="op", how="left")
     )
 
 
-def _ops(trace: Trace, moments: Moments, traffic: Traffic) -> pl.DataFrame:
-    name = pl.coalesce(pl.col("short_name").cast(pl.String), pl.col("name").cast(pl.String))
-    names = trace["ops"].select("op", name=name).collect()
-    return (
-        moments.ops.select(
-            "op", "work", "bytes", "process", "device", "begin", "finish",
-            op_kind=pl.col("kind").cast(pl.String), stage=pl.col("stage").cast(pl.String),
-        )
-        .join(names, on="op")
-        .join(link_of_ops(traffic, moments), on="op", how="left")
-    )  # fmt: skip
+def op_names(trace: Trace) -> pl.DataFrame:
+    """Return ``op, name``: the short name of each op."""
+    return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
 
 
 def _calls(moments: Moments) -> pl.DataFrame:
     """Return calls; their stage is that of the next op that their thread launches."""
-    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select(
-        "call", stage=pl.col("stage").cast(pl.String)
-    )  # fmt: skip
+    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select("call", "stage")
     return (
         moments.calls.join(launched, on="call", how="left", maintain_order="left")
         .sort("thread", "start", "end")
