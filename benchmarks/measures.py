@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster import cluster
 from measuring import Cost, run
 
 if TYPE_CHECKING:
@@ -90,6 +91,23 @@ def breakdown(store: Path, by: str) -> Cost:
     return run([*_TRACEKIT, "breakdown", "--by", by, "--store", store])
 
 
+def questions(store: Path) -> Round:
+    """Ask what is asked less often of the latest run, and need more of it."""
+    same = ("@latest", "@latest")
+    asked = {
+        "links": ("links",),
+        "collectives": ("collectives",),
+        "idle": ("idle",),
+        "diagnose": ("diagnose",),
+        "stragglers": ("stragglers",),
+        "critical-path": ("critical-path",),
+        "compare": ("compare", *same),
+        "compare by kernel": ("compare", *same, "--by", "kernel"),
+        "report": ("report", "--output", str(store / "report.html")),
+    }
+    return {name: run([*_TRACEKIT, *words, "--store", store]) for name, words in asked.items()}
+
+
 def script(name: str, *arguments: str | Path) -> Cost:
     """Run a program of this folder."""
     return run([sys.executable, HERE / name, *arguments])
@@ -110,8 +128,11 @@ def first_round(export: Path, workshop: Workshop) -> Round:
     return costs
 
 
-def one_round(export: Path, workshop: Workshop, nsys: Mapping[str, float]) -> Round:
-    """Run every measure once, and the reports of `nsys`, which have so many seconds each."""
+def one_round(export: Path, workshop: Workshop, nsys: Mapping[str, float], *, asks: bool) -> Round:
+    """Run every measure once, and the reports of `nsys`, which have so many seconds each.
+
+    Whether `questions` are measured too, `asks` tells.
+    """
     costs = {"sql_max": script("sql_max.py", export)}
     costs["reading"] = script("read_columns.py", export)
     costs["reading, library alone"] = script("read_columns.py", export, "--library-alone")
@@ -119,6 +140,7 @@ def one_round(export: Path, workshop: Workshop, nsys: Mapping[str, float]) -> Ro
         costs["ingest"] = ingest([export], store)
         for by in ("kernel", "range", "stage", "iteration"):
             costs[f"by {by}"] = breakdown(store, by)
+        costs |= questions(store) if asks else {}
     costs["by stage, small run"] = breakdown(workshop.small_store, "stage")
     costs["--help"] = run([*_TRACEKIT, "--help"])
     for report, limit_s in nsys.items():
@@ -136,13 +158,24 @@ def _nsys_stats(export: Path, report: str, limit_s: float) -> Cost:
         copy.unlink()
 
 
-def reports_round(exports: Sequence[Path], workshop: Workshop, processes: Sequence[int]) -> Round:
-    """Make one run of several exports, by so many processes."""
+def reports_round(
+    exports: Sequence[Path], workshop: Workshop, processes: Sequence[int], workers: Sequence[int]
+) -> Round:
+    """Make one run of several exports, by so many processes, and by so many workers of Dask.
+
+    Of the latter the process counts that they work for; they have loaded what they need.
+    """
     costs = {}
     for number in processes:
         options = ("--run", "all", "--processes", str(number))
         with workshop.store() as store:
             costs[name_of(number)] = ingest(exports, store, *options)
+    for number in workers:
+        with cluster(workshop.folder, number) as address:
+            for _ in range(2):
+                with workshop.store() as store:
+                    cost = ingest(exports, store, "--run", "all", "--dask", address)
+            costs[f"Dask, {number} worker{'s' * (number > 1)}"] = cost
     return costs
 
 

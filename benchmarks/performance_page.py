@@ -178,9 +178,13 @@ def _reports(reports: Figures | None) -> str:
     if reports is None:
         return ""
     head = f"{reports['reports']} reports of {reports['kernels']:,} kernels as one run"
-    costs = [[name, _time_and_peak(cost)] for name, cost in reports["measures"].items()]
-    times = [[f"{name}, times", _times(each)] for name, each in reports["comparisons"].items()]
-    return _table([head, "wall time, peak memory of a process"], [*costs, *times])
+    costs = [
+        [name, _time_and_peak(cost), f"{cost['cpu_s']:.2f} s"]
+        for name, cost in reports["measures"].items()
+    ]
+    times = [[f"{name}, times", _times(each), ""] for name, each in reports["comparisons"].items()]
+    heads = [head, "wall time, peak memory of a process", "seconds of processors, but of workers"]
+    return _table(heads, [*costs, *times])
 
 
 def _ranks(runs: Sequence[Figures]) -> str:

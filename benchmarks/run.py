@@ -64,7 +64,8 @@ def measure(kernels: int, asked: argparse.Namespace, workshop: Workshop) -> dict
         rounds = []
         for number in range(count):
             _tell(f"{kernels:,} kernels, round {number + 1} of {count}")
-            rounds.append(one_round(export, workshop, nsys))
+            asks = kernels <= asked.questions_up_to
+            rounds.append(one_round(export, workshop, nsys, asks=asks))
             # What did not end will not end the next time.
             nsys = {each: limit for each, limit in nsys.items() if rounds[-1][f"nsys {each}"].ended}
         return {
@@ -113,11 +114,11 @@ def measure_reports(asked: argparse.Namespace, workshop: Workshop) -> dict[str, 
         workshop.export(f"r{number}", asked.report_kernels, seed=number + 1)
         for number in range(asked.reports)
     ]
-    reports_round(exports, workshop, _PROCESSES[-1:])  # as for one export
+    reports_round(exports, workshop, _PROCESSES[-1:], ())  # as for one export
     rounds = []
     for number in range(asked.rounds):
         _tell(f"{asked.reports} reports, round {number + 1} of {asked.rounds}")
-        rounds.append(reports_round(exports, workshop, _PROCESSES))
+        rounds.append(reports_round(exports, workshop, _PROCESSES, asked.dask_workers))
     for export in exports:
         export.unlink()
     one, several = map(name_of, _PROCESSES)
@@ -125,7 +126,7 @@ def measure_reports(asked: argparse.Namespace, workshop: Workshop) -> dict[str, 
         "reports": asked.reports,
         "kernels": asked.report_kernels,
         "rounds": asked.rounds,
-        "measures": {name: summary(name, rounds, one) for name in (one, several)},
+        "measures": {name: summary(name, rounds, one) for name in rounds[0]},
         "comparisons": dict(compared(rounds, {f"{one} / {several}": ((one,), (several,))})),
     }
 
@@ -174,6 +175,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--report-kernels", type=int, default=200_000, metavar="KERNELS",
         help="size of each of these exports (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dask-workers", type=int, nargs="*", default=[], metavar="N",
+        help="also make that run by the N workers of a Dask cluster on this machine",
+    )  # fmt: skip
+    parser.add_argument(
+        "--questions-up-to", type=int, default=5_000_000, metavar="KERNELS",
+        help="do not ask of larger runs what takes much memory (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--ranks", type=int, nargs="*", default=[], metavar="N",

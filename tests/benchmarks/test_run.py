@@ -54,8 +54,8 @@ REPORTS = {
     "reports": 8,
     "kernels": 300,
     "measures": {
-        "1 process": {"wall_s": 3.2, "peak_bytes": 200_000_000},
-        "2 processes": {"wall_s": 2.0, "peak_bytes": 100_000_000},
+        "1 process": {"wall_s": 3.2, "cpu_s": 4.0, "peak_bytes": 200_000_000},
+        "2 processes": {"wall_s": 2.0, "cpu_s": 3.5, "peak_bytes": 100_000_000},
     },
     "comparisons": {"1 process / 2 processes": {"times": 1.6, "ended": True}},
 }
@@ -121,8 +121,8 @@ def test_tables_hold_goals_ratios_growth_steps_and_reports(module: Any) -> None:
     assert "| kernels |  | 5.0 |" in lines
     assert "| wall time of ingest |  | 1.5 |" in lines
     assert "| read | 0.50 (25%) | 1.25 (100%) |" in lines
-    assert "| 2 processes | 2.00 s, 0.10 GB |" in lines
-    assert "| 1 process / 2 processes, times | 1.6 |" in lines
+    assert "| 2 processes | 2.00 s, 0.10 GB | 3.50 s |" in lines
+    assert "| 1 process / 2 processes, times | 1.6 |  |" in lines
     head = "reports of 300 kernels as one run, wall time and peak memory"
     assert f"| {head} | 100 reports | 1,000 reports |" in lines
     assert "| ingest | 2.50 s, 0.20 GB | 21.00 s, 0.20 GB |" in lines
@@ -336,12 +336,18 @@ def test_both_readers_read_every_row_and_one_decodes_no_page(module: Any, tmp_pa
     assert read == [f"{rows} True\n", f"{rows} False\n"]
 
 
+QUESTIONS = (
+    "links", "collectives", "idle", "diagnose", "stragglers", "critical-path", "compare",
+    "compare by kernel", "report",
+)  # fmt: skip
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("reports", ["0", "2"])
 def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
     out = tmp_path / "figures.json"
     options = ("--kernels", "500", "--rounds", "1", "--json", out, "--folder", tmp_path)
-    ranks = () if reports == "0" else ("--ranks", reports)
+    ranks = () if reports == "0" else ("--ranks", reports, "--dask-workers", "2")
     of_reports = ("--reports", reports, "--report-kernels", "200", *ranks)
     printed = subprocess.run(
         [sys.executable, BENCHMARKS / "run.py", *options, *of_reports],
@@ -359,6 +365,7 @@ def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
         "by range",
         "by stage",
         "by iteration",
+        *QUESTIONS,
         "by stage, small run",
         "--help",
         "by stage beyond start",
@@ -375,7 +382,9 @@ def test_a_whole_run_measures_everything(tmp_path: Path, reports: str) -> None:
         (of_ranks,) = figures["ranks"]
         assert of_ranks["reports"] == 2
         assert list(of_ranks["measures"]) == ["ingest", "by stage", "by rank", "by kernel"]
-        assert list(figures["reports"]["measures"]) == ["1 process", "2 processes"]
+        assert list(figures["reports"]["measures"]) == [
+            "1 process", "2 processes", "Dask, 2 workers",
+        ]  # fmt: skip
         assert figures["goals_of_reports"][0]["measured"][0]["value"] > 0
     assert "cores" in figures["machine"]
     assert printed.startswith("Machine: ")
