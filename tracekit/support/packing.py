@@ -102,9 +102,11 @@ def packed(column: pl.Series, least_gain: int = 0) -> Packed | None:
     -------
     Its arrays; None for one that takes more, or is not one of numbers.
     """
-    numbers, arrays = column.to_physical(), {}
+    # What a number is of is asked of columns alone that are none: polars takes long to say so.
+    numbers = column if column.dtype.is_numeric() else column.to_physical()
     if not numbers.dtype.is_numeric():
         return None
+    arrays = {}
     if numbers.null_count():
         there = numbers.is_not_null()
         arrays[PLACES] = there.arg_true().to_numpy()
