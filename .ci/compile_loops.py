@@ -143,6 +143,7 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
     import numpy as np
 
     import tracekit
+    from tracekit.analysis.comparison._statistics import differences
     from tracekit.attribution import _launches
     from tracekit.sources import _merging
     from tracekit.sources.sqlite import _pages, _spans
@@ -154,7 +155,9 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
     _launches.SPARSE = 0  # as where ids of calls lie far apart
     tracekit.ingest(export, store=place / "from_pages")
     bits, places = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    # Of which the trace has none.
+    # Of which the trace has none, or too few.
+    steps = np.ones((1, 5), np.int64)
+    differences(steps, steps)
     compilers.compile(_pages.reals, (bits, places, places.view(np.float64), bits))
 
 
@@ -170,6 +173,7 @@ def ask(run: Run) -> None:
     run.idle()
     tracekit.compare(run, run)
     run.critical_path()
+    run.critical_path(kernels=1)
     run.whatif(no_sync=True)
 
 
