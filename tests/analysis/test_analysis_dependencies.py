@@ -17,7 +17,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
-from tracekit.analysis.dependencies._edges import EDGES
+from tracekit.analysis.dependencies._edges import EDGES, FITTED
 from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
@@ -486,6 +486,63 @@ def test_what_comes_late_is_carried_beyond_what_is_tolerated(beyond: int, carrie
     weight, late = _fitted(moments_of(b.trace()), rows, time)
     assert weight.to_list() == [50, 10**6]
     assert late.tolist() == [0, carried]
+
+
+def _usual(lags: list[int]) -> int:
+    return round(sum(lags) / len(lags)) if lags else 0
+
+
+def _fitted_by_hand(
+    rows: list[tuple[int, int, str, int | None]], groups: list[str], time: list[int]
+) -> tuple[list[int], list[int]]:
+    """Return lengths and what is carried, moment by moment and in three rounds, as the docs say."""
+    lags = [time[b] - time[a] for a, b, _, _ in rows]
+    usual = dict.fromkeys({(row[2], group) for row, group in zip(rows, groups, strict=True)}, 0)
+
+    def lengths() -> list[int]:
+        return [
+            min(row[3], lag) if row[3] is not None else usual[row[2], group]
+            for row, group, lag in zip(rows, groups, lags, strict=True)
+        ]
+
+    def late(moment: int) -> int:
+        into = [lag - own for row, lag, own in zip(rows, lags, lengths(), strict=True)
+                if row[1] == moment]  # fmt: skip
+        return min(into, default=0)
+
+    for _ in range(3):
+        holding: dict[tuple[str, str], list[int]] = {key: [] for key in usual}
+        for row, group, lag, own in zip(rows, groups, lags, lengths(), strict=True):
+            if lag - own == late(row[1]) and lag <= TOLERATED_NS:
+                holding[row[2], group].append(lag)
+        usual = {key: _usual(found) for key, found in holding.items()}
+    carried = [late(moment) for moment in range(len(time))]
+    return lengths(), [each if each > TOLERATED_NS else 0 for each in carried]
+
+
+@settings(max_examples=examples(50))
+@given(st.data())
+def test_lengths_that_were_not_recorded_are_those_of_most_that_hold(data: st.DataObject) -> None:
+    b = TraceBuilder()
+    kinds = ["compute", "h2d", "memset"]
+    for number in range(data.draw(st.integers(1, 5))):
+        b.op(f"op {number}", 10 * number, kind=data.draw(st.sampled_from(kinds)))
+    moments = moments_of(b.trace())
+    time = sorted(data.draw(st.lists(
+        st.integers(0, 3 * TOLERATED_NS), min_size=moments.count, max_size=moments.count,
+    )))  # fmt: skip
+    pairs = [(a, b) for b in range(moments.count) for a in range(b)]
+    chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20))
+    told = st.integers(0, 2 * TOLERATED_NS)
+    recorded = st.tuples(st.sampled_from(["work", "host"]), told)
+    kind = st.one_of(recorded, st.tuples(st.sampled_from(FITTED), st.none()))
+    rows = [(*pair, *data.draw(kind)) for pair in sorted(chosen, key=lambda pair: pair[1])]
+    ops = moments.ops
+    begun, done = (dict(zip(ops[edge], ops["work"], strict=True)) for edge in ("begin", "finish"))
+    groups = [begun.get(b, done.get(a, "")) for a, b, _, _ in rows]
+    frame = pl.DataFrame(rows, schema=EDGES, orient="row")
+    weight, late = _fitted(moments, frame, np.array(time))
+    assert (weight.to_list(), late.tolist()) == _fitted_by_hand(rows, groups, time)
 
 
 @pytest.mark.parametrize(
