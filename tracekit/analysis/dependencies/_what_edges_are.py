@@ -34,11 +34,15 @@ def described_edges(
         [_ops(trace, ops, link_of_ops(traffic, moments)), _at(_calls(moments), targets)],
         how="diagonal",
     )
-    source = moments.ops.select(source="finish", of_source="work")
-    return rows.join(both, on="target", how="left", maintain_order="left").join(
-        source.join(rows.select("source").unique(), on="source", how="semi"),
-        on="source", how="left", maintain_order="left",
-    )  # fmt: skip
+    known = rows.join(both, on="target", how="left", maintain_order="left")
+    return known.with_columns(of_source=moments.ops["work"].gather(_ended(rows, moments)))
+
+
+def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
+    """Return which op ends at the source of each edge; null where none does."""
+    source, first = pl.col("source"), moments.first_of_ops
+    does_end = (source >= first) & (source % 2 == 1)
+    return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
 
 
 def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
