@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.model import by_start
+
 _LENGTH = pl.col("end") - pl.col("start")
 
 
@@ -98,16 +100,15 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     by
         What forms a group.
     """
-    furthest = pl.col("end").cum_max().shift().over(by)
-    is_new = (pl.col("start") > furthest).fill_null(value=True)
+    furthest = pl.col("end").cum_max()
+    is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
+    is_last = is_first.shift(-1, fill_value=True)
     return (
-        intervals.select(*by, "start", "end")
-        .sort(*by, "start")
-        .with_columns(block=is_new.cum_sum())
-        .group_by("block", maintain_order=True)
-        .agg(pl.col(by).first(), pl.col("start").first(), pl.col("end").max())
-        .select(*by, "start", "end")
-        .sort("start")
+        by_start(intervals.select(*by, "start", "end"))
+        .group_by(by, maintain_order=True)
+        .agg(start=pl.col("start").filter(is_first), end=furthest.filter(is_last))
+        .explode("start", "end")
+        .sort("start", maintain_order=True)
     )
 
 
