@@ -143,7 +143,7 @@ def _busy(trace: Trace, holding: pl.Series) -> pl.DataFrame:
     works = pl.concat(
         ops.select("start", "end", "what", held_by=name).drop_nulls("held_by")
         for name in ("device", "src_device", "dst_device")
-    ).unique()
+    )
     return merged(
         works.filter(pl.col("held_by").is_in(holding.implode())).collect(), ["held_by", "what"]
     )

@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
 from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis.idle_time._timeline import covered, merged, states
+from tracekit.analysis.idle_time._timeline import covered, merged, split_at, states
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -141,29 +141,36 @@ def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
-def driver_ranges(trace: Trace, pairs: pl.DataFrame, *, staged: bool) -> pl.DataFrame:
-    """Return ``pair, start, end, name, stage``: when each range is the innermost of a driver.
+def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Cut pieces where a driver's innermost range changes, and say what it is.
 
     Parameters
     ----------
     trace
         The run.
+    pieces
+        ``pair, start, end``, and others.
     pairs
         As `pairs_of` gives them.
-    staged
-        Whether only ranges that are stages count.
+    column
+        What is said of ranges, ``name`` or ``stage``; ranges of which that is not known do not
+        count.
+
+    Returns
+    -------
+    The columns of `pieces`, and `column`; null outside of all ranges.
     """
     drivers = pairs.select("pair", thread="driver").drop_nulls()
     nested = trace["ranges"].filter(
         pl.col("style") == "push_pop", pl.col("end") > pl.col("start"),
-        pl.col("thread").is_in(drivers["thread"].unique().implode()),
-        pl.lit(not staged) | pl.col("stage").is_not_null(),
+        pl.col("thread").is_in(drivers["thread"].unique().implode()), pl.col(column).is_not_null(),
     )  # fmt: skip
     own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
-    names = nested.select("range", "thread", "name", "stage").collect()
-    stretches = innermost_stretches(own).select("range", "start", "end")
-    placed = stretches.join(names, on="range").join(drivers, on="thread")
-    return placed.select("pair", "start", "end", "name", "stage", "range")
+    inside = states(innermost_stretches(own).join(drivers, on="thread"), "pair", "range")
+    cut = split_at(pieces, inside, "pair", "range")
+    met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
+    told = trace["ranges"].filter(met).select("range", column).collect()
+    return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
 
 
 def step_states(trace: Trace) -> pl.DataFrame:

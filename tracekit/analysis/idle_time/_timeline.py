@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis._latest import latest
 from tracekit.model import by_start
 
 _LENGTH = pl.col("end") - pl.col("start")
+_NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -31,13 +33,13 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
     begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
     ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
+    changes = pl.any_horizontal(pl.col(key, "time").ne_missing(pl.col(key, "time").shift(-1)))
     return (
         pl.concat([begins, ends])
         .sort(key, "time", "step")
-        .with_columns(
-            pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum().over(key)
-        )
-        .unique([key, "time"], keep="last", maintain_order=True)
+        # What begins in a key ends there, so that none is open where the next one begins.
+        .with_columns(pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum())
+        .filter(changes)
         .select(key, "time", pl.when(pl.col("level") > 0).then(state).alias(state))
     )
 
@@ -60,31 +62,25 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     -------
     The columns of `pieces`, and `state`; null before the first mark.
     """
-    if marks.is_empty():
-        return pieces.with_columns(pl.lit(None, marks.schema[state]).alias(state))
-    turn = pl.int_range(pl.len(), dtype=pl.Int64).over(key)
-    ordered = marks.sort(key, "time").with_columns(turn=turn).sort("time")
-    turns = ordered.select(key, "time", "turn")
+    always = marks.select(
+        key, pl.lit(_NEVER).alias("time"), pl.lit(None, marks.schema[state]).alias(state)
+    )
+    ordered = pl.concat([always.unique(key), marks.select(always.columns)]).sort(key, "time")
+    before_end = pieces.select(key, time=pl.col("end") - 1)
+    first, last = (
+        latest(pieces, "start", ordered, [key]),
+        latest(before_end, "time", ordered, [key]),
+    )
     exploded = (
         pieces.with_row_index("piece")
-        .sort("start")
-        .join_asof(turns.rename({"turn": "first"}), left_on="start", right_on="time", by=key,
-                   check_sortedness=False, coalesce=True)
-        .drop("time", strict=False)
-        .sort("end")
-        .join_asof(turns.rename({"turn": "last"}), left_on="end", right_on="time", by=key,
-                   check_sortedness=False, allow_exact_matches=False)
-        .drop("time", strict=False)
-        .with_columns(
-            turn=pl.int_ranges(pl.col("first").fill_null(-1), pl.col("last").fill_null(-1) + 1)
-        )
+        .with_columns(first=first, last=last)
+        .with_columns(turn=pl.int_ranges("first", pl.col("last") + 1))
         .explode("turn")
-        .sort("piece", "turn")
-    )  # fmt: skip
-    begun = pl.max_horizontal("start", "time")
+    )
+    met = ordered.select(pl.col("time", state).gather(exploded["turn"]))
     return (
-        exploded.join(ordered, on=[key, "turn"], how="left", maintain_order="left")
-        .with_columns(start=begun)
+        exploded.with_columns(met)
+        .with_columns(start=pl.max_horizontal("start", "time"))
         .with_columns(end=pl.coalesce(pl.col("start").shift(-1).over("piece"), "end"))
         .select(*pieces.columns, state)
     )
