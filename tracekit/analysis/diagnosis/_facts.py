@@ -14,7 +14,7 @@ from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.idle_time._timeline import covered, merged
+from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
 from tracekit.model import Trace, union_length
 from tracekit.support.batches import in_batches
 
@@ -157,8 +157,8 @@ class Facts:
         chosen = self.ops.filter(own).collect()
         if chosen.is_empty():
             return chosen.with_columns(exposed=LENGTH)
-        others = self.ops.filter(~own).select("device", "start", "end").collect()
-        hidden = covered(chosen, merged(others, ["device"]), ["device"], "hidden")
+        others = merged_in_batches(self.ops.filter(~own), ["device"])
+        hidden = covered(chosen, others, ["device"], "hidden")
         return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
 
     @cached_property
@@ -199,7 +199,7 @@ class Facts:
     def winnable_ns(self) -> float:
         """What a step would take less if all was hidden behind the kernels that compute."""
         kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
-        busy = union_length(kernels.select(*CELL, "start", "end").collect(), CELL)
+        busy = union_length(merged_in_batches(kernels, CELL), CELL)
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
             busy.rename({"length": "busy"}), on=CELL, how="left"
         )  # fmt: skip

@@ -14,6 +14,7 @@ from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
 from tracekit.analysis.idle_time._held import BEHIND
+from tracekit.analysis.idle_time._timeline import merged_in_batches
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, union_length
 
@@ -161,9 +162,9 @@ def _late_in(facts: Facts) -> pl.DataFrame:
     """Return in what each rank takes longest beyond the median one, or of two the other one."""
     exchange = facts.collectives["op"].drop_nulls()
     work = facts.ops.filter(~pl.col("op").is_in(exchange.implode()))
-    stages = work.select(*MEMBER, "start", "end", what="stage").collect()
-    busy = union_length(stages, [*MEMBER, "what"]).select(
-        *MEMBER, pl.col("what").cast(pl.String), time="length"
+    by = [*MEMBER, "stage"]
+    busy = union_length(merged_in_batches(work, by), by).select(
+        *MEMBER, what=pl.col("stage").cast(pl.String), time="length"
     )
     own = facts.idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     idle = own.group_by(*MEMBER, "what").agg(time=LENGTH.sum())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ import polars as pl
 from tracekit.analysis._lines import Lines, extended
 from tracekit.analysis.idle_time._gap_loops import Found, Ops, Reached, find_gaps
 from tracekit.analysis.idle_time._lull_loops import OUT_OF_ORDER
-from tracekit.support.batches import in_batches
+from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
@@ -74,8 +73,7 @@ def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.Dat
     loaders = _loaders(ops)
     lines, reached = Lines(line), _reached(0)
     parts = []
-    # Of no ops there is no batch.
-    for batch in chain([ops.clear().collect()], in_batches(ops, _BATCH)):
+    for batch in at_least_one(ops, _BATCH):
         numbers = lines.of(batch)
         reached = extended(reached, _reached(len(lines)))
         known = batch.with_columns(

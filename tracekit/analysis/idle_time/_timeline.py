@@ -8,9 +8,11 @@ import polars as pl
 
 from tracekit.analysis._latest import latest
 from tracekit.model import by_start
+from tracekit.support.batches import at_least_one
 
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
+_BATCH = 250_000
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -106,6 +108,13 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         .explode("start", "end")
         .sort("start", maintain_order=True)
     )
+
+
+def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the same of many intervals, of which some are held at a time."""
+    wanted = intervals.select(*by, "start", "end")
+    some = [merged(batch, by) for batch in at_least_one(wanted, _BATCH)]
+    return merged(pl.concat(some), by)
 
 
 def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:
