@@ -98,7 +98,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     level which is left.
     """
     ranges = _on_lines(_outside_evaluation(ranges))
-    stretches = _stretches(ranges).rename({"start": "piece_start", "end": "piece_end"})
+    stretches = _stretches(ranges).select("range", piece_start="start", piece_end="end")
     cut = stretches.join(_as_pieces(ranges, "nvtx"), on="range", how="left", maintain_order="left")
     return cut.with_columns(
         start="piece_start", end="piece_end", is_first=pl.col("range").is_first_distinct()

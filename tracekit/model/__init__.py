@@ -4,7 +4,7 @@ from tracekit.model._answer import Answer, Face
 from tracekit.model._checks import damaged_files, is_checked
 from tracekit.model._clocks import Clock, Place, same_machine
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
-from tracekit.model._intervals import by_start, layered_lengths, union_length
+from tracekit.model._intervals import layered_lengths, union_length
 from tracekit.model._kernel_names import normalised_name
 from tracekit.model._paths import (
     PATH_SEPARATOR,
@@ -130,7 +130,6 @@ __all__ = [
     "Trace",
     "TraceWriter",
     "Traits",
-    "by_start",
     "combine",
     "damaged_files",
     "in_any",

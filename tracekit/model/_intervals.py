@@ -32,7 +32,7 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     The columns `by` and ``length`` (Int64, ns), one row per group.
     """
     keys = list(by)
-    ordered = by_start(intervals.select(*keys, "start", "end"))
+    ordered = _by_start(intervals.select(*keys, "start", "end"))
     if len(keys) == 1 and isinstance(ordered.schema[keys[0]], pl.Enum):
         return _of_values(ordered, keys[0])
     length = COVERED.alias("length")
@@ -60,7 +60,7 @@ def layered_lengths(
     The columns `by`, `layer`, ``busy_ns`` and ``exposed_ns``; a row per group and layer that occur
     together. In each group the exposed lengths add up to the length of the union of all.
     """
-    ordered = by_start(intervals.select(*by, layer, "start", "end"))
+    ordered = _by_start(intervals.select(*by, layer, "start", "end"))
     present = set(ordered[layer].unique())
     names = [name for name in layers if name in present]
     wanted = layers_down(layer, names)
@@ -141,8 +141,7 @@ def covered_by(
     return table.select(*by, *(pl.col(known).alias(name) for name, known in same.items()))
 
 
-def by_start(intervals: pl.DataFrame) -> pl.DataFrame:
-    """Return intervals in order of their starts."""
+def _by_start(intervals: pl.DataFrame) -> pl.DataFrame:
     # Looking costs a tenth of sorting what is in order.
     return intervals if intervals["start"].is_sorted() else intervals.sort("start")
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from tracekit.analysis._latest import latest
-from tracekit.model import by_start
 from tracekit.support.batches import at_least_one
 
 _LENGTH = pl.col("end") - pl.col("start")
@@ -101,9 +100,10 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     furthest = pl.col("end").cum_max()
     is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
     is_last = is_first.shift(-1, fill_value=True)
+    wanted = intervals.select(*by, "start", "end")
+    ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
     return (
-        by_start(intervals.select(*by, "start", "end"))
-        .group_by(by, maintain_order=True)
+        ordered.group_by(by, maintain_order=True)
         .agg(start=pl.col("start").filter(is_first), end=furthest.filter(is_last))
         .explode("start", "end")
         .sort("start", maintain_order=True)
