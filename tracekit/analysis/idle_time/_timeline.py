@@ -32,6 +32,8 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
         return intervals.select(key, state, time="start").select(key, "time", state)
     held = intervals.filter(pl.col("end") > pl.col("start"))
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
+    if not held[state].null_count() and follow(held, key):
+        return _one_by_one(held, key, state, nothing)
     begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
     ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
     changes = pl.any_horizontal(pl.col(key, "time").ne_missing(pl.col(key, "time").shift(-1)))
@@ -43,6 +45,24 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
         .filter(changes)
         .select(key, "time", pl.when(pl.col("level") > 0).then(state).alias(state))
     )
+
+
+def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
+    """Return the same of intervals that follow each other: one ends unless the next one begins."""
+    goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
+    ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
+    marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
+    return pl.concat(marks).sort(key, "time").select(key, "time", state)
+
+
+def follow(intervals: pl.DataFrame, key: str) -> bool:
+    """Tell whether the intervals of each key stand together and follow each other in time."""
+    is_next = pl.col(key).shift() != pl.col(key)
+    found = intervals.select(
+        (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
+        (is_next.sum() + 1 == pl.col(key).n_unique()).alias("together"),
+    )
+    return all(found.row(0))
 
 
 def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
