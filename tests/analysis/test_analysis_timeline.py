@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.idle_time._timeline import covered, merged, split_at, states
+from tracekit.analysis.idle_time import _timeline
+from tracekit.analysis.idle_time._timeline import (
+    covered,
+    merged,
+    merged_in_batches,
+    split_at,
+    states,
+)
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 8)), max_size=8
@@ -63,6 +71,13 @@ def test_what_is_covered(
     intervals: list[tuple[int, int, int]], rows: list[tuple[int, int, int]]
 ) -> None:
     blocks = merged(_frame(intervals), ["key"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_timeline, "_BATCH", 2)
+        assert (
+            merged_in_batches(_frame(intervals).lazy(), ["key"])
+            .sort("key", "start")
+            .equals(blocks.sort("key", "start"))
+        )
     inside = {(key, t) for key, start, end in _frame(intervals).rows() for t in range(start, end)}
     asked = _frame(rows)
     found = covered(asked, blocks, ["key"], "length")
@@ -70,3 +85,20 @@ def test_what_is_covered(
     assert found["length"].to_list() == [
         len({(key, t) for t in range(start, end)} & inside) for key, start, end in asked.rows()
     ]
+
+
+def test_what_follows_each_other_says_the_same_as_among_others() -> None:
+    """Intervals of which none overlaps another are looked at another way."""
+    alone = pl.DataFrame(
+        {
+            "key": [0, 0, 0, 1],
+            "start": [2, 4, 9, 1],
+            "end": [4, 6, 10, 2],
+            "name": ["a", "b", "c", "d"],
+        }
+    )
+    twice = pl.concat([alone, alone])
+    assert states(alone, "key", "name").rows() == states(twice, "key", "name").rows() == [
+        (0, 2, "a"), (0, 4, "b"), (0, 6, None), (0, 9, "c"), (0, 10, None), (1, 1, "d"),
+        (1, 2, None),
+    ]  # fmt: skip

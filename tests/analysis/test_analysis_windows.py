@@ -497,7 +497,7 @@ def test_idle_ranges_add_up_to_idle_time(
         windows = per_iteration(trace, ("stage",)).windows
         assert idle_ranges(trace, windows=windows).equals(ranges)
         with pytest.MonkeyPatch.context() as changed:  # as if threads were in ranges at once
-            changed.setattr(_idle_ranges, "_follow", lambda _: False)
+            changed.setattr(_idle_ranges, "follow", lambda *_: False)
             assert idle_ranges(trace).equals(ranges)
 
 

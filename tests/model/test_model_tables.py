@@ -213,3 +213,17 @@ def test_with_tables_replaces_and_leaves_the_rest() -> None:
     assert changed.warnings == ("a.", "b.", "c.")
     assert trace.read("threads").is_empty()
     assert trace.warnings == ("a.", "b.")
+
+
+def test_what_is_worked_out_once_is_that_of_its_own_tables() -> None:
+    asked: list[Trace] = []
+
+    def heights(trace: Trace) -> int:
+        asked.append(trace)
+        return trace.height("paths")
+
+    empty = Trace.of({})
+    assert [empty.once(heights), empty.once(heights)] == [0, 0]
+    fuller = empty.with_lazy({"paths": pl.LazyFrame({"path": [1]})})
+    assert fuller.once(heights) == 1
+    assert asked == [empty, fuller]

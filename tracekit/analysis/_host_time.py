@@ -98,7 +98,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     level which is left.
     """
     ranges = _on_lines(_outside_evaluation(ranges))
-    stretches = _stretches(ranges).rename({"start": "piece_start", "end": "piece_end"})
+    stretches = _stretches(ranges).select("range", piece_start="start", piece_end="end")
     cut = stretches.join(_as_pieces(ranges, "nvtx"), on="range", how="left", maintain_order="left")
     return cut.with_columns(
         start="piece_start", end="piece_end", is_first=pl.col("range").is_first_distinct()
@@ -106,25 +106,27 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, range, start, end``: when each push/pop range is the innermost one.
+    """Return ``process, thread, range, start, end``: when each push/pop range is the innermost.
 
     Parameters
     ----------
     ranges
         ``range, process, thread, domain, start, end``.
     """
-    stretches = _stretches(_on_lines(ranges))
-    return stretches.join(ranges.select("range", "process"), on="range", how="left")
+    ranges = _on_lines(ranges)
+    threads = ranges.select("line", "process", "thread").unique()
+    stretches = _stretches(ranges).join(threads, on="line", how="left", maintain_order="left")
+    return stretches.select("process", "thread", "range", "start", "end")
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``range, start, end`` of ranges on their lines."""
+    """Return ``line, range, start, end`` of ranges on their lines."""
     owner = pl.col("owner").forward_fill().over("line", "level")
     return (
         _events(ranges)
         .with_columns(end=pl.col("time").shift(-1).over("line"), owner=owner)
         .filter((pl.col("level") > 0) & (pl.col("end") > pl.col("time")))
-        .select(range="owner", start="time", end="end")
+        .select("line", range="owner", start="time", end="end")
     )
 
 

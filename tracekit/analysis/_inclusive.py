@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,18 @@ _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = np.iinfo(np.int64).max
 
 
+class Launched(NamedTuple):
+    """What each range of a tree launched, row by row: sums, and when it began and ended."""
+
+    sums: Array
+    """A column for each of `SUMS`."""
+    length: Array
+    first: Array
+    """When the first op starts, `_NEVER` without any."""
+    last: Array
+    """When the last op ends, less than `first` without any."""
+
+
 @dataclass
 class RangeTally:
     """What each push/pop range launched itself, and what unions of paths count twice.
@@ -39,7 +51,8 @@ class RangeTally:
 
     tree: PathTree
     counting: Counting
-    _ranges: list[pl.DataFrame] = field(default_factory=list)
+    launched: Launched = field(init=False)
+    """What ranges launched themselves."""
     _own: list[pl.DataFrame] = field(default_factory=list)
     _twice: Array = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,7 +67,12 @@ class RangeTally:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._ranges, self._own = [], []
+        ranges = self.tree.ranges.height
+        self.launched = Launched(
+            np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
+            np.full(ranges, _NEVER), np.full(ranges, -_NEVER),
+        )  # fmt: skip
+        self._own = []
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
@@ -62,7 +80,7 @@ class RangeTally:
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
-        self._ranges.append(
+        self._count(
             launched.group_by("range").agg(
                 ops=counts.sum().cast(pl.Int64),
                 total_ns=self.counting.duration.filter(counts).sum(),
@@ -81,6 +99,20 @@ class RangeTally:
         )
         self._count_twice(crowded)
 
+    def _count(self, own: pl.DataFrame) -> None:
+        """Count in what some ranges launched; those that are not of the tree are dropped."""
+        ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
+        wanted = ordered["range"].to_numpy()
+        rows = np.searchsorted(numbers, wanted)
+        is_there = np.append(numbers, -1)[rows] == wanted
+        rows, found = rows[is_there], ordered.filter(pl.Series(is_there))
+        sums, length, first, last = self.launched
+        with self._lock:
+            sums[rows] += found.select(SUMS).to_numpy()
+            length[rows] += found["length"].to_numpy()
+            first[rows] = np.minimum(first[rows], found["first"].to_numpy())
+            last[rows] = np.maximum(last[rows], found["last"].to_numpy())
+
     def _count_twice(self, crowded: pl.DataFrame) -> None:
         tree, twice = self.tree, np.zeros(len(self.tree), np.int64)
         room = tuple(np.zeros(crowded.height, np.int64) for _ in range(3))
@@ -90,12 +122,6 @@ class RangeTally:
         )  # fmt: skip
         with self._lock:
             self._twice += twice
-
-    def ranges(self) -> pl.DataFrame:
-        """Return ``range``, `SUMS`, ``length, first, last`` of ranges that launched something."""
-        return pl.concat(self._ranges).group_by("range").agg(
-            pl.col(*SUMS, "length").sum(), pl.col("first").min(), pl.col("last").max()
-        )  # fmt: skip
 
     def twice(self) -> tuple[Array, Array]:
         """Return what is counted twice of each path with those below it, and of itself alone."""
@@ -147,10 +173,9 @@ def _held(work: Work, skip: int) -> _Held:
     outside = GroupTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
     tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
     windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip, per_iteration=False)
-    own = pushed.ranges()
-    carried = _carried_up(tree.ranges.join(own, on="range", how="left", maintain_order="left"))
+    carried = _carried_up(tree.ranges, pushed.launched)
     return _Held(
-        tree, _kept(carried, trace, skip), _lengths(tree, own, pushed.twice()),
+        tree, _kept(carried, trace, skip), _lengths(tree, pushed),
         _kept(opened.held(), trace, skip), opened.busy(), _outside(outside.groups()), windows,
     )  # fmt: skip
 
@@ -162,26 +187,22 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
     return sums.with_columns(own_busy_ns="busy_ns").sort(-pl.col("busy_ns"), "range")
 
 
-def _lengths(tree: PathTree, own: pl.DataFrame, twice: tuple[Array, Array]) -> pl.DataFrame:
+def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
     """Return ``busy_ns, own_busy_ns`` of each path: lengths less what they count twice."""
-    by_path = tree.ranges.select("range", "node").join(own, on="range").group_by("node")
-    sums = by_path.agg(pl.col("length").sum())
+    own = tree.ranges.select("node", length=pushed.launched.length)
+    sums = own.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
     lengths[sums["node"].to_numpy()] = sums["length"].to_numpy()
-    below, alone = twice
+    below, alone = pushed.twice()
     return pl.DataFrame({"busy_ns": tree.below(lengths) - below, "own_busy_ns": lengths - alone})
 
 
-def _carried_up(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add to each range what those inside it launched."""
-    sums = np.ascontiguousarray(ranges.select(pl.col(SUMS).fill_null(0)).to_numpy())
-    first, last = (
-        ranges[name].fill_null(never).to_numpy().copy()
-        for name, never in (("first", _NEVER), ("last", -_NEVER))
-    )
+def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
+    """Add to what each range launched what those inside it did, and return the ranges with it."""
+    sums, _, first, last = launched
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
     known = pl.when(pl.Series(last >= first))
-    return ranges.drop(*SUMS, "first", "last", "length").with_columns(
+    return ranges.with_columns(
         *(pl.Series(name, sums[:, column]) for column, name in enumerate(SUMS))
     ).with_columns(
         first=known.then(pl.Series(first)), last=known.then(pl.Series(last))

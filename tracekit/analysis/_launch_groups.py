@@ -29,6 +29,10 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "stage", "iteration")
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
     """Return what windows are made of: `NEEDED`, as `thinned` returns it, of the ops of a run."""
+    return trace.once(_launch_groups)
+
+
+def _launch_groups(trace: Trace) -> pl.DataFrame:
     ops = in_batches(trace["ops"].select(NEEDED), _BATCH)
     return thinned(ops, trace.read("iterations"))
 

@@ -69,6 +69,10 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
     ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Null is what is not known.
     """
+    return trace.once(_process_ranks)
+
+
+def _process_ranks(trace: Trace) -> pl.DataFrame:
     reports = trace.read("reports").select(
         "report",
         node="host",

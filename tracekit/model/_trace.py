@@ -7,18 +7,20 @@ import itertools
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import polars as pl
 
 from tracekit.model._checks import Check, is_there, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
 from tracekit.support import compiled
+
+T = TypeVar("T")
 
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
@@ -45,6 +47,9 @@ class Trace:
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
+    _known: dict[Callable[[Trace], Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
@@ -88,6 +93,16 @@ class Trace:
     def read(self, name: str) -> pl.DataFrame:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
+
+    def once(self, work: Callable[[Trace], T]) -> T:
+        """Return what is worked out of this trace; it is done once, and kept as long as the trace.
+
+        For what many questions look at, and what is small beside the tables.
+        """
+        if work not in self._known:
+            self._known[work] = work(self)
+        found: T = self._known[work]
+        return found
 
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()

@@ -25,3 +25,10 @@ def in_batches(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
         raise pl.exceptions.ComputeError(
             f"parquet: {wanted - read:,} of its {wanted:,} rows cannot be read"
         )
+
+
+def at_least_one(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+    """Yield the same; of a frame without rows a batch without any."""
+    batches = in_batches(frame, rows)
+    yield next(batches, frame.clear().collect())
+    yield from batches

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis.idle_time._timeline import merged
 from tracekit.analysis.studies._step_windows import inside_steps
 from tracekit.model import layered_lengths
+from tracekit.support.batches import at_least_one
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _KINDS = ("collective", "p2p", "staged")
-_OPS = ("process", "device", "start", "end", "kind")
+_OPS = ("process", "device", "start", "end")
+_BATCH = 250_000
 _OWNER = ("process", "device", "iteration")
 
 
@@ -36,10 +39,14 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     `spans`; lengths of unions.
     """
     layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
-    ops = trace["ops"].select(_OPS).collect().with_columns(layer=layer.otherwise(pl.lit("work")))
+    ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work")))
     windows = spans.select(*_OWNER, "start", "end", counts=pl.lit(value=True))
-    pieces = inside_steps(ops, windows.sort("process", "device", "start"))
-    numbered = windows.sort("process", "device", "start").with_row_index("window")
+    ordered = windows.sort("process", "device", "start")
+    pieces = pl.concat(
+        merged(inside_steps(batch, ordered), ["window", "layer"])
+        for batch in at_least_one(ops, _BATCH)
+    )
+    numbered = ordered.with_row_index("window")
     lengths = layered_lengths(pieces, "layer", ("work", "communication"), ("window",))
     found = lengths.filter(layer="communication").select(
         "window", "exposed_ns", communication_ns="busy_ns"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.studies._step_windows import step_windows
@@ -13,7 +14,6 @@ from tracekit.analysis.studies._step_windows import step_windows
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_OPS = ["process", "device", "start", "end", "launch_start", "stage", "iteration"]
 _LENGTH = pl.col("end") - pl.col("start")
 
 
@@ -26,7 +26,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
     Times of rows with the same `clock` can be compared.
     """
     trace = numbered_alike(trace)
-    windows = step_windows(trace, trace["ops"].select(_OPS).collect())
+    windows = step_windows(trace, launch_groups(trace))
     known = windows.filter("counts")
     if known.is_empty() and not windows.is_empty():
         known = windows.group_by("process", "device", maintain_order=True).agg(

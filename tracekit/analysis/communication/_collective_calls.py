@@ -108,6 +108,12 @@ def find_collectives(
 ) -> Found:
     """Return `collective_calls`, with what was noticed."""
     _check_sizes(sizes or {})
+    return trace.once(_found) if log is None and not sizes else _found(trace, log, sizes)
+
+
+def _found(
+    trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
+) -> Found:
     hosts = trace["reports"].select("report", "host")
     processes = trace["processes"].join(hosts, on="report", how="left")
     logged = (

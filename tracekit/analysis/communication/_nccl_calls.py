@@ -85,7 +85,7 @@ def communicators(trace: Trace) -> pl.DataFrame:
     """
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
     tells = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
-    ranges = _nccl_ranges(trace).filter(tells).sort("process", "start", "range")
+    ranges = trace.once(_nccl_ranges).filter(tells).sort("process", "start", "range")
     made = ranges.select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
         "report",
@@ -99,7 +99,7 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
     """Return ``process, communicator, rank`` of those that processes made while recorded."""
-    made = _nccl_ranges(trace).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
+    made = trace.once(_nccl_ranges).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
     rows = made.select(
         "process",
         _text("NCCL communicator ID", "commHash").alias("communicator"),
@@ -123,7 +123,7 @@ def collective_kernels(trace: Trace) -> pl.DataFrame:
 
 def read_calls(trace: Trace) -> pl.DataFrame:
     """Return `nccl_calls` without ``ops``; with ``nests``, whether the range is push/pop."""
-    ranges = _nccl_ranges(trace).sort("thread", "start", -pl.col("end"), "range")
+    ranges = trace.once(_nccl_ranges).sort("thread", "start", -pl.col("end"), "range")
     known = _without_inner(ranges.with_columns(_function()))
     calls = known.select(
         *_CALL_COLUMNS[:9],

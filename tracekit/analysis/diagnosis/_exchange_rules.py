@@ -24,7 +24,7 @@ _TWICE = 1.5
 
 def exposed_collectives(facts: Facts) -> Finding | None:
     """Say that nothing runs beside collectives, other than the last one of each step."""
-    each = _exchanges(facts)
+    each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
     if not facts.is_worth(lost.mean) or late.mean > _HALF * lost.mean:
@@ -46,7 +46,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 def late_buckets(facts: Facts) -> Finding | None:
     """Say that gradients are exchanged only after the backward pass."""
-    each = _exchanges(facts)
+    each = facts.exchanges
     late = each.filter("is_late")
     lost = facts.lost(late, "avoidable")
     whole = facts.lost(each, "avoidable")
@@ -69,7 +69,7 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 def small_buckets(facts: Facts) -> Finding | None:
     """Say that gradients are exchanged in many small collectives, each with its latency."""
-    each = _exchanges(facts).filter(pl.col("kind") == "collective")
+    each = facts.exchanges.filter(pl.col("kind") == "collective")
     number = each.height / facts.cells.height
     if number < _MANY:
         return None
@@ -189,41 +189,6 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
 def _sends(facts: Facts) -> pl.DataFrame:
     sends = facts.collectives.filter(pl.col("collective") == "send_recv")["op"].drop_nulls()
     return facts.exposed(pl.col("op").is_in(sends.implode()))
-
-
-def _exchanges(facts: Facts) -> pl.DataFrame:
-    """Return collectives of usual steps with what of each could be hidden.
-
-    Returns
-    -------
-    Columns of ops, and ``exposed``; ``wait_ns``, of that the part in which it waits for the last
-    participant; ``is_late``, whether it begins after the backward pass, and no other one was
-    going on when that ended; ``avoidable``, what is exposed of it but waiting; of the last
-    one of a step nothing, where there are several: what follows needs it.
-    """
-    own = facts.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
-    names = own["op"].unique()
-    each = facts.exposed(pl.col("op").is_in(names.implode()))
-    waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
-        "op", wait_ns=LENGTH - LENGTH.min().over("match")
-    ).unique("op", keep="first")  # fmt: skip
-    backward = facts.ops.filter(pl.col("stage") == "BP").group_by(CELL).agg(
-        passed=pl.col("end").max()
-    )  # fmt: skip
-    goes_on = (pl.col("start") < pl.col("passed")) & (pl.col("end") > pl.col("passed"))
-    is_idle = ~goes_on.any().over(CELL)  # else the others are late because that one takes so long
-    is_last = pl.col("start") == pl.col("start").max().over(CELL)
-    several = pl.len().over(CELL) > 1
-    working = pl.min_horizontal("exposed", LENGTH - pl.col("wait_ns"))
-    return (
-        each.join(waits, on="op", how="left", maintain_order="left")
-        .join(backward, on=CELL, how="left", maintain_order="left")
-        .with_columns(pl.col("wait_ns").fill_null(0))
-        .with_columns(
-            is_late=((pl.col("start") >= pl.col("passed")) & is_idle).fill_null(value=False),
-            avoidable=pl.when(is_last & several).then(0).otherwise(working.clip(0, None)),
-        )
-    )
 
 
 def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:

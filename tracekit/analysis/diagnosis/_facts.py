@@ -14,8 +14,9 @@ from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.idle_time._timeline import covered, merged
-from tracekit.model import Trace
+from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
+from tracekit.model import Trace, union_length
+from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication._traffic import Traffic
@@ -35,9 +36,10 @@ _STEP = pl.Schema(
      "end": pl.Int64()}
 )  # fmt: skip
 _WORK = [
-    "op", "process", "device", "stream", "start", "end", "name", "kind", "bytes", "launch_thread",
-    "launch_start", "launch_end", "launch_size", "stage", "iteration",
+    "op", "process", "device", "start", "end", "name", "kind", "bytes", "launch_thread",
+    "launch_start", "launch_end", "launch_size", "stage",
 ]  # fmt: skip
+_BATCH = 250_000
 
 
 @dataclass(frozen=True)
@@ -98,29 +100,34 @@ class Facts:
         """
         gaps, pieces = idle_pieces(self.trace, self.steps)
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
-        found = self._placed(cut(pieces, self.steps).filter(LENGTH > 0))
+        found = self._placed(pieces)
         return found.join(queued, on="gap", how="left", maintain_order="left").cast(
             {"cause": pl.String}
         )
 
     @cached_property
-    def ops(self) -> pl.DataFrame:
-        """What ran in these steps, cut at their edges; ``iteration`` is the step that it ran in."""
-        work = self.trace["ops"].select(_WORK).drop("iteration").collect()
-        work = work.with_columns(pl.col("kind", "stage").cast(pl.String))
-        return self._placed(cut(work, self.steps).filter(LENGTH > 0))
+    def ops(self) -> pl.LazyFrame:
+        """What ran in these steps, cut at their edges; ``iteration`` is the step that it ran in.
+
+        It is in memory, and lazy so that of large runs nobody copies more than is looked at.
+        """
+        work = in_batches(self.trace["ops"].select(_WORK), _BATCH)
+        return pl.concat([self._placed(batch) for batch in work]).lazy()
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """The participants of collectives, with ``clock``; ``step``, the usual step they are of."""
         calls = with_clocks(collective_calls(self.trace), self.trace.read("reports"))
         own = self.ops.filter(pl.col("op").is_in(calls["op"].drop_nulls().implode()))
-        known = own.select("op", step="iteration").unique("op", keep="first", maintain_order=True)
+        steps = own.select("op", step="iteration").collect()
+        known = steps.unique("op", keep="first", maintain_order=True)
         return calls.join(known, on="op", how="left", maintain_order="left")
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        numbers = self.steps.with_row_index("window").select("window", "iteration")
-        return rows.join(numbers, on="window", how="left", maintain_order="left").drop("window")
+        """Return what of some rows lies in these steps, with ``iteration``."""
+        pieces = cut(rows, self.steps).filter(LENGTH > 0)
+        step = self.steps["iteration"].gather(pieces["window"])
+        return pieces.select(rows.columns).with_columns(iteration=step)
 
     def lost(self, rows: pl.DataFrame, length: str | None = None) -> Lost:
         """Return how much of a step some rows take.
@@ -147,16 +154,54 @@ class Facts:
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
         """Return the ops that meet a condition, with ``exposed``: how long nothing else runs."""
-        others = merged(self.ops.filter(~own), ["device"])
-        hidden = covered(self.ops.filter(own), others, ["device"], "hidden")
+        chosen = self.ops.filter(own).collect()
+        if chosen.is_empty():
+            return chosen.with_columns(exposed=LENGTH)
+        others = merged_in_batches(self.ops.filter(~own), ["device"])
+        hidden = covered(chosen, others, ["device"], "hidden")
         return hidden.with_columns(exposed=LENGTH - pl.col("hidden")).drop("hidden")
+
+    @cached_property
+    def exchanges(self) -> pl.DataFrame:
+        """Collectives of usual steps with what of each could be hidden.
+
+        Columns of ops, and ``exposed``; ``wait_ns``, of that the part in which it waits for the
+        last participant; ``is_late``, whether it begins after the backward pass, and no other one
+        was going on when that ended; ``avoidable``, what is exposed of it but waiting; of the last
+        one of a step nothing, where there are several: what follows needs it.
+        """
+        own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
+        names = own["op"].unique()
+        each = self.exposed(pl.col("op").is_in(names.implode()))
+        waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
+            "op", wait_ns=LENGTH - LENGTH.min().over("match")
+        ).unique("op", keep="first")  # fmt: skip
+        backward = self.ops.filter(pl.col("stage") == "BP").group_by(CELL).agg(
+            passed=pl.col("end").max()
+        ).collect()  # fmt: skip
+        goes_on = (pl.col("start") < pl.col("passed")) & (pl.col("end") > pl.col("passed"))
+        # Where one goes on, the others are late because that one takes so long.
+        is_idle = ~goes_on.any().over(CELL)
+        is_last = pl.col("start") == pl.col("start").max().over(CELL)
+        several = pl.len().over(CELL) > 1
+        working = pl.min_horizontal("exposed", LENGTH - pl.col("wait_ns"))
+        return (
+            each.join(waits, on="op", how="left", maintain_order="left")
+            .join(backward, on=CELL, how="left", maintain_order="left")
+            .with_columns(pl.col("wait_ns").fill_null(0))
+            .with_columns(
+                is_late=((pl.col("start") >= pl.col("passed")) & is_idle).fill_null(value=False),
+                avoidable=pl.when(is_last & several).then(0).otherwise(working.clip(0, None)),
+            )
+        )
 
     @cached_property
     def winnable_ns(self) -> float:
         """What a step would take less if all was hidden behind the kernels that compute."""
-        busy = merged(self.ops.filter(pl.col("kind").is_in(["compute", "graph"])), CELL)
+        kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
+        busy = union_length(merged_in_batches(kernels, CELL), CELL)
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
-            busy.group_by(CELL).agg(busy=LENGTH.sum()), on=CELL, how="left"
+            busy.rename({"length": "busy"}), on=CELL, how="left"
         )  # fmt: skip
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)

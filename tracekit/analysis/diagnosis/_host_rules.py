@@ -160,10 +160,11 @@ def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFram
     A copy that was launched could have run since then; what comes after it could have run in its
     place since it was launched itself.
     """
-    others = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"])).sort("start")
+    kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"])).sort("start")
+    others = kernels.select("device", "start", ready="launch_end").collect()
     after = copies.sort("end").join_asof(
-        others.select("device", "start", ready="launch_end"), left_on="end", right_on="start",
-        by="device", strategy="forward", check_sortedness=False,
+        others, left_on="end", right_on="start", by="device", strategy="forward",
+        check_sortedness=False,
     )  # fmt: skip
     waited = pl.col("start") - pl.col("launch_end")
     replaced = pl.col("end") - pl.max_horizontal("start", "ready")
@@ -236,14 +237,14 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
     """Return the median length of kernels, and of the time between launches of a thread."""
     kernels = facts.ops.filter(pl.col("kind") == "compute")
-    launches = facts.ops.drop_nulls("launch_start").sort("launch_thread", "launch_start")
-    apart = launches.select(pl.col("launch_start").diff().over("launch_thread").alias("apart"))
-    return _number(kernels.select(LENGTH).to_series()), _number(apart["apart"].drop_nulls())
-
-
-def _number(values: pl.Series) -> float | None:
-    median = values.median()
-    return float(median) if isinstance(median, int | float) else None
+    launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
+    apart = pl.col("launch_start").diff().over("launch_thread")
+    medians = (
+        kernels.select(LENGTH.median()),
+        launches.sort("launch_thread", "launch_start").select(apart.median()),
+    )
+    kernel, launch = (median.collect().item() for median in medians)
+    return kernel, launch
 
 
 def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:

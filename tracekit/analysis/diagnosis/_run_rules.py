@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._exchange_rules import _exchanges
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, duration, rounded
+from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.idle_time._timeline import merged
 
@@ -112,9 +111,10 @@ def slow_clocks(facts: Facts) -> Finding | None:
     if paces.height <= 1:
         return None
     worst = paces.sort("pace", "device", descending=[True, False]).row(0, named=True)
-    busy = facts.lost(facts.ops.filter(
+    kernels = facts.ops.filter(
         (pl.col("kind") == "compute") & (pl.col("device") == worst["device"])
-    )).most  # fmt: skip
+    )
+    busy = facts.lost(kernels.select(*CELL, "start", "end").collect()).most
     lost = busy * (1 - 1 / worst["pace"])
     if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(lost):
         return None
@@ -142,11 +142,17 @@ def _paces(facts: Facts) -> pl.DataFrame:
     kernels equally often for most of their time, as the stages of a pipeline do not.
     """
     same = ["name", "launch_size"]
-    devices = facts.steps["device"].n_unique()
-    each = facts.ops.filter(pl.col("kind") == "compute").group_by(*same, "device").agg(
-        own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
+    devices = facts.steps["device"].unique()
+    kernels = facts.ops.filter(pl.col("kind") == "compute")
+    each = pl.concat(  # which takes as much memory as one of them
+        kernels.filter(pl.col("device") == device).group_by(*same, "device").agg(
+            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
+        ).collect()
+        for device in devices
     )  # fmt: skip
-    is_shared = (pl.len().over(same) == devices) & (pl.col("number").n_unique().over(same) == 1)
+    is_shared = (pl.len().over(same) == devices.len()) & (
+        pl.col("number").n_unique().over(same) == 1
+    )
     shared = each.with_columns(is_shared=is_shared, usual=pl.col("own").median().over(same))
     told = pl.col("total").filter("is_shared").sum()
     expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
@@ -196,7 +202,7 @@ def _unexplained(facts: Facts) -> tuple[str, str] | None:
 
 
 def _unstaged(facts: Facts) -> tuple[str, str] | None:
-    times = facts.ops.group_by("stage").agg(time=LENGTH.sum())
+    times = facts.ops.group_by("stage").agg(time=LENGTH.sum()).collect()
     if "training" not in facts.trace.read("verdicts")["verdict"].cast(pl.String):
         return None
     other = int(times.filter(pl.col("stage") == "OTHER")["time"].sum())
@@ -210,7 +216,7 @@ def _unstaged(facts: Facts) -> tuple[str, str] | None:
 
 
 def _unmatched(facts: Facts) -> tuple[str, str] | None:
-    each = _exchanges(facts)
+    each = facts.exchanges
     exposed = facts.lost(each, "exposed").mean
     alone = facts.collectives.drop_nulls("step")["match"].is_null().all()
     if exposed < _MUCH * facts.step_ns or not alone:

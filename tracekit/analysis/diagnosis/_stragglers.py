@@ -14,9 +14,9 @@ from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
 from tracekit.analysis.idle_time._held import BEHIND
-from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.idle_time._timeline import merged_in_batches
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace
+from tracekit.model import Answer, Trace, union_length
 
 _KEYS = ("rank", "iteration")
 _CELL = [*MEMBER, "iteration"]
@@ -100,7 +100,7 @@ def _held(facts: Facts) -> pl.DataFrame:
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
     """Return ``step_ns, waited_ns, own_ns, last`` of each step on each GPU of each process."""
-    owners = facts.ops.select(MEMBER).unique()
+    owners = facts.ops.select(MEMBER).unique().collect()
     steps = facts.steps.drop("process").join(owners, on="device") if not facts.has_steps else (
         facts.steps
     )  # fmt: skip
@@ -161,12 +161,15 @@ def _by_rank(
 def _late_in(facts: Facts) -> pl.DataFrame:
     """Return in what each rank takes longest beyond the median one, or of two the other one."""
     exchange = facts.collectives["op"].drop_nulls()
-    work = facts.ops.filter(~pl.col("op").is_in(exchange.implode())).rename({"stage": "what"})
-    busy = merged(work, [*_CELL, "what"]).group_by(*MEMBER, "what").agg(time=LENGTH.sum())
+    work = facts.ops.filter(~pl.col("op").is_in(exchange.implode()))
+    by = [*MEMBER, "stage"]
+    busy = union_length(merged_in_batches(work, by), by).select(
+        *MEMBER, what=pl.col("stage").cast(pl.String), time="length"
+    )
     own = facts.idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     idle = own.group_by(*MEMBER, "what").agg(time=LENGTH.sum())
     each = pl.concat([busy, idle.select(busy.columns)])
-    members = facts.ops.select(MEMBER).unique()
+    members = facts.ops.select(MEMBER).unique().collect()
     whole = members.join(each.select("what").unique(), how="cross").join(
         each, on=[*MEMBER, "what"], how="left"
     ).with_columns(pl.col("time").fill_null(0))  # fmt: skip
@@ -180,7 +183,7 @@ def _late_in(facts: Facts) -> pl.DataFrame:
 
 
 def _meta(facts: Facts, waits: pl.DataFrame) -> dict[str, Any]:
-    ranks = facts.ops.select(MEMBER).unique().height
+    ranks = facts.ops.select(MEMBER).unique().collect().height
     missing = (
         {"missing": ["one clock of all ranks: by how much they come late is not known"]}
         if waits["late_ns"].has_nulls()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+
+from tracekit.analysis._lines import Lines, extended
+from tracekit.analysis.idle_time._gap_loops import Found, Ops, Reached, find_gaps
+from tracekit.analysis.idle_time._lull_loops import OUT_OF_ORDER
+from tracekit.support.batches import at_least_one
+from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_NEEDED = [
-    "op", "process", "device", "start", "end", "launch_thread", "launch_end", "stage",
-]  # fmt: skip
+_BATCH = 250_000
+_NEVER = -(1 << 62)
 AHEAD_NS = 50_000
 """An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
-_TARGET = [
-    "op", "process", "stage", "launch_thread", "launch_start", "launch_end",
-]  # fmt: skip
+_TARGET = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
+"""What is told of the op that comes late."""
+_NEEDED = [*_TARGET, "device", "start", "end"]
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
@@ -44,59 +51,89 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
-    ops = trace["ops"].select(_NEEDED).collect().sort(*line, "start", "op")
-    found = _between(ops, line, windows).with_row_index("gap")
-    wanted = pl.concat([found["before"], found["after"]]).drop_nulls().unique()
-    known = trace["ops"].filter(pl.col("op").is_in(wanted.implode())).select(_TARGET).collect()
-    earlier = known.select(before="op", before_process="process")
-    later = known.rename({"op": "after"})
-    return (
-        found.join(later, on="after", how="left", maintain_order="left")
-        .join(earlier, on="before", how="left", maintain_order="left")
-        .with_columns(process=pl.coalesce("process", "before_process"))
-        .drop("before_process")
-    )
+    ops = trace["ops"].select(_NEEDED)
+    found = _found(ops, line)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        found = _found(ops.sort("start", "op"), line)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    ended, ends = found
+    gaps = pl.concat([_between(ended), _behind(trace, ends, windows, line)], how="diagonal")
+    return gaps.sort("device", "start", "end", maintain_order=True).with_row_index("gap")
 
 
-def _between(ops: pl.DataFrame, line: list[str], windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, start, end, before, ended_by, after, ahead, by_loader`` of ops by line."""
-    own = pl.col("stage") != "IO"
-    drivers = ops.filter(own)["launch_thread"].drop_nulls().unique()
-    of_loader = ~own & ~pl.col("launch_thread").is_in(drivers.implode()).fill_null(value=True)
-    main = pl.when(~of_loader).then("op").backward_fill().over(line)
-    furthest = pl.col("end").cum_max().over(line)
-    reaches = pl.col("end") == furthest
-    queued = pl.col("start") - pl.col("launch_end") > AHEAD_NS
-    lead = pl.when(queued).then("launch_end").cum_max()
-    ordered = ops.with_columns(
-        after=pl.coalesce(main, "op"),
-        since=furthest.shift().over(line),
-        before=pl.when(reaches).then("op").forward_fill().shift().over(line),
-        by_loader=of_loader,
-        ahead=lead.forward_fill().shift().over(line),
-        last=pl.when(reaches).then("op").forward_fill().over(line),
-    )
-    inside = ordered.filter(pl.col("start") > pl.col("since"))
-    columns = ["device", "start", "end", "before", "ended_by", "after", "ahead", "by_loader"]
-    between = inside.select(
-        "device", "before", "after", "ahead", "by_loader", start="since", end="start", ended_by="op"
-    ).select(columns)
-    until = windows.group_by(line).agg(until=pl.col("end").max())
-    ends = ordered.group_by(line).agg(pl.col("end").max(), before=pl.col("last").last())
-    nothing = pl.lit(None, ops.schema["op"])
-    behind = (
-        ends.join(until, on=line)
-        .filter(pl.col("until") > pl.col("end"))
-        .select(
-            "device",
-            "before",
-            start="end",
-            end="until",
-            ended_by=nothing,
-            after=nothing,
-            ahead=pl.lit(None, pl.Int64),
-            by_loader=pl.lit(value=False),
+def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+    """Return what ends gaps, on each line in order, and where lines end; None if not in order.
+
+    Returns
+    -------
+    Columns of ops, ``line, begin, before, ahead, by_loader``, as `find_gaps` finds them; and
+    ``device, process, end, before`` of lines.
+    """
+    loaders = _loaders(ops)
+    lines, reached = Lines(line), _reached(0)
+    parts = []
+    for batch in at_least_one(ops, _BATCH):
+        numbers = lines.of(batch)
+        reached = extended(reached, _reached(len(lines)))
+        known = batch.with_columns(
+            by_loader=pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False),
+            lead=pl.when(pl.col("start") - pl.col("launch_end") > AHEAD_NS).then("launch_end"),
         )
-        .select(columns)
+        room = Found(*(np.empty(batch.height, np.int64) for _ in Found._fields))
+        count = compiled(find_gaps, batch.height)(
+            Ops(numbers, given(known["op"]), given(known["start"]), given(known["end"]),
+                given(known["lead"], null=_NEVER), given(known["by_loader"])),
+            reached, room,
+        )  # fmt: skip
+        if count == OUT_OF_ORDER:
+            return None
+        rows, begins, before, ahead = (values[:count] for values in room)
+        parts.append(known[rows].drop("lead").with_columns(
+            line=pl.Series(numbers[rows]), begin=pl.Series(begins), before=pl.Series(before),
+            ahead=pl.Series(ahead),
+        ))  # fmt: skip
+    return pl.concat(parts), lines.owners.with_columns(
+        end=pl.Series(reached.ends), before=pl.Series(reached.numbers)
     )
-    return pl.concat([between, behind]).sort("device", "start", "end")
+
+
+def _loaders(ops: pl.LazyFrame) -> pl.Series:
+    """Return the threads that launch input and nothing else."""
+    threads = ops.drop_nulls("launch_thread").group_by("launch_thread")
+    return (
+        threads.agg(loads=(pl.col("stage") == "IO").all())
+        .filter("loads")
+        .collect()["launch_thread"]
+    )
+
+
+def _reached(lines: int) -> Reached:
+    """Return that of each line nothing has come."""
+    never = [np.full(lines, _NEVER) for _ in range(4)]
+    ends, starts, latest, leads = never
+    return Reached(ends, np.full(lines, -1), starts, latest, leads, np.zeros(lines, np.bool_))
+
+
+def _between(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the gaps between ops: the columns of `gaps_of` but ``gap``."""
+    main = pl.when(~pl.col("by_loader")).then("row").backward_fill().over("line")
+    late = found.with_row_index("row").select(pl.coalesce(main, "row")).to_series()
+    after = found.select(_TARGET)[late].rename({"op": "after"})
+    gaps = found.select(
+        "device", "before", "by_loader", start="begin", end="start", ended_by="op",
+        ahead=pl.when(pl.col("ahead") > _NEVER).then("ahead"),
+    ).with_columns(after)  # fmt: skip
+    return gaps.filter((pl.col("before") >= 0) & (pl.col("start") < pl.col("end")))
+
+
+def _behind(
+    trace: Trace, ends: pl.DataFrame, windows: pl.DataFrame, line: Sequence[str]
+) -> pl.DataFrame:
+    """Return the gaps after the last ops of lines: ``device, process, start, end, before, ...``."""
+    until = windows.group_by(line).agg(until=pl.col("end").max())
+    last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
+    known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
+    return last.select(
+        "device", "before", start="end", end="until", by_loader=pl.lit(value=False)
+    ).join(known.select("process", before="op").collect(), on="before", how="left")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_time._timeline import covered, merged
+from tracekit.analysis.idle_time._timeline import covered, merged, merged_in_batches
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -143,10 +143,9 @@ def _busy(trace: Trace, holding: pl.Series) -> pl.DataFrame:
     works = pl.concat(
         ops.select("start", "end", "what", held_by=name).drop_nulls("held_by")
         for name in ("device", "src_device", "dst_device")
-    ).unique()
-    return merged(
-        works.filter(pl.col("held_by").is_in(holding.implode())).collect(), ["held_by", "what"]
     )
+    held = works.filter(pl.col("held_by").is_in(holding.implode()))
+    return merged_in_batches(held, ["held_by", "what"])
 
 
 def _named(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:

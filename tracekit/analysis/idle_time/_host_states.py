@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis._host_time import innermost_stretches
 from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis.idle_time._timeline import covered, merged, states
+from tracekit.analysis.idle_time._timeline import covered, merged, split_at, states
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -26,6 +26,7 @@ _STAGED_NS = 100_000
 ASLEEP = "asleep in "
 """How it is said that the operating system lets a thread wait."""
 _LONG_AGO = -(1 << 62)
+_NAME = pl.col("name").cast(pl.String)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -57,14 +58,14 @@ def waits(trace: Trace) -> pl.DataFrame:
     These synchronise, or copy and do not return before the copy is done or for long (from memory
     that is not pinned, the host copies first), or are said to wait by the recorder.
     """
-    name = pl.col("name").cast(pl.String)
-    calls = trace["calls"].with_columns(name=name)
-    by_name = calls.filter(name.str.contains(_WAITING) & ~name.str.contains(_NOT_WAITING))
+    calls = trace["calls"]
+    waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
+    by_name = calls.filter(_is_named(calls, waiting))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
     ).drop_nulls("correlation").unique()  # fmt: skip
-    asking = calls.filter(~name.str.contains("Query"))  # they return at once
-    told = asking.join(waited, on=["process", "correlation"], how="semi")
+    asking = _is_named(calls, _NAME.str.contains("Query"))  # they return at once
+    told = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
     is_copy = pl.col("copy_kind").is_not_null()
     takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
@@ -72,16 +73,16 @@ def waits(trace: Trace) -> pl.DataFrame:
         thread="launch_thread", start="launch_start", end="launch_end",
         name=pl.lit("copy that the host waits for"),
     )  # fmt: skip
-    columns = ["thread", "start", "end", "name"]
-    found = pl.concat([by_name.select(columns), told.select(columns), long]).collect()
+    named = [own.select("thread", "start", "end", _NAME) for own in (by_name, told)]
+    found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
 
 
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls that allocate or free memory."""
-    name = pl.col("name").cast(pl.String)
-    calls = trace["calls"].select("thread", "start", "end", name=name)
-    return calls.filter(name.str.contains(_ALLOCATING)).collect()
+    calls = trace["calls"]
+    own = calls.filter(_is_named(calls, _NAME.str.contains(_ALLOCATING)))
+    return own.select("thread", "start", "end", _NAME).collect()
 
 
 def loads(trace: Trace, least: int) -> pl.DataFrame:
@@ -94,11 +95,19 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
     least
         A call that launches takes a few us; one of more than so many ns loads what it launches.
     """
-    calls = trace["calls"].with_columns(pl.col("name").cast(pl.String))
-    name = pl.col("name")
-    is_long = name.str.contains(_LOADING_AT_FIRST) & (pl.col("end") - pl.col("start") > least)
-    found = calls.filter(name.str.contains(_LOADING) | is_long)
-    return found.select("thread", "start", "end", "name").collect()
+    calls = trace["calls"]
+    is_long = pl.col("end") - pl.col("start") > least
+    loading = _is_named(calls, _NAME.str.contains(_LOADING))
+    own = calls.filter(
+        loading | (is_long & _is_named(calls, _NAME.str.contains(_LOADING_AT_FIRST)))
+    )
+    return own.select("thread", "start", "end", _NAME).collect()
+
+
+def _is_named(calls: pl.LazyFrame, condition: pl.Expr) -> pl.Expr:
+    """Return which calls have a name that meets a condition; each name is looked at once."""
+    names = calls.select("name").unique().collect().filter(condition)["name"]
+    return pl.col("name").is_in(names.implode())
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
@@ -132,29 +141,36 @@ def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
-def driver_ranges(trace: Trace, pairs: pl.DataFrame, *, staged: bool) -> pl.DataFrame:
-    """Return ``pair, start, end, name, stage``: when each range is the innermost of a driver.
+def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Cut pieces where a driver's innermost range changes, and say what it is.
 
     Parameters
     ----------
     trace
         The run.
+    pieces
+        ``pair, start, end``, and others.
     pairs
         As `pairs_of` gives them.
-    staged
-        Whether only ranges that are stages count.
+    column
+        What is said of ranges, ``name`` or ``stage``; ranges of which that is not known do not
+        count.
+
+    Returns
+    -------
+    The columns of `pieces`, and `column`; null outside of all ranges.
     """
     drivers = pairs.select("pair", thread="driver").drop_nulls()
     nested = trace["ranges"].filter(
         pl.col("style") == "push_pop", pl.col("end") > pl.col("start"),
-        pl.col("thread").is_in(drivers["thread"].unique().implode()),
-        pl.lit(not staged) | pl.col("stage").is_not_null(),
+        pl.col("thread").is_in(drivers["thread"].unique().implode()), pl.col(column).is_not_null(),
     )  # fmt: skip
     own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
-    names = nested.select("range", "thread", "name", "stage").collect()
-    stretches = innermost_stretches(own).select("range", "start", "end")
-    placed = stretches.join(names, on="range").join(drivers, on="thread")
-    return placed.select("pair", "start", "end", "name", "stage", "range")
+    inside = states(innermost_stretches(own).join(drivers, on="thread"), "pair", "range")
+    cut = split_at(pieces, inside, "pair", "range")
+    met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
+    told = trace["ranges"].filter(met).select("range", column).collect()
+    return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
 
 
 def step_states(trace: Trace) -> pl.DataFrame:

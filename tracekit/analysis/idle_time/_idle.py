@@ -18,10 +18,9 @@ from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import driver_ranges, pairs_of
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
-from tracekit.analysis.idle_time._timeline import split_at, states
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
 
@@ -140,12 +139,9 @@ class _Found:
 
     def with_ranges(self, trace: Trace) -> _Found:
         """Cut pieces where the host enters or leaves a range, and name the range."""
-        pairs = pairs_of(trace, self.gaps)
-        inside = states(_named_ranges(trace, pairs), "pair", "range")
-        cut_too = split_at(self.pieces, inside, "pair", "range").with_columns(
-            pl.col("range").fill_null(_NO_RANGE)
-        )
-        return _Found(self.gaps, cut_too, self.windows)
+        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
+        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
+        return _Found(self.gaps, cut_too.drop("name"), self.windows)
 
 
 def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
@@ -273,11 +269,6 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
         for name in ("cause", "range")
     }
     return texts.join(most["cause"], on="gap").join(most["range"], on="gap")
-
-
-def _named_ranges(trace: Trace, pairs: pl.DataFrame) -> pl.DataFrame:
-    ranges = driver_ranges(trace, pairs, staged=False)
-    return ranges.with_columns(range=plain_name(pl.col("name")))
 
 
 # -- what it is measured against ---------------------------------------------------------------

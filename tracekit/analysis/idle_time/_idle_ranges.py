@@ -12,6 +12,7 @@ from tracekit.analysis._steps import by_host, counted_steps, split, with_steps
 from tracekit.analysis._windows import chosen_windows
 from tracekit.analysis._work import Work, work_of
 from tracekit.analysis.idle_time._lulls import lulls
+from tracekit.analysis.idle_time._timeline import follow
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -85,23 +86,13 @@ def _marks(trace: Trace) -> pl.DataFrame:
     )
     own = ranges.select("range", "report", "process", "thread", "domain", "start", "end")
     stretches = innermost_stretches(own.collect().join(threads, on=["process", "thread"]))
-    if not _follow(stretches):
+    if not follow(stretches, "process"):
         return _latest_marks(stretches)
     is_last = pl.col("process").shift(-1) != pl.col("process")
     leaves = (is_last | (pl.col("start").shift(-1) != pl.col("end"))).fill_null(value=True)
     begins = stretches.select("process", "range", time="start")
     ends = stretches.filter(leaves).select("process", _NOWHERE, time="end")
     return pl.concat([begins, ends]).sort("time").select("process", "time", "range")
-
-
-def _follow(stretches: pl.DataFrame) -> bool:
-    """Tell whether the stretches of each process stand together and follow each other in time."""
-    is_next = pl.col("process").shift() != pl.col("process")
-    found = stretches.select(
-        (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
-        (is_next.sum() + 1 == pl.col("process").n_unique()).alias("together"),
-    )
-    return all(found.row(0))
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:

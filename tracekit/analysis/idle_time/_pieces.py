@@ -11,7 +11,7 @@ from tracekit.analysis.idle_time._held import holders, named_behind
 from tracekit.analysis.idle_time._host_states import (
     ASLEEP,
     allocations,
-    driver_ranges,
+    in_ranges,
     loads,
     messages,
     name_states,
@@ -24,7 +24,7 @@ from tracekit.analysis.idle_time._host_states import (
     waited_before,
     waits,
 )
-from tracekit.analysis.idle_time._timeline import split_at, states
+from tracekit.analysis.idle_time._timeline import split_at
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -76,8 +76,8 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     gaps = gaps.join(
         pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
-    waiting = of_pairs(waits(trace), threads_of(pairs))
-    pieces = _by_host(trace, _phases(gaps), pairs, waiting)
+    waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
+    pieces = _by_host(trace, _phases(gaps), pairs)
     pieces = _credited(pieces, waited_before(gaps, waiting))
     return gaps, _held(trace, pieces, gaps)
 
@@ -99,25 +99,27 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([*phases, unknown]).filter(_LENGTH > 0)
 
 
-def _by_host(
-    trace: Trace, phases: pl.DataFrame, pairs: pl.DataFrame, waiting: pl.DataFrame
-) -> pl.DataFrame:
+def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
+    """Return what threads did, by what it is: ``thread, start, end, name``."""
+    return {
+        "profiler": profiling(trace),
+        "allocation": allocations(trace),
+        "loading": loads(trace, QUEUED_NS),
+        "waiting": waits(trace),
+        "collective": messages(trace, is_collective=True),
+        "message": messages(trace, is_collective=False),
+        "sleep": sleeps(trace),
+    }
+
+
+def _by_host(trace: Trace, phases: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Say what the host did meanwhile, as long as the later op was not launched."""
     of_host = pl.col("phase").is_in(["host", "call"])
-    staged = driver_ranges(trace, pairs, staged=True)
     pieces = phases.filter(of_host)
     threads = threads_of(pairs)
-    for state, intervals in (
-        ("profiler", of_pairs(profiling(trace), threads)),
-        ("allocation", of_pairs(allocations(trace), threads)),
-        ("loading", of_pairs(loads(trace, QUEUED_NS), threads)),
-        ("waiting", waiting),
-        ("collective", of_pairs(messages(trace, is_collective=True), threads)),
-        ("message", of_pairs(messages(trace, is_collective=False), threads)),
-        ("sleep", of_pairs(sleeps(trace), threads)),
-    ):
-        pieces = split_at(pieces, name_states(intervals, state), "pair", state)
-    pieces = split_at(pieces, states(staged, "pair", "stage"), "pair", "stage")
+    for state, intervals in trace.once(_of_threads).items():
+        pieces = split_at(pieces, name_states(of_pairs(intervals, threads), state), "pair", state)
+    pieces = in_ranges(trace, pieces, pairs, "stage")
     pieces = split_at(pieces, step_states(trace), "process", "in_step")
     stepping = trace["iterations"].select("process", has_steps=True).unique().collect()
     pieces = pieces.join(stepping, on="process", how="left", maintain_order="left")

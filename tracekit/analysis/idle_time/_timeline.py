@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis._latest import latest
+from tracekit.support.batches import at_least_one
+
 _LENGTH = pl.col("end") - pl.col("start")
+_NEVER = -(1 << 62)
+_BATCH = 250_000
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -27,17 +32,37 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
         return intervals.select(key, state, time="start").select(key, "time", state)
     held = intervals.filter(pl.col("end") > pl.col("start"))
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
+    if not held[state].null_count() and follow(held, key):
+        return _one_by_one(held, key, state, nothing)
     begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
     ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
+    changes = pl.any_horizontal(pl.col(key, "time").ne_missing(pl.col(key, "time").shift(-1)))
     return (
         pl.concat([begins, ends])
         .sort(key, "time", "step")
-        .with_columns(
-            pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum().over(key)
-        )
-        .unique([key, "time"], keep="last", maintain_order=True)
+        # What begins in a key ends there, so that none is open where the next one begins.
+        .with_columns(pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum())
+        .filter(changes)
         .select(key, "time", pl.when(pl.col("level") > 0).then(state).alias(state))
     )
+
+
+def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
+    """Return the same of intervals that follow each other: one ends unless the next one begins."""
+    goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
+    ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
+    marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
+    return pl.concat(marks).sort(key, "time").select(key, "time", state)
+
+
+def follow(intervals: pl.DataFrame, key: str) -> bool:
+    """Tell whether the intervals of each key stand together and follow each other in time."""
+    is_next = pl.col(key).shift() != pl.col(key)
+    found = intervals.select(
+        (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
+        (is_next.sum() + 1 == pl.col(key).n_unique()).alias("together"),
+    )
+    return all(found.row(0))
 
 
 def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -58,31 +83,25 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     -------
     The columns of `pieces`, and `state`; null before the first mark.
     """
-    if marks.is_empty():
-        return pieces.with_columns(pl.lit(None, marks.schema[state]).alias(state))
-    turn = pl.int_range(pl.len(), dtype=pl.Int64).over(key)
-    ordered = marks.sort(key, "time").with_columns(turn=turn).sort("time")
-    turns = ordered.select(key, "time", "turn")
+    always = marks.select(
+        key, pl.lit(_NEVER).alias("time"), pl.lit(None, marks.schema[state]).alias(state)
+    )
+    ordered = pl.concat([always.unique(key), marks.select(always.columns)]).sort(key, "time")
+    before_end = pieces.select(key, time=pl.col("end") - 1)
+    first, last = (
+        latest(pieces, "start", ordered, [key]),
+        latest(before_end, "time", ordered, [key]),
+    )
     exploded = (
         pieces.with_row_index("piece")
-        .sort("start")
-        .join_asof(turns.rename({"turn": "first"}), left_on="start", right_on="time", by=key,
-                   check_sortedness=False, coalesce=True)
-        .drop("time", strict=False)
-        .sort("end")
-        .join_asof(turns.rename({"turn": "last"}), left_on="end", right_on="time", by=key,
-                   check_sortedness=False, allow_exact_matches=False)
-        .drop("time", strict=False)
-        .with_columns(
-            turn=pl.int_ranges(pl.col("first").fill_null(-1), pl.col("last").fill_null(-1) + 1)
-        )
+        .with_columns(first=first, last=last)
+        .with_columns(turn=pl.int_ranges("first", pl.col("last") + 1))
         .explode("turn")
-        .sort("piece", "turn")
-    )  # fmt: skip
-    begun = pl.max_horizontal("start", "time")
+    )
+    met = ordered.select(pl.col("time", state).gather(exploded["turn"]))
     return (
-        exploded.join(ordered, on=[key, "turn"], how="left", maintain_order="left")
-        .with_columns(start=begun)
+        exploded.with_columns(met)
+        .with_columns(start=pl.max_horizontal("start", "time"))
         .with_columns(end=pl.coalesce(pl.col("start").shift(-1).over("piece"), "end"))
         .select(*pieces.columns, state)
     )
@@ -98,17 +117,24 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     by
         What forms a group.
     """
-    furthest = pl.col("end").cum_max().shift().over(by)
-    is_new = (pl.col("start") > furthest).fill_null(value=True)
+    furthest = pl.col("end").cum_max()
+    is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
+    is_last = is_first.shift(-1, fill_value=True)
+    wanted = intervals.select(*by, "start", "end")
+    ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
     return (
-        intervals.select(*by, "start", "end")
-        .sort(*by, "start")
-        .with_columns(block=is_new.cum_sum())
-        .group_by("block", maintain_order=True)
-        .agg(pl.col(by).first(), pl.col("start").first(), pl.col("end").max())
-        .select(*by, "start", "end")
-        .sort("start")
+        ordered.group_by(by, maintain_order=True)
+        .agg(start=pl.col("start").filter(is_first), end=furthest.filter(is_last))
+        .explode("start", "end")
+        .sort("start", maintain_order=True)
     )
+
+
+def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the same of many intervals, of which some are held at a time."""
+    wanted = intervals.select(*by, "start", "end")
+    some = [merged(batch, by) for batch in at_least_one(wanted, _BATCH)]
+    return merged(pl.concat(some), by)
 
 
 def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:

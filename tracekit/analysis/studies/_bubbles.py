@@ -334,10 +334,11 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()
-    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
-    sends = (kind == "collective") & name.str.contains(_SENDS)
-    passes = trace["ops"].filter(pl.col("stage").cast(pl.String).is_in(_PASSES))
-    return not passes.filter(kind.is_in(_COPIES) | sends).head(1).collect().is_empty()
+    passes = trace["ops"].filter(pl.col("stage").is_in(_PASSES))
+    copies = passes.filter(pl.col("kind").is_in(_COPIES)).head(1).collect()
+    collectives = passes.filter(pl.col("kind") == "collective").select("name").unique().collect()
+    sends = collectives["name"].cast(pl.String).str.contains(_SENDS).any()
+    return sends or not copies.is_empty()
 
 
 def _counted_micro_batches(trace: Trace) -> int | None:
