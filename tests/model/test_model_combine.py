@@ -23,6 +23,7 @@ from tracekit.model import (
     missing_files,
     replace_table,
 )
+from tracekit.support.batches import in_batches
 
 
 def report(
@@ -268,6 +269,49 @@ def test_long_tables_are_not_read(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
         assert_frame_equal(both.read(name), expected.read(name))
 
 
+WAYS: dict[str, dict[str, int]] = {
+    "one by one": {"_FEW": 0},
+    "in groups": {"_FEW": 0, "_SCANS": 0, "_READ_TOGETHER": 3},
+    "as a whole": {"_FEW": 1_000},
+}
+"""How a table of several reports is read, by how long it is and how many reports there are."""
+
+
+def read_in(way: str, patch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_FEW_OF_EACH": 0, **WAYS[way]}.items():
+        patch.setattr(_combine, name, value)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_of_many_reports_what_is_wanted_is_read_in_groups(
+    stored: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = [report(n, devices=[gpu(0, f"u{n}")], ops=n % 4) for n in range(9)]
+    if stored:
+        for number, each in enumerate(reports):
+            each.write(tmp_path / str(number))
+        reports = [Trace.scan(tmp_path / str(n), reports=1_000_000) for n in range(9)]
+    asked = {
+        "some columns": lambda ops: ops.select("device", "start"),
+        "the first rows": lambda ops: ops.head(5),
+        "some rows": lambda ops: ops.filter(pl.col("device") > 4).select("op"),
+        "the first of some rows": lambda ops: ops.filter(pl.col("device") > 4).head(3),
+        "all in batches": lambda ops: pl.concat(in_batches(ops.select("op", "device"), 4)).lazy(),
+        "how many": lambda ops: ops.select(pl.len()),
+        "none": lambda ops: ops.head(0),
+    }
+    found = {}
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            read_in(way, patch)
+            ops = combine(reports)["ops"]
+            found[way] = [ask(ops).collect() for ask in asked.values()]
+            assert ("PYTHON SCAN" in ops.explain()) == (way == "in groups")
+    for way in WAYS:
+        for one, other in zip(found[way], found["one by one"], strict=True):
+            assert_frame_equal(one, other)
+
+
 def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
     """The rows of the run, row by row; all devices are different ones."""
     kinds = {
@@ -316,30 +360,28 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
 @settings(deadline=None, max_examples=examples(60, thorough=1000))
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4),
-    st.sampled_from((0, 1_000)),
+    st.sampled_from(list(WAYS)),
 )
-def test_as_a_naive_combination_row_by_row(shapes, few: int) -> None:
+def test_as_a_naive_combination_row_by_row(shapes, way: str) -> None:
     traces = [
         report(n, host=f"h{n}", devices=[gpu(d, f"u{n}{d}") for d in range(gpus)], ops=ops)
         for n, (gpus, ops) in enumerate(shapes)
     ]
     expected = naive(traces)
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(_combine, "_FEW", few)
-        changed.setattr(_combine, "_FEW_OF_EACH", 0)
+        read_in(way, changed)
         both = combine(traces)
         for name in TABLES:
             assert both.read(name).rows(named=True) == expected[name], name
 
 
-@pytest.mark.parametrize("few", [0, 1_000], ids=["one by one", "as a whole"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("drift", [0.0, 1e-5, -0.25])
 def test_tables_are_alike_however_they_are_read(
-    few: int, drift: float, tmp_path, monkeypatch: pytest.MonkeyPatch
+    way: str, drift: float, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers of devices that change places, clocks of any kind, and nulls."""
-    monkeypatch.setattr(_combine, "_FEW", few)
-    monkeypatch.setattr(_combine, "_FEW_OF_EACH", 0)
+    read_in(way, monkeypatch)
     traces = []
     for number, gpus in enumerate(((0, 1), (1, 0), (7,))):
         given = report(number, devices=[gpu(n, f"u{n if number < 2 else 'x'}{n}") for n in gpus])
@@ -364,12 +406,11 @@ def test_tables_are_alike_however_they_are_read(
         assert there == here
 
 
-@pytest.mark.parametrize("few", [0, 1_000], ids=["one by one", "as a whole"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_device_that_is_not_listed_keeps_its_number(
-    few: int, monkeypatch: pytest.MonkeyPatch
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_combine, "_FEW", few)
-    monkeypatch.setattr(_combine, "_FEW_OF_EACH", 0)
+    read_in(way, monkeypatch)
     listed, bare = (report(n, devices=[gpu(0, f"u{n}")]) for n in range(2))
     bare = bare.with_tables({"devices": TABLES["devices"].empty()})
     assert column(combine([listed, bare]), "ops", "device") == [0] * 4

@@ -6,12 +6,14 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tracekit as tk
 from tracekit.errors import StoreError
 from tracekit.store import Store
+from tracekit.store._check import again
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE = SAMPLES / "p2p_2gpu_start_end.sqlite"
@@ -97,6 +99,14 @@ def test_a_damaged_part_is_one_error_that_names_the_run_and_what_to_do(
     assert "'p2p'" in str(error.value)
     assert "0/ops/00000.parquet" in str(error.value)
     assert f"ingest {TRACE.name} again" in str(error.value)
+
+
+def test_of_many_files_to_ingest_again_the_first_are_named() -> None:
+    record = SimpleNamespace(files=tuple(f"rank{n}.sqlite" for n in range(1000)))
+    said = again(SimpleNamespace(record=record))
+    assert said.startswith("ingest rank0.sqlite, rank1.sqlite, ")
+    assert said.endswith(" more again")
+    assert len(said) < 200
 
 
 def test_a_disk_that_forgets_changes_no_time_and_is_found_all_the_same(root: Path) -> None:

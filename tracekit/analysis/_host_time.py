@@ -16,7 +16,7 @@ _EVENT = ["line", "time", "begins", "turn"]
 
 def has_ops(trace: Trace) -> bool:
     """Tell whether a run holds any GPU work."""
-    return trace["ops"].head(1).collect().height > 0
+    return trace["ops"].select("start").head(1).collect().height > 0
 
 
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:

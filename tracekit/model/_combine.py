@@ -8,7 +8,7 @@ which GPUs are the same physical one has to be found out before.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from polars.io.plugins import register_io_source
 
 from tracekit.model._clocks import Clock, clock_warnings, clocks_told, on_clock
 from tracekit.model._paths import combine_paths
@@ -38,6 +39,11 @@ _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
 
 _FEW, _FEW_OF_EACH = 100_000, 500
 """So many rows of a table, and so many more for each report, are read and renumbered as a whole."""
+_SCANS = 32
+"""So many reports are planned as a scan each. Of more, polars' streaming engine starts all at once,
+and a thousand take it a minute."""
+_READ_TOGETHER = 250_000
+"""So many rows of them are read at a time instead."""
 _BITS = 32
 """Of numbers within a trace, below that of the trace."""
 
@@ -196,10 +202,36 @@ class _CombinedTables(LaterTables):
             rows, heights = self._whole(name)
             which = np.repeat(np.arange(len(heights)), heights)
             return rows.with_columns(self._columns(name, pl.Series(which))).lazy()
+        if len(heights) > _SCANS:
+            return self._in_groups(name, heights)
         return pl.concat(
             trace[name].with_columns(self._columns(name, pl.Series([number])))
             for number, trace in enumerate(self._traces)
         )
+
+    def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
+        """Return a table of which those of some traces are read and renumbered at a time."""
+
+        def read(
+            columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
+        ) -> Iterator[pl.DataFrame]:
+            left = sum(heights) if most is None else most
+            for group in _groups(heights):
+                rows = self._of_group(name, group, columns or list(TABLES[name].schema)).head(left)
+                left -= rows.height
+                yield rows if predicate is None else rows.filter(predicate)
+                if not left:
+                    return
+
+        return register_io_source(read, schema=TABLES[name].schema, is_pure=True)
+
+    def _of_group(self, name: str, group: slice, columns: Sequence[str]) -> pl.DataFrame:
+        """Return some columns of a table, as those of the run, of some traces."""
+        traces = self._traces[group]
+        rows, heights = read_together(traces, name, columns)
+        which = pl.Series(np.repeat(np.arange(group.start, group.start + len(traces)), heights))
+        changes = self._columns(name, which) if rows.height else []
+        return rows.with_columns(each for each in changes if each.meta.output_name() in columns)
 
     def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
         """Return a table of all traces, as it was read, and how many rows each of them has."""
@@ -212,6 +244,17 @@ class _CombinedTables(LaterTables):
         if name == "ranges":
             columns.append(_mapped("path", self._paths, which))
         return columns
+
+
+def _groups(heights: Sequence[int]) -> Iterator[slice]:
+    """Yield which traces are read together, of which each has so many rows."""
+    first, rows = 0, 0
+    for number, height in enumerate(heights):
+        if rows and rows + height > _READ_TOGETHER:
+            yield slice(first, number)
+            first, rows = number, 0
+        rows += height
+    yield slice(first, len(heights))
 
 
 def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:

@@ -81,7 +81,7 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 def again(entry: Entry) -> str:
     """Say how the columns of a run are made anew."""
-    return f"ingest {', '.join(entry.record.files)} again"
+    return f"ingest {listed(entry.record.files)} again"
 
 
 def strays(runs: Path, named: Collection[str]) -> list[Path]:
