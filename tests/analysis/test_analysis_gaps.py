@@ -11,9 +11,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.idle_time import _gaps
 from tracekit.analysis.idle_time._gaps import AHEAD_NS, gaps_of
 from tracekit.model import TABLES, Trace
+from tracekit.support import batches
 
 _OPS = st.tuples(
     st.integers(0, 1), st.integers(0, 1), st.integers(0, 40), st.integers(0, 6),
@@ -91,7 +91,7 @@ def test_gaps_are_those_of_a_walk_over_ops(
     expected = _walked(ops, lambda op: tuple(op[name] for name in owners), until)
     for batch in (2, 1 << 20):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_gaps, "_BATCH", batch)
+            patched.setattr(batches, "ROWS", batch)
             gaps = gaps_of(trace, windows)
         assert gaps["gap"].to_list() == list(range(gaps.height))
         assert gaps.select("device", "start", "end").equals(

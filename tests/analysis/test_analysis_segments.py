@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import (
-    _pieces,
-    breakdown,
-)
+from tracekit.analysis import breakdown
 from tracekit.analysis._segments import feed
 from tracekit.model import Trace, union_length
+from tracekit.support import batches
 
 Row = tuple[int, int, int]
 """Line, start and end."""
@@ -119,11 +117,11 @@ def test_neither_batches_nor_the_order_of_ops_matter(
     # Two reports of one device: the ops of each by start, one after the other.
     other = ops if in_order else pl.concat([ops[::2], ops[1::2]])
     mixed = Trace({**trace.tables, "ops": other.lazy()})
-    before, _pieces._BATCH = _pieces._BATCH, size
+    before, batches.ROWS = batches.ROWS, size
     try:
         found = breakdown(mixed, by)
     finally:
-        _pieces._BATCH = before
+        batches.ROWS = before
     assert found.rows.equals(table)
     ours = {"share", "per", "sum_over"}
     assert {k: v for k, v in found.meta.items() if k not in ours} == {

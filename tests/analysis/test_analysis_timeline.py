@@ -8,7 +8,6 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.idle_time import _timeline
 from tracekit.analysis.idle_time._timeline import (
     covered,
     merged,
@@ -16,6 +15,7 @@ from tracekit.analysis.idle_time._timeline import (
     split_at,
     states,
 )
+from tracekit.support import batches
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 8)), max_size=8
@@ -72,7 +72,7 @@ def test_what_is_covered(
 ) -> None:
     blocks = merged(_frame(intervals), ["key"])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_timeline, "_BATCH", 2)
+        patched.setattr(batches, "ROWS", 2)
         assert (
             merged_in_batches(_frame(intervals).lazy(), ["key"])
             .sort("key", "start")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 _NEVER = 1 << 62
-_BATCH = 250_000
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _OWNER = ["process", "device"]
 NEEDED = (*_OWNER, "start", "end", "launch_start", "stage", "iteration")
@@ -33,7 +32,7 @@ def launch_groups(trace: Trace) -> pl.DataFrame:
 
 
 def _launch_groups(trace: Trace) -> pl.DataFrame:
-    ops = in_batches(trace["ops"].select(NEEDED), _BATCH)
+    ops = in_batches(trace["ops"].select(NEEDED))
     return thinned(ops, trace.read("iterations"))
 
 

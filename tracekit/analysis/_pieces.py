@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_BATCH = 250_000
-"""Ops that are read at once: a batch takes long beside handing it over; more only take memory."""
 _AT_ONCE = 2
 """Threads that add up."""
 _FEW = 10_000
@@ -116,7 +114,7 @@ def _handed_out(
     columns = [name for sweep in sweeps for name in sweep.columns]
     columns += [name for tally in receivers.tallies for name in tally.columns]
     ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
-    batches = _swept(in_batches(ops, _BATCH), sweeps)
+    batches = _swept(in_batches(ops), sweeps)
     try:
         edges = _fed(batches, receivers.tallies, windows)
     except _DisorderError:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
+ROWS = 250_000
+"""Rows that are read at once: a batch takes long beside handing it over; more only take memory."""
 
-def in_batches(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield all rows of a frame, about so many at a time.
+
+def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.DataFrame]:
+    """Yield all rows of a frame, about so many at a time, by default `ROWS`.
 
     Raises
     ------
@@ -17,7 +20,7 @@ def in_batches(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
         batches as if that were all.
     """
     read = 0
-    for batch in frame.collect_batches(chunk_size=rows):
+    for batch in frame.collect_batches(chunk_size=rows or ROWS):
         read += batch.height
         yield batch
     wanted = int(frame.select(pl.len()).collect().item())
@@ -27,8 +30,8 @@ def in_batches(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
         )
 
 
-def at_least_one(frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+def at_least_one(frame: pl.LazyFrame) -> Iterator[pl.DataFrame]:
     """Yield the same; of a frame without rows a batch without any."""
-    batches = in_batches(frame, rows)
+    batches = in_batches(frame)
     yield next(batches, frame.clear().collect())
     yield from batches

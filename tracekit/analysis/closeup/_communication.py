@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _KINDS = ("collective", "p2p", "staged")
 _OPS = ("process", "device", "start", "end")
-_BATCH = 250_000
 _OWNER = ("process", "device", "iteration")
 
 
@@ -43,8 +42,7 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     windows = spans.select(*_OWNER, "start", "end", counts=pl.lit(value=True))
     ordered = windows.sort("process", "device", "start")
     pieces = pl.concat(
-        merged(inside_steps(batch, ordered), ["window", "layer"])
-        for batch in at_least_one(ops, _BATCH)
+        merged(inside_steps(batch, ordered), ["window", "layer"]) for batch in at_least_one(ops)
     )
     numbered = ordered.with_row_index("window")
     lengths = layered_lengths(pieces, "layer", ("work", "communication"), ("window",))

@@ -182,7 +182,8 @@ def _resampled_means(sample: Numbers, resamples: Iterable[Counts]) -> Floats:
     is_rare = (np.count_nonzero(sample, axis=1) < _RARE * number) & (sample.size >= _MANY)
     rare, often = np.flatnonzero(is_rare), np.flatnonzero(~is_rare)
     some = sample[rare]
-    at, steps = map(np.ascontiguousarray, np.nonzero(some))  # which takes turns in one array
+    # NumPy gives columns of one array, and a loop takes arrays whose numbers follow each other.
+    at, steps = map(np.ascontiguousarray, np.nonzero(some))
     first = np.searchsorted(at, np.arange(rare.size + 1))
     values = some[at, steps].astype(np.float64)
     others = sample[often].astype(np.float64)

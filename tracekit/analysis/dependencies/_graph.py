@@ -194,7 +194,10 @@ def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return where those of each moment begin, and where the last ones end, of sorted edges."""
+    """Return where the edges of each moment begin that are put together by it, and where all end.
+
+    `moments` holds that moment of each edge, in any order.
+    """
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(moments, minlength=count), out=first[1:])
     first.flags.writeable = False

@@ -22,10 +22,10 @@ def described_edges(
 
     Returns
     -------
-    The columns of `rows`, and ``op, name, work, op_kind, stage, bytes, link, others_use`` of the op
-    that waits or works (null of calls, but ``stage``, which is that of the next op that the thread
-    launches, and ``name``), ``process, device, thread``, and ``of_source``: what the op does that
-    is waited for.
+    The columns of `rows`, and ``op, name, work, op_kind, stage, link, others_use`` of the op that
+    waits or works (null of calls, but ``stage``, which is that of the next op that the thread
+    launches, and ``name``), ``process, device``, and ``of_source``: what the op does that is waited
+    for.
     """
     moments = graph.moments
     targets = rows.select("target").unique()
@@ -59,7 +59,7 @@ def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
 
 def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     return (
-        ops.select("op", "work", "bytes", "process", "device", "stage", "target", op_kind="kind")
+        ops.select("op", "work", "process", "device", "stage", "target", op_kind="kind")
         .join(op_names(trace), on="op", how="left")
         .join(links, on="op", how="left")
     )
@@ -77,5 +77,5 @@ def _calls(moments: Moments) -> pl.DataFrame:
         moments.calls.join(launched, on="call", how="left", maintain_order="left")
         .sort("thread", "start", "end")
         .with_columns(pl.col("stage").backward_fill().over("thread"))
-        .select("process", "thread", "name", "stage", "begin", "finish")
+        .select("process", "name", "stage", "begin", "finish")
     )

@@ -39,7 +39,6 @@ _WORK = [
     "op", "process", "device", "start", "end", "name", "kind", "bytes", "launch_thread",
     "launch_start", "launch_end", "launch_size", "stage",
 ]  # fmt: skip
-_BATCH = 250_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Facts:
 
         It is in memory, and lazy so that of large runs nobody copies more than is looked at.
         """
-        work = in_batches(self.trace["ops"].select(_WORK), _BATCH)
+        work = in_batches(self.trace["ops"].select(_WORK))
         return pl.concat([self._placed(batch) for batch in work]).lazy()
 
     @cached_property

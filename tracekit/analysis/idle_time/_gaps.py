@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
-_BATCH = 250_000
 _NEVER = -(1 << 62)
 AHEAD_NS = 50_000
 """An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
@@ -73,7 +72,7 @@ def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.Dat
     loaders = _loaders(ops)
     lines, reached = Lines(line), _reached(0)
     parts = []
-    for batch in at_least_one(ops, _BATCH):
+    for batch in at_least_one(ops):
         numbers = lines.of(batch)
         reached = extended(reached, _reached(len(lines)))
         known = batch.with_columns(

@@ -13,7 +13,6 @@ from tracekit.support.compiled import compiled, given
 
 _OWNER = ["process", "device"]
 _WHEN = [*_OWNER, "start", "end"]
-_BATCH = 250_000
 _NEVER = -(1 << 62)
 
 
@@ -47,7 +46,7 @@ def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
     reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()
     latest = np.full(reached.size, _NEVER)
     found: list[Lulls] = []
-    for batch in in_batches(ops.select(_WHEN), _BATCH):
+    for batch in in_batches(ops.select(_WHEN)):
         room = Lulls(
             np.empty(batch.height, np.int32), *(np.empty(batch.height, np.int64) for _ in range(2))
         )

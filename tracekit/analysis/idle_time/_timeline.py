@@ -11,7 +11,6 @@ from tracekit.support.batches import at_least_one
 
 _LENGTH = pl.col("end") - pl.col("start")
 _NEVER = -(1 << 62)
-_BATCH = 250_000
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
@@ -133,7 +132,7 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the same of many intervals, of which some are held at a time."""
     wanted = intervals.select(*by, "start", "end")
-    some = [merged(batch, by) for batch in at_least_one(wanted, _BATCH)]
+    some = [merged(batch, by) for batch in at_least_one(wanted)]
     return merged(pl.concat(some), by)
 
 
