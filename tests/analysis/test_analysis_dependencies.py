@@ -488,6 +488,21 @@ def test_what_comes_late_is_carried_beyond_what_is_tolerated(beyond: int, carrie
     assert late.tolist() == [0, carried]
 
 
+@pytest.mark.parametrize(
+    ("beyond", "usual", "late"), [(0, TOLERATED_NS, 0), (1, 0, TOLERATED_NS + 1)]
+)
+def test_no_lag_beyond_what_is_tolerated_is_usual(beyond: int, usual: int, late: int) -> None:
+    b = TraceBuilder()
+    b.op("one", 0)
+    moments = moments_of(b.trace())
+    begin = moments.ops["begin"].item()
+    rows = pl.DataFrame([(0, begin, "launch", None)], schema=EDGES, orient="row")
+    time = np.zeros(moments.count, np.int64)
+    time[begin] = TOLERATED_NS + beyond
+    weight, carried = _fitted(moments, rows, time)
+    assert (weight.to_list(), carried[begin]) == ([usual], late)
+
+
 def _usual(lags: list[int]) -> int:
     return round(sum(lags) / len(lags)) if lags else 0
 
@@ -528,9 +543,9 @@ def test_lengths_that_were_not_recorded_are_those_of_most_that_hold(data: st.Dat
     for number in range(data.draw(st.integers(1, 5))):
         b.op(f"op {number}", 10 * number, kind=data.draw(st.sampled_from(kinds)))
     moments = moments_of(b.trace())
-    time = sorted(data.draw(st.lists(
-        st.integers(0, 3 * TOLERATED_NS), min_size=moments.count, max_size=moments.count,
-    )))  # fmt: skip
+    near = st.sampled_from([0, 5, TOLERATED_NS, TOLERATED_NS + 1, 2 * TOLERATED_NS])
+    when = st.one_of(near, st.integers(0, 3 * TOLERATED_NS))
+    time = sorted(data.draw(st.lists(when, min_size=moments.count, max_size=moments.count)))
     pairs = [(a, b) for b in range(moments.count) for a in range(b)]
     chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20))
     told = st.integers(0, 2 * TOLERATED_NS)
