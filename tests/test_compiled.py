@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -97,3 +100,56 @@ def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(
     compiler.kept.__wrapped__(locate)(values, known, *remembered(known), found)
     assert found.tolist() == [0, -1, 1]
     assert [bool(options.get("cache")) for options in asked[:2]] == [True, False]
+
+
+class Planted:
+    """An object that leaves a trace where it is unpickled.
+
+    Parameters
+    ----------
+    mark
+        The folder that is made.
+    """
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+def run_kept() -> None:
+    """Run a loop as Numba keeps it, as in a new process."""
+    values, known = np.array([5, 7, 6]), np.array([5, 6])
+    found = np.empty(3, np.int32)
+    compiler.kept.__wrapped__(locate)(values, known, *remembered(known), found)
+    assert found.tolist() == [0, -1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [0o700, 0o777], ids=oct)
+def test_nothing_is_unpickled_that_others_may_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """Numba's own files run what is in them."""
+    import numba
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    run_kept()
+    [index] = (tmp_path / "cache").glob("*/*.nbi")
+    index.write_bytes(pickle.dumps(Planted(tmp_path / "mark")))
+    index.parent.chmod(mode)
+    with suppress(FileExistsError):  # which comes of reading it twice
+        run_kept()
+    assert (tmp_path / "mark").exists() == (mode == 0o700)
+
+
+def test_numba_keeps_nothing_in_a_folder_that_is_not_named_absolutely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numba
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "cache")
+    run_kept()
+    assert not list(tmp_path.iterdir())

@@ -176,6 +176,137 @@ def test_where_nothing_can_be_written_code_is_compiled_all_the_same(
     assert Compiled(weigh)(*given) == weigh(*case())
 
 
+class TestCaches:
+    """Machine code outside of the package is run only where its user alone may have put it."""
+
+    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o702], ids=oct)
+    def test_a_folder_that_others_may_write_to_is_not_used(self, folder: Path, mode: int) -> None:
+        types = keep(ANY_CODE)
+        assert native.find(weigh, types) == ANY_CODE
+        folder.chmod(mode)
+        assert native.find(weigh, types) is None
+        self.assert_nothing_is_kept(folder)
+
+    def test_nor_one_that_others_may_replace(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        types = keep(ANY_CODE)
+        assert native.is_closed(folder)
+        folder.parent.chmod(0o777)
+        assert native.find(weigh, types) == ANY_CODE  # for nobody else enters what that lies in
+        let_others_enter(folder.parent, monkeypatch)
+        assert native.find(weigh, types) is None
+        self.assert_nothing_is_kept(folder)
+        folder.parent.chmod(0o1777)  # as /tmp: there only the owner may
+        assert native.find(weigh, types) == ANY_CODE
+
+    def test_nor_one_of_another_user(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        types = keep(ANY_CODE)
+        give_away(folder, monkeypatch)
+        assert native.find(weigh, types) is None
+        self.assert_nothing_is_kept(folder)
+
+    def test_nor_a_file_of_another_user(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may have come there before the folder was closed."""
+        types = keep(ANY_CODE)
+        give_away(kept_in(folder)[0], monkeypatch)
+        assert native.find(weigh, types) is None
+
+    def test_nor_a_file_that_others_may_write_to(self, folder: Path) -> None:
+        types = keep(ANY_CODE)
+        folder.chmod(0o755)
+        kept_in(folder)[0].chmod(0o666)
+        assert native.find(weigh, types) is None
+
+    def test_a_link_leads_only_to_what_is_closed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        types = keep(ANY_CODE)
+        link = folder.parent / "link"
+        link.symlink_to(folder)
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(link))
+        assert native.find(weigh, types) == ANY_CODE
+        folder.chmod(0o777)
+        assert native.find(weigh, types) is None
+
+    def test_a_folder_is_named_absolutely(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        types = keep(ANY_CODE)
+        monkeypatch.chdir(folder.parent)
+        monkeypatch.setenv("NUMBA_CACHE_DIR", folder.name)
+        assert native.find(weigh, types) is None
+        self.assert_nothing_is_kept(folder)
+
+    def test_without_a_home_none_is_looked_for(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(folder.parent)
+        monkeypatch.delenv("NUMBA_CACHE_DIR")
+        monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+        monkeypatch.setenv("HOME", "relative")
+        monkeypatch.setattr(native, "_BESIDE", folder.parent / "absent" / "file")
+        (folder.parent / "absent").touch()
+        assert native.find(weigh, keep(ANY_CODE)) is None
+        assert [path.name for path in folder.parent.iterdir()] == ["absent"]
+
+    def test_a_new_folder_is_closed_whatever_the_umask(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inner = folder / "in" / "it"
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(inner))
+        before = os.umask(0)
+        try:
+            types = keep(ANY_CODE)
+        finally:
+            os.umask(before)
+        assert {each.stat().st_mode & 0o777 for each in (inner, inner.parent, folder)} == {0o700}
+        assert native.find(weigh, types) == ANY_CODE
+
+    def test_what_lies_in_the_package_is_trusted_as_its_modules(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        types = native.arguments(case()).types
+        native.keep_for_all(weigh, types, ANY_CODE)
+        native._FOLDER.chmod(0o777)
+        assert native.find(weigh, types) == ANY_CODE
+        monkeypatch.delenv("NUMBA_CACHE_DIR")
+        monkeypatch.setattr(native, "_FOLDER", folder)
+        monkeypatch.setattr(native, "_BESIDE", folder.parent / "beside")
+        keep(ANY_CODE)
+        native._BESIDE.chmod(0o777)
+        assert native.find(weigh, types) == ANY_CODE
+
+    def assert_nothing_is_kept(self, folder: Path) -> None:
+        before = {path: path.read_bytes() for path in kept_in(folder)}
+        native.keep(weigh, "other types", ANY_CODE)
+        assert {path: path.read_bytes() for path in kept_in(folder)} == before
+
+
+ANY_CODE = native.Code("symbol", returns=True, machine_code=b"of no processor")
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file belong to a user who is neither this one nor root."""
+    if os.geteuid() == 0:
+        os.chown(path, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+
+
+def let_others_enter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it seem that anybody may enter the folders that a path lies in; pytest's own are closed."""
+    true, above = Path.lstat, set(path.parents)
+
+    def lstat(each: Path) -> os.stat_result:
+        status = true(each)
+        return os.stat_result((status.st_mode | 0o011, *status[1:])) if each in above else status
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+
+
 class Pair(NamedTuple):
     low: Any
     high: Any

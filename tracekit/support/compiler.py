@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from tracekit.support import native
@@ -15,6 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOCK = threading.RLock()
+_PACKAGE = Path(__file__).parents[1]
 _UNCOUNTED: Any = {"_nrt": False}
 """Loops make no arrays, so those that they are given need not be counted at every inner call."""
 _Run: TypeAlias = Callable[[native.Arguments, tuple[Any, ...]], Any]
@@ -127,15 +129,28 @@ def _tell_of_parts() -> None:
 
 @cache
 def kept(loop: Callable[P, R]) -> Callable[P, R]:
-    """Return `loop` compiled in Numba's own way, and kept by it wherever there is room for it."""
+    """Return `loop` compiled in Numba's own way, and kept by it where nobody else may write."""
     import numba  # noqa: PLC0415
 
     _tell_of_parts()
     compiler: Any = numba.njit
+    told: str = numba.config.CACHE_DIR
+    with suppress(RuntimeError):  # neither this package nor the user's cache can be written
+        if not told or Path(told).is_absolute():
+            dispatcher = compiler(cache=True, nogil=True, **_UNCOUNTED)(loop)
+            if _is_cache_closed(Path(dispatcher.stats.cache_path)):
+                return cast("Callable[P, R]", dispatcher)
+    return cast("Callable[P, R]", compiler(nogil=True, **_UNCOUNTED)(loop))
+
+
+def _is_cache_closed(folder: Path) -> bool:
+    """Tell whether Numba, which unpickles what it finds in a folder, may be let to."""
+    if folder.is_relative_to(_PACKAGE):
+        return True
     try:
-        return cast("Callable[P, R]", compiler(cache=True, nogil=True, **_UNCOUNTED)(loop))
-    except RuntimeError:  # neither this package nor the user's cache can be written
-        return cast("Callable[P, R]", compiler(nogil=True, **_UNCOUNTED)(loop))
+        return all(map(native.is_closed, (folder, *folder.iterdir())))
+    except OSError:  # a file that another process has just replaced
+        return False
 
 
 def _itself(part: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,9 @@ for some types of its arguments, is kept in a file under a name that tells all t
 the text of the loop, what it calls, the types, and the processor. Files are found by that and not
 by their times, so those that were made with a package serve wherever it is installed. What is not
 in order about a file is as if it were not there.
+
+Code in the installed package is trusted as its modules are. Code in a cache is run only where
+nobody but the user and root can have put it (`is_closed`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import sys
 import tempfile
 from collections import Counter
@@ -34,6 +38,8 @@ _SUFFIX = ".loop"
 _DIGEST_BYTES = 32
 _FOLDER = Path(__file__).resolve().parents[1] / "loops"
 """What was compiled with the package, for any processor of its kind."""
+_BESIDE = Path(__file__).parent / "__pycache__"
+"""Where Python keeps what it has compiled of the package, too."""
 _LINKS_HERE = sys.platform == "linux" and platform.machine() == "x86_64"
 """Whether linking has been tried on such a machine; on others Numba links what it compiles."""
 _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
@@ -162,10 +168,12 @@ def find(loop: Callable[..., Any], types: str) -> Code | None:
     for processor, folders in ((_processor(), _own_folders()), (_any_processor(), [_FOLDER])):
         name = _name(loop, types, processor)
         for folder in folders if name else []:
+            path = folder / name
             with suppress(OSError):
-                code = Code.unpacked((folder / name).read_bytes())
-                if code is not None:
-                    return code
+                if _is_packaged(folder) or is_closed(path):
+                    code = Code.unpacked(path.read_bytes())
+                    if code is not None:
+                        return code
     return None
 
 
@@ -174,19 +182,21 @@ def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
     name = _name(loop, types, _processor())
     for folder in _own_folders() if name else []:
         with suppress(OSError):
-            _write(folder / name, code.packed())
-            return
+            folder.mkdir(exist_ok=True) if _is_packaged(folder) else _make(folder)
+            if _is_packaged(folder) or is_closed(folder):
+                _write(folder / name, code.packed())
+                return
 
 
 def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
     """Keep the code of a loop, compiled for any processor of its kind, with the package."""
     if name := _name(loop, types, _any_processor()):
+        _FOLDER.mkdir(parents=True, exist_ok=True)
         _write(_FOLDER / name, code.packed())
 
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that others see whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -198,8 +208,46 @@ def _own_folders() -> list[Path]:
     """Return where this user's code is kept, and looked for."""
     if told := os.environ.get("NUMBA_CACHE_DIR"):
         return [Path(told)]
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return [Path(__file__).parent / "__pycache__", Path(home) / "tracekit"]
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not home.is_absolute():
+        home = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - raises nothing without a home
+    return [_BESIDE, home / "tracekit"]
+
+
+def _is_packaged(folder: Path) -> bool:
+    return folder in (_FOLDER, _BESIDE)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those that it lies in, which nobody else may enter."""
+    if folder.is_absolute() and not folder.exists():
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def is_closed(path: Path) -> bool:
+    """Tell whether nobody but this user and root can write a file, or into a folder.
+
+    What runs or unpickles a file asks this before: a digest in the file proves nothing.
+    """
+    return path.is_absolute() and all(map(_is_closed_way, {path, path.resolve(strict=True)}))
+
+
+def _is_closed_way(path: Path) -> bool:
+    """Look at a path and each folder that it lies in, but not at what they are linked to."""
+    itself = {path, path.parent} if path.is_file() else {path}
+    others_enter = True
+    for each in (*reversed(path.parents), path):
+        status = each.lstat()
+        mode = status.st_mode
+        if status.st_uid not in {0, os.geteuid()}:
+            return False
+        if not stat.S_ISLNK(mode) and mode & (stat.S_IWGRP | stat.S_IWOTH):
+            sticky = mode & stat.S_ISVTX  # what is in it, only its owner removes
+            if each in itself or (others_enter and not sticky):
+                return False
+        others_enter &= not stat.S_ISDIR(mode) or bool(mode & (stat.S_IXGRP | stat.S_IXOTH))
+    return True
 
 
 @cache
