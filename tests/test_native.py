@@ -297,7 +297,7 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def let_others_enter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it seem that anybody may enter the folders that a path lies in; pytest's own are closed."""
+    """Let it seem that anybody may enter the folders above a path; those of pytest are closed."""
     true, above = Path.lstat, set(path.parents)
 
     def lstat(each: Path) -> os.stat_result:

@@ -149,7 +149,7 @@ def test_ids_that_are_all_the_same_are_read_as_a_plain_reader_does(
         copy.unlink()
 
 
-@pytest.mark.parametrize("shift", [-(2**62), 2**62])
+@pytest.mark.parametrize("shift", [-(2**60), 2**60])
 def test_times_may_be_those_of_any_clock(shift: int, tmp_path: Path) -> None:
     path = make_nsys(tmp_path)
     before = numbers_of(read(path)).from_first()

@@ -488,8 +488,8 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 def _lasting(recording: Recording) -> tuple[str, ...]:
     """Return the warnings of a recording but for what an earlier attribution found."""
     earlier = set(stored_findings(recording.tables))
-    lasting = tuple(warning for warning in recording.warnings if warning not in earlier)
-    return without_unmatched(lasting)
+    said = (*recording.warnings, *recording.late())
+    return without_unmatched(tuple(warning for warning in said if warning not in earlier))
 
 
 def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:

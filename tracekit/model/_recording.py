@@ -163,6 +163,8 @@ class Recording:
         their rows, batch by batch and as often as is asked, by name.
     labels
         Labels that the program gave its run through NVTX.
+    late
+        Gives further warnings, once the rows of `passing` have been made.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -170,6 +172,7 @@ class Recording:
     warnings: tuple[str, ...] = ()
     passing: Mapping[str, Callable[[], Iterator[pl.DataFrame]]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    late: Callable[[], tuple[str, ...]] = tuple
 
     def __post_init__(self) -> None:
         conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}
@@ -202,4 +205,4 @@ class Recording:
             name: pl.concat([TABLES[name].empty(), *map(TABLES[name].conform, batches())])
             for name, batches in self.passing.items()
         }
-        return Trace.of({**self.tables, **large, **passing}, self.warnings)
+        return Trace.of({**self.tables, **large, **passing}, (*self.warnings, *self.late()))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.sources._times import Times
+
 SqlType = Literal["int", "narrow", "real", "text", "blob"]
 """What a column is read as; ``narrow`` are whole numbers that may come in fewer than 64 bits."""
 
@@ -42,6 +44,8 @@ class ExportFile(Protocol):
     """Values that were dropped because they had no place in their column, by table.column."""
     warnings: list[str]
     """What a user should know of how the export was read."""
+    times: Times
+    """Which times rows may have; those with others are left out of `batches`."""
 
     @property
     def kind(self) -> str:
@@ -66,6 +70,9 @@ class ExportFile(Protocol):
 
     def count(self, table: str) -> int:
         """Return the number of rows of `table`, which exists."""
+
+    def first_times(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the first values of a column of whole numbers of each of some tables."""
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()

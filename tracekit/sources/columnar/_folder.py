@@ -14,6 +14,7 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
 from tracekit.sources._tables import Where
+from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.columnar._parquet import ParquetTable
 from tracekit.sources.columnar._types import typed
 from tracekit.sources.sqlite import BATCH_ROWS, regrouped
@@ -89,6 +90,8 @@ class ColumnarExport:
         """Values that were dropped because they had no place in their column, by table.column."""
         self.warnings: list[str] = []
         """What a user should know of how the export was read."""
+        self.times = Times(path)
+        """Which times rows may have; those with others are left out of `batches`."""
         self._files = {file.stem: file for file in table_files(path)}
         self.kind = _KINDS[self._files[_STRINGS].suffix]
         """How it is stored."""
@@ -121,6 +124,16 @@ class ColumnarExport:
         """Return the number of rows of `table`, which exists."""
         with self._damage(table):
             return self._open(table).count()
+
+    def first_times(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the first values of a column of whole numbers of each of some tables."""
+        present = {table: name for table, name in columns.items() if self.has(table, name)}
+        some = [
+            next(self._parts(table, [name], FIRST_ROWS), pl.DataFrame({name: []}))[name]
+            for table, name in present.items()
+        ]
+        whole = (times.cast(pl.Int64, strict=False).drop_nulls() for times in some)
+        return [time for times in whole for time in times.to_list()]
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
@@ -157,12 +170,13 @@ class ColumnarExport:
         """
         present = [name for name in columns if self.has(table, name)]
         lost: Counter[str] = Counter()
+        held = self.times.within(f"rows of {table}")
 
         def noted(part: pl.DataFrame) -> pl.DataFrame:
             frame, fell = typed(part, columns)
             lost.update(fell)
             self.coerced.update({f"{table}.{name}": number for name, number in lost.items()})
-            return frame
+            return held(frame)
 
         if present:
             yield from regrouped(map(noted, self._parts(table, present, rows)), rows)

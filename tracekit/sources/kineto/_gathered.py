@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import polars as pl
 
 from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import by_call
+from tracekit.sources._times import Times
 from tracekit.sources.kineto._events import nanoseconds
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
@@ -59,8 +61,6 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span", "sync")
 _INT32 = (1 << 31) - 1
-_LONGEST = 1 << 53
-"""What takes longer, in ns, is a fault: more than a hundred days."""
 _STREAM = r"^stream \d+\s*$"
 _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 
@@ -70,13 +70,15 @@ class Gathered:
 
     Parameters
     ----------
+    path
+        The trace.
     workspace
         Where rows wait.
     rank
         Rank of the process in the job, if known.
     """
 
-    def __init__(self, workspace: Workspace, rank: int | None) -> None:
+    def __init__(self, path: Path, workspace: Workspace, rank: int | None) -> None:
         self.ops, self.calls, self.ranges, self.syncs, self.event_records = (
             Ordered(workspace) for _ in range(5)
         )
@@ -98,6 +100,9 @@ class Gathered:
         self._names = ShortNames()
         self._threads: set[tuple[int, int]] = set()
         self._labels: dict[tuple[str, str, str], str] = {}
+        self._path = path
+        self._times: Times | None = None
+        self._endless = 0
 
     def add(self, events: pl.DataFrame) -> None:
         """Sort some events in."""
@@ -128,19 +133,29 @@ class Gathered:
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
         start, length = nanoseconds(events["ts"]), nanoseconds(events["dur"])
-        timed = events.with_columns(start.alias("start"), length.alias("length"))
-        is_length = pl.col("dur").is_null() | (pl.col("length") <= _LONGEST).fill_null(value=False)
-        known = timed.filter(pl.col("start").is_not_null() & is_length)
+        end = pl.select(start + length.clip(0)).to_series()
+        timed = events.with_columns(start.alias("start"), end.alias("end"), length.alias("length"))
+        is_length = pl.col("dur").is_null() | pl.col("length").is_not_null()
+        known = self._within(timed.filter(pl.col("start").is_not_null() & is_length))
         self.counts["untimed"] += timed.height - known.height
         self.counts["backward"] += int((known["length"] < 0).sum())
-        end = pl.col("start") + pl.max_horizontal("length", 0)
-        known = known.with_columns(
-            end=pl.when(pl.col("length").is_null()).then(OPEN).otherwise(end)
-        ).drop("length")
+        known = known.drop("length").with_columns(pl.col("end").fill_null(OPEN))
         self.first = _least(self.first, known["start"].min())
         closed = pl.when(pl.col("end") != OPEN).then("end")
         self.last = _most(self.last, known.select(closed.max()).item(), known["start"].max())
         return known
+
+    def _within(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Leave out events whose times are far from those that came first."""
+        if self._times is None and events.height:
+            self._times = Times(self._path, events["start"].to_list())
+            self._held = self._times.within("events")
+        if self._times is None:
+            return events
+        held = self._held(events)
+        self._endless += held["end"].null_count()
+        self._times.check_endless("events", self._endless)
+        return held
 
     def _add_work(self, events: pl.DataFrame) -> None:
         ended = events.filter(pl.col("end") != OPEN)

@@ -82,7 +82,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
         If it is other JSON.
     """
     with closing(Document(path)) as document:
-        gathered = Gathered(workspace, _told(document.before(), "rank"))
+        gathered = Gathered(path, workspace, _told(document.before(), "rank"))
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:

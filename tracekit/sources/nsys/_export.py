@@ -13,6 +13,7 @@ from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import ExportFile
+from tracekit.sources._times import Times
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
 from tracekit.sources.nsys._diagnostics import lost_events
@@ -37,6 +38,8 @@ _REQUIRED = {
     RUNTIME: ("start", "end", "globalTid", "correlationId"),
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
+_TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES), "start")
+"""Tables whose first rows tell about when it was."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
 _OPS = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
@@ -78,6 +81,7 @@ def read(
     DamagedTraceError
         If a table cannot be read.
     """
+    file.times = Times(file.path, file.first_times(_TIMED))
     export, rows = Export.of(file), workspace.rows
     metadata = export.metadata
     _check_content(file, metadata)
@@ -102,6 +106,9 @@ def read(
     range_columns = places.ranges(nvtx.domains(ranges), nvtx.categories(), last, metadata.duration)
     places.settle(ops, calls, ranges)
     metrics = Metrics(file, metadata, devices.numbers)
+    file.times.check_endless("NVTX ranges", nvtx.endless)
+    file.times.check_endless("MPI calls", mpi.endless)
+    lost = file.times.losses
     counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
     counted[PAYLOADS] = nvtx.extended
     return Recording(
@@ -140,10 +147,12 @@ def read(
             *syncs.losses(places),
             *overhead.losses,
             *_coercions(file),
+            *lost,
             *file.warnings,
             *_unrecorded_graphs(ops, calls, cuda.graph_launches),
         ),
         labels=nvtx.labels.labels,
+        late=lambda: tuple(text for text in file.times.losses if text not in lost),
     )
 
 

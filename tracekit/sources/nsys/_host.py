@@ -105,6 +105,8 @@ class Nvtx:
         """How many rows were read."""
         self.extended = 0
         """How many ranges have an extended payload, as bytes or JSON."""
+        self.endless = 0
+        """How many ranges have no end."""
         self._backward = 0
 
     @property
@@ -142,6 +144,7 @@ class Nvtx:
                 ranks = _ranks(marks).cast({"text": ranges.schema["text"]})
                 ranges = pl.concat([ranges, ranks], rechunk=True)
             self._backward += int((ranges["end"] < ranges["start"]).sum())
+            self.endless += ranges["end"].null_count()
             if (ranges["domainId"] != 0).any():
                 self._domains.append(_used(ranges))
             yield _ranges(self._with_extended(ranges), self._metadata)

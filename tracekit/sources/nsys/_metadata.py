@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tracekit.sources._tables import ExportFile, Where
+from tracekit.sources._times import FARTHEST, REACH
 
 _EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _CAPTURE_TABLE = "META_DATA_CAPTURE"
@@ -72,8 +73,8 @@ def read_metadata(file: ExportFile) -> Metadata:
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         product=" ".join(part for part in product if part) or None,
         time_shift=_time_shift(export.get("EXPORT_CONFIG_TIME_SHIFT", "")),
-        session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
-        duration=_first(file, "ANALYSIS_DETAILS", "duration"),
+        session_start=_first(file, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", FARTHEST),
+        duration=_first(file, "ANALYSIS_DETAILS", "duration", REACH),
         host=_host(file),
         visible_devices=_visible_devices(variables),
         rank=_number(variables, _RANKS),
@@ -95,12 +96,13 @@ def _export_values(file: ExportFile) -> dict[str, str]:
 
 def _time_shift(value: str) -> int:
     number = int(value) if re.fullmatch(r"-?[0-9]{1,19}", value) else 0
-    return number if abs(number) < 1 << 63 else 0
+    return number if abs(number) < FARTHEST else 0
 
 
-def _first(file: ExportFile, table: str, column: str) -> int | None:
+def _first(file: ExportFile, table: str, column: str, most: int) -> int | None:
+    """Return the first number in a column, if it is less than so much."""
     values = file.read(table, {column: "int"})[column].drop_nulls()
-    return None if values.is_empty() else int(values[0])
+    return int(values[0]) if len(values) and abs(values[0]) < most else None
 
 
 def _host(file: ExportFile) -> str | None:

@@ -14,6 +14,7 @@ import polars as pl
 
 from tracekit.model import METRIC
 from tracekit.sources._tables import ExportFile, Where
+from tracekit.sources._times import Filter
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.sqlite import SqlType
 
@@ -82,8 +83,9 @@ class Metrics:
 
     def _of_gpus(self, rows: int) -> Iterator[pl.DataFrame]:
         columns = ("timestamp", "rawTimestamp", "typeId", "metricId", "value")
+        held = self._file.times.within(f"rows of {GPU_METRICS}", "time")
         for batch in self._file.batches(GPU_METRICS, dict.fromkeys(columns, "int"), rows):
-            samples = self._clocked(batch.drop_nulls("value"))
+            samples = self._clocked(batch.drop_nulls("value"), held)
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
 
     def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -91,8 +93,9 @@ class Metrics:
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
+        held = self._file.times.within(f"rows of {GENERIC_EVENTS}", "time")
         for batch in self._file.batches(GENERIC_EVENTS, columns, rows):
-            samples = self._clocked(batch)
+            samples = self._clocked(batch, held)
             for name in self._wanted["recorded_name"].unique(maintain_order=True):
                 value = pl.col("data").str.json_path_match(f'$["{name}"]')
                 of_name = self._wanted.filter(pl.col("recorded_name") == name)
@@ -102,12 +105,12 @@ class Metrics:
                     .filter(pl.col("value").is_finite())
                 )
 
-    def _clocked(self, samples: pl.DataFrame) -> pl.DataFrame:
+    def _clocked(self, samples: pl.DataFrame, held: Filter) -> pl.DataFrame:
         """Add the time of samples; those that have none are left out."""
         # The raw time is not shifted with the others, so it serves where none are.
         raw = pl.col("rawTimestamp") if not self._metadata.time_shift else pl.lit(None)
-        timed = shifted(samples, self._metadata, "timestamp")
-        return timed.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")
+        timed = samples.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")
+        return shifted(held(timed), self._metadata, "time")
 
     def _of_nics(self, rows: int) -> Iterator[pl.DataFrame]:
         counters, nics = _nic_counters(self._file), _nic_names(self._file)

@@ -48,10 +48,14 @@ class MpiCalls:
         """The threads that made them."""
         self.last: int | None = None
         """When the last one ended, ns."""
+        self.endless = 0
+        """How many have no end."""
         columns = ("start", "end", "globalTid")
         for table in MPI_TABLES:
             for batch in export.file.batches(table, dict.fromkeys(columns, "int")):
-                self._notice(_timed(batch, export.metadata))
+                calls = _timed(batch, export.metadata)
+                self.endless += calls["end"].null_count()
+                self._notice(calls)
 
     def _notice(self, calls: pl.DataFrame) -> None:
         threads = calls.select(thread_gid="globalTid").unique()
@@ -142,7 +146,8 @@ class MpiCalls:
             _COMMUNICATORS,
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
         )
-        table = shifted(read, self._export.metadata, "timestamp")
+        held = read.filter(self._export.file.times.hold(pl.col("timestamp")))
+        table = shifted(held, self._export.metadata, "timestamp")
         # Communicators are told by rank: of two jobs in one report it is not known whose they are.
         alone = self._ranks().drop_nulls().with_columns(owner=process_of(pl.col("thread_gid")))
         sole = alone.group_by("rank").agg(pl.col("owner").n_unique()).filter(pl.col("owner") == 1)

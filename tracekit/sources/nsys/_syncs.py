@@ -63,7 +63,8 @@ class Syncs:
         for batch in self._export.file.batches(EVENT_RECORD, columns, rows):
             self.rows[EVENT_RECORD] += batch.height
             # Where the GPU's time was not collected it is 0.
-            times = batch.with_columns(pl.when(pl.col("timestamp") > 0).then("timestamp"))
+            is_time = (pl.col("timestamp") > 0) & self._export.file.times.hold(pl.col("timestamp"))
+            times = batch.with_columns(pl.when(is_time).then("timestamp"))
             timed = shifted(times, self._export.metadata, "timestamp").drop_nulls("globalPid")
             yield by_call(_named(timed).rename({"timestamp": "time"}).drop("eventSyncId"))
 

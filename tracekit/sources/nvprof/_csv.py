@@ -20,6 +20,7 @@ from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTrac
 from tracekit.model import KIND, Recording, Stream
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._times import Filter, Times
 from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
 from tracekit.sources.nvprof._names import readable, short_name
 from tracekit.sources.nvprof._numbers import printed_bytes, printed_times
@@ -207,6 +208,7 @@ class _Work:
         self._units: dict[str, str] | None = None
         self._sections = self._foreign = self._untimed = self._unplaced = self._others = 0
         self._coarse = self._rounded = False
+        self._times: Filter | None = None
         self._commands: dict[int, str] = {}
         self.counts = dict.fromkeys(("kernels", "copies", "memsets"), 0)
         """How many ops of each feature there are."""
@@ -356,7 +358,7 @@ class _Work:
 
     def _kept(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Leave out, and count, rows that are no work of a GPU."""
-        timed = ops.drop_nulls("end")
+        timed = self._within(ops.drop_nulls("end"))
         placed = timed.drop_nulls(["device", "name"])
         work = placed.filter(
             ~pl.col("name").str.starts_with("[") | pl.col("name").str.starts_with("[CUDA mem")
@@ -365,6 +367,11 @@ class _Work:
         self._unplaced += timed.height - placed.height
         self._others += placed.height - work.height
         return work
+
+    def _within(self, ops: pl.DataFrame) -> pl.DataFrame:
+        if self._times is None and ops.height:
+            self._times = Times(self._path, ops["start"].to_list()).within("GPU ops")
+        return self._times(ops) if self._times else ops
 
     def _know_gpus(self, rows: pl.DataFrame) -> None:
         cells = pl.concat([rows[name].alias("cell") for name in ("Device", "Src Dev", "Dst Dev")])

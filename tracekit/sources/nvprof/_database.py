@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import MACHINE, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._times import Times
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._contents import RECORD, read_contents
 from tracekit.sources.nvprof._gpu import GPU_COLUMNS, GPU_TABLES, KERNEL_TABLES, GpuWork
@@ -28,6 +29,8 @@ _REQUIRED = {
     **dict.fromkeys((RUNTIME, DRIVER), CALL_COLUMNS),
     MARKER: MARKER_COLUMNS,
 }
+_TIMED = {**dict.fromkeys((*GPU_TABLES, RUNTIME, DRIVER), "start"), MARKER: "timestamp"}
+"""Tables whose first rows tell about when it was."""
 _TOPOLOGY = ("CUPTI_ACTIVITY_KIND_NVLINK", "CUPTI_ACTIVITY_KIND_PCIE")
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _RECORD_GPU = "record with `nvprof -o run.nvvp`"
@@ -57,6 +60,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         If a table cannot be read.
     """
     _check_columns(file)
+    file.times = Times(file.path, file.first_times(_TIMED))
     rows, strings = workspace.rows, Strings(file)
     steps = _steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
     host, markers = Calls(file), Markers(file, strings)
@@ -113,6 +117,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *markers.losses,
             *syncs.losses,
             *_coercions(file),
+            *file.times.losses,
             *no_machine,
             *file.warnings,
         ),

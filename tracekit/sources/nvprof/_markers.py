@@ -73,7 +73,8 @@ class Markers:
         """
         columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
         columns["objectId"] = "blob"
-        held = pl.DataFrame(schema=_HELD)
+        times, held = self._file.times, pl.DataFrame(schema=_HELD)
+        checked = times.within("NVTX ranges")
         for batch in self._file.batches(MARKER, columns, rows):
             self.rows += batch.height
             pool = pl.concat([held, self._valid(batch)])
@@ -83,10 +84,11 @@ class Markers:
             )
             held = pool.join(closed, on=_KEY, how="anti")
             self._repeated += pool.height - held.height - 2 * closed.height
-            yield self._ranges(closed)
+            yield checked(self._ranges(closed))
         still_open = _first(held, _START)
         self._repeated += held.filter(_has(_START)).height - still_open.height
         self._startless += held.filter(~_has(_START)).height
+        times.check_endless("NVTX ranges", still_open.height)
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 
     def _valid(self, batch: pl.DataFrame) -> pl.DataFrame:
@@ -95,7 +97,8 @@ class Markers:
         edges = batch.filter(_has(_START | _END))
         gid = object_gid(pl.col("objectKind"), pl.col("objectId"))
         placed = edges.with_columns(thread_gid=gid).drop("objectId")
-        valid = placed.filter(pl.col("timestamp") > 0).drop_nulls(["thread_gid", "id"])
+        is_time = (pl.col("timestamp") > 0) & self._file.times.hold(pl.col("timestamp"))
+        valid = placed.filter(is_time).drop_nulls(["thread_gid", "id"])
         self._invalid += edges.height - valid.height
         return valid.with_columns(pid=pid_of(pl.col("thread_gid"))).select(list(_HELD))
 

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources._tables import SqlType, Where
+from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.sqlite._layout import HEADER_BYTES, is_utf8, page_size, pages_counted
 from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
 from tracekit.sources.sqlite._spans import Table, spans
@@ -49,6 +50,8 @@ class SqliteFile:
         """Values that were dropped because they had no place in their column, by table.column."""
         self.warnings: list[str] = []
         """What a user should know of how the file was read."""
+        self.times = Times(path)
+        """Which times rows may have; those with others are left out of `batches`."""
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
         self._library = Library(path, self.uri, is_utf8(header))
@@ -119,6 +122,16 @@ class SqliteFile:
         """Return the number of rows of `table`, which exists."""
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
+    def first_times(self, columns: Mapping[str, str]) -> list[int]:
+        """Return the first values of a column of whole numbers of each of some tables."""
+        parts = [
+            f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
+            for table, name in columns.items()
+            if self.has(table, name)
+        ]
+        rows = self._rows(" UNION ALL ".join(parts)) if parts else []
+        return [time for (time,) in rows if isinstance(time, int)]
+
     def _rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Run a query of few rows."""
         try:
@@ -180,11 +193,12 @@ class SqliteFile:
         if not present:
             return
         lost: Counter[str] = Counter()
+        held = self.times.within(f"rows of {table}")
 
         def noted(part: Rows) -> pl.DataFrame:
             lost.update(part.lost)
             self._note(table, lost)
-            return _completed(part.frame, columns)
+            return _completed(held(part.frame), columns)
 
         parts = spans(self._library, self._rows, Table(table, present), rows, self.warnings)
         with closing(parts):

@@ -1,0 +1,323 @@
+"""Rows whose times cannot be those of the recording: left out and counted, and no sum overflows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeAlias
+
+import polars as pl
+import pytest
+from kineto_helpers import Event, event, kernel, launch, text_of, write
+from nsys_builder import NsysBuilder, global_pid, global_tid
+from nvprof_builder import EPOCH, NvprofBuilder
+from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
+
+from tracekit.cli import app
+from tracekit.errors import DamagedTraceError
+from tracekit.model import Trace
+from tracekit.sources import read
+from tracekit.sources._times import MOST_TOGETHER, REACH, Times
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+FAR = [(LEAST, 250), (-(1 << 62), 1 << 62), (240, MOST - 1), (1 << 60, (1 << 60) + 5)]
+Pair: TypeAlias = tuple[int, int]
+
+
+def nsys(path: Path, *, schema: str = "3.11.1") -> Path:
+    """An export with a row in each table that has times."""
+    with NsysBuilder(path, schema=schema) as made:
+        thread = global_tid(100)
+        for step in range(3):
+            at = 1000 * step
+            made.push_pop(at + 50, at + 400, f"step {step}")
+            made.launch(at + 100, at + 110, at + 200, name="gemm")
+            made.call(at + 200, at + 205, correlation=90 + step)
+            made.memcpy(at + 230, at + 300, correlation=90 + step)
+            made.memset(at + 310, at + 320)
+            where = {"globalTid": thread, "nameId": made.string("poll")}
+            made.insert("OSRT_API", start=at + 10, end=at + 200_010, eventClass=1, **where)
+            made.insert(
+                "MPI_COLLECTIVES_EVENTS", start=at + 350, end=at + 360, globalTid=thread,
+                textId=made.string("MPI_Barrier"),
+            )  # fmt: skip
+            made.insert("PROFILER_OVERHEAD", start=at + 500, end=at + 510, **where)
+            made.insert(
+                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=at + 320, end=at + 330,
+                deviceId=0, contextId=1, syncType=4, correlationId=5, globalPid=global_pid(100),
+            )  # fmt: skip
+            made.insert(
+                "CUDA_GPU_MEMORY_USAGE_EVENTS", start=at + 20, globalPid=global_pid(100),
+                deviceId=0, contextId=1, address=4096 + step, bytes=64, memKind=2,
+                memoryOperationType=0,
+            )  # fmt: skip
+    return path
+
+
+OF_NSYS = [
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "OSRT_API", "MPI_COLLECTIVES_EVENTS",
+    "PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUDA_GPU_MEMORY_USAGE_EVENTS",
+]  # fmt: skip
+
+
+def nvprof(path: Path) -> Path:
+    with NvprofBuilder(path) as made:
+        made.device()
+        for step in range(3):
+            at = 1000 * step
+            made.range(at + 50, at + 400, f"step {step}")
+            made.call(at + 100, at + 105, correlation=step + 1)
+            made.kernel(at + 110, at + 200, correlation=step + 1)
+            made.sync(at + 320, at + 330, 9)
+    return path
+
+
+OF_NVPROF = [
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("CONCURRENT_KERNEL", "RUNTIME", "SYNCHRONIZATION")
+]
+
+
+def repeat(path: Path, tables: Sequence[str], times: Pair, count: int = 1) -> Path:
+    """Give a copy of a file the second row of some tables once more, with other times."""
+    copy = shutil.copy(path, path.with_name(f"other{path.suffix}"))
+    add(copy, tables, times, count)
+    return copy
+
+
+def add(path: Path, tables: Sequence[str], times: Pair, count: int = 1) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        for table in tables:
+            names = [
+                name for _, name, *_, key in file.execute(f"PRAGMA table_info({table})") if not key
+            ]
+            new = dict(zip(("start", "end"), times, strict=True))
+            values = [str(new.get(name, f'"{name}"')) for name in names]
+            quoted = ", ".join(f'"{name}"' for name in names)
+            query = f"SELECT {', '.join(values)} FROM (SELECT * FROM {table} LIMIT 1 OFFSET 1)"
+            for _ in range(count):
+                file.execute(f"INSERT INTO {table} ({quoted}) {query}")
+        file.commit()
+
+
+def assert_same(found: Trace, expected: Trace) -> None:
+    for name in ("ops", "calls", "ranges", "host", "syncs", "memory", "metrics", "threads"):
+        assert_frame_equal(found.read(name), expected.read(name), check_exact=True)
+
+
+@pytest.mark.parametrize("times", FAR)
+def test_a_row_in_each_table_of_an_export(tmp_path: Path, times: Pair) -> None:
+    path = nsys(tmp_path / "good.sqlite")
+    tables = OF_NSYS if abs(times[0]) > REACH else OF_NSYS[:-1]  # the last has no end
+    expected, found = read(path), read(repeat(path, tables, times))
+    told = {f"1 rows of {table} have no valid times and were left out" for table in tables}
+    assert_same(found, expected)
+    assert set(found.warnings) == {*expected.warnings, *told}
+
+
+@pytest.mark.parametrize("times", FAR)
+def test_a_row_in_each_table_of_a_database(tmp_path: Path, times: Pair) -> None:
+    path = nvprof(tmp_path / "good.nvvp")
+    expected = read(path)
+    start, end = (time if abs(time) > 1000 else EPOCH + time for time in times)
+    found = read(repeat(path, OF_NVPROF, (start, end)))
+    assert_same(found, expected)
+    more = set(found.warnings) - set(expected.warnings)
+    assert len(more) == len(OF_NVPROF)
+    assert all(text.startswith("1 ") for text in more)
+    assert all("have no valid times" in text for text in more)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("time", [LEAST, 1, MOST])
+def test_a_marker_of_a_database(tmp_path: Path, time: int, at: int) -> None:
+    path = nvprof(tmp_path / "good.nvvp")
+    expected = read(path)
+    with closing(sqlite3.connect(path)) as file:
+        columns = "flags, id, objectKind, objectId, name, domain"
+        for flag, each in ((2, EPOCH + 90), (4, EPOCH + 95)):
+            file.execute(
+                f"INSERT INTO CUPTI_ACTIVITY_KIND_MARKER (timestamp, {columns}) SELECT ?, ?, 999,"
+                " objectKind, objectId, name, domain FROM CUPTI_ACTIVITY_KIND_MARKER LIMIT 1",
+                (time if (flag == 4) == bool(at) else each, flag),
+            )
+        file.commit()
+    found = read(path)
+    assert set(found.warnings) >= {
+        "1 markers have no valid time, thread or process and were left out"
+    }
+    assert found.read("ops").equals(expected.read("ops"))
+    known = found.read("ranges").filter(~pl.col("open"))
+    assert known["end"].to_list() == expected.read("ranges")["end"].to_list()
+
+
+def kineto(path: Path, *more: Event) -> Path:
+    events: list[Event] = []
+    for step in range(3):
+        at = 1000.0 * step
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at + 50, 350.0),
+            launch(at + 100, 5.0, step + 1),
+            kernel("gemm", at + 110, 90.0, step + 1),
+        ]
+    return write(path, text_of(*events, *more))
+
+
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [
+        (-(1 << 63) // 1000, 5), (-4_611_686_018_427_387.904, 5), (4_611_686_018_427_387.904, 5),
+        (2**60 // 1000, 5), (100, 2**60 // 1000), (9_223_372_036_854_775.806, 1),
+    ],
+)  # fmt: skip
+def test_events_of_a_pytorch_trace(tmp_path: Path, start: float, length: float) -> None:
+    expected = read(kineto(tmp_path / "good.json"))
+    kinds = ("kernel", "cuda_runtime", "cpu_op", "cuda_sync")
+    more = {"device": 0, "stream": 7, "context": 1, "correlation": 77}
+    far = [event(kind, "far", start, length, **more) for kind in kinds]
+    found = read(kineto(tmp_path / "t.json", *far))
+    assert_same(found, expected)
+    assert "4 events have no valid times and were left out" in found.warnings
+
+
+def test_times_may_count_from_anywhere(tmp_path: Path) -> None:
+    """As those of exports that were shifted, in which nothing says so."""
+    near = nsys(tmp_path / "near.sqlite")
+    for by in (1_700_000_000_000_000_000, -(1 << 59), 1 << 60):
+        path = shutil.copy(near, tmp_path / "far.sqlite")
+        with closing(sqlite3.connect(path)) as file:
+            for table in OF_NSYS[:5]:
+                file.execute(f'UPDATE {table} SET start = start + {by}, "end" = "end" + {by}')
+            file.commit()
+        found, expected = read(path), read(near)
+        lengths = pl.col("end") - pl.col("start")
+        for name in ("ops", "calls", "ranges"):
+            assert found.read(name).select(lengths).equals(expected.read(name).select(lengths))
+
+
+LONG = REACH // 2
+
+
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "OSRT_API"])
+def test_rows_that_no_recording_can_last_together_are_an_error(tmp_path: Path, table: str) -> None:
+    path = nsys(tmp_path / "good.sqlite")
+    read(repeat(path, [table], (0, LONG), MOST_TOGETHER // LONG - 1))
+    with pytest.raises(DamagedTraceError, match=f"rows of {table} last .* hours together in "):
+        read(repeat(path, [table], (0, LONG), MOST_TOGETHER // LONG + 1))
+
+
+def test_ranges_without_an_end_last_no_longer(tmp_path: Path) -> None:
+    path = nsys(tmp_path / "good.sqlite")
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {LONG} WHERE rowid = 1')
+        file.execute('UPDATE NVTX_EVENTS SET "end" = NULL')
+        file.commit()
+    read(path)
+    with pytest.raises(DamagedTraceError, match="NVTX ranges without an end last"):
+        read(repeat(path, ["NVTX_EVENTS"], (0, "NULL"), MOST_TOGETHER // LONG))  # type: ignore[arg-type]
+
+
+def test_times_that_are_not_known_are_told_of_apart(tmp_path: Path) -> None:
+    """Recorders write zeros for them, which may be far from all others."""
+    path = nvprof(tmp_path / "t.nvvp")
+    found = read(repeat(path, ["CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"], (0, 0)))
+    assert "1 GPU ops have no valid times and were left out" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("starts", "middle"),
+    [([], 0), ([0, 0], 0), ([7], 7), ([LEAST, MOST, 5], 5), ([1, 1 << 60], 1), ([3, 1, 2], 2)],
+)
+def test_the_middle_is_a_time_that_is_there(starts: list[int], middle: int) -> None:
+    times = Times(Path("t"), starts)
+    edges = [middle - REACH - 1, middle - REACH, middle + REACH, middle + REACH + 1, None]
+    frame = pl.DataFrame({"start": edges}, schema={"start": pl.Int64})
+    assert frame.select(times.hold(pl.col("start"))).to_series().to_list() == [
+        False, True, True, False, None
+    ]  # fmt: skip
+    assert times.within("rows")(frame).height == 3
+    assert times.losses == ("2 rows have no valid times and were left out",)
+
+
+def printed(path: Path, *rows: tuple[str, str]) -> Path:
+    lines = [
+        '"Start","Duration","Size","Device","Context","Stream","Name","Correlation_ID"',
+        "ns,ns,B,,,,,",
+        *(f'{at},90,,"V100 (0)","1","7","gemm",{at}' for at in (110, 1110, 2110)),
+        *(f'{start},{length},,"V100 (0)","1","7","far",77' for start, length in rows),
+    ]
+    path.write_text("==7== NVPROF is profiling process 7, command: x\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def damaged(folder: Path, kind: str) -> tuple[Path, Path]:
+    """Return a trace, and the same with every kind of impossible times."""
+    if kind == "nsys":
+        good = nsys(folder / "good.sqlite")
+        bad = shutil.copy(good, folder / "bad.sqlite")
+        for times in FAR:
+            add(bad, OF_NSYS, times) if abs(times[0]) > REACH else add(bad, OF_NSYS[:-1], times)
+    elif kind == "nvprof":
+        good = nvprof(folder / "good.nvvp")
+        bad = shutil.copy(good, folder / "bad.nvvp")
+        for start, end in FAR:
+            add(bad, OF_NVPROF, (start if abs(start) > 1000 else EPOCH + start, end))
+    elif kind == "csv":
+        good = printed(folder / "good.csv")
+        bad = printed(folder / "bad.csv", ("230", "1e18"), ("2e18", "5"), ("9e18", "5"))
+    else:
+        good = kineto(folder / "good.json")
+        times = ((-(1 << 63) // 1000, 5), (100, 2**60 // 1000), (2**60 // 1000, 5))
+        kinds = ("kernel", "cuda_runtime", "user_annotation")
+        where = {"device": 0, "stream": 7, "context": 1, "correlation": 77}
+        far = [event(each, "far", *pair, **where) for each in kinds for pair in times]
+        bad = kineto(folder / "bad.json", *far)
+    return good, bad
+
+
+COMMANDS = (
+    "breakdown", "breakdown --by kernel", "breakdown --by range --inclusive", "diagnose",
+    "idle", "stragglers", "critical-path", "whatif --no-sync", "flops", "links", "collectives",
+    "memory", "info", "waits", "runs show", "sql 'select sum(\"end\" - start) s from ops'",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nsys", "nvprof", "csv", "kineto"])
+def test_every_command_says_what_it_says_without_such_rows(tmp_path: Path, kind: str) -> None:
+    """Here a warning of NumPy is an error."""
+    store = str(tmp_path / "store")
+
+    def said(run: str, words: str) -> tuple[int, object]:
+        name, *options = shlex.split(words)
+        before = [name, options.pop(0)] if name == "runs" else [name]
+        command = [*before, run, *options, "--store", store, "--format", "json"]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code in (0, 2, 3), (words, done.output)
+        return done.exit_code, bare(json.loads(done.stdout)) if done.exit_code == 0 else None
+
+    for name, path in zip(("good", "bad"), damaged(tmp_path, kind), strict=True):
+        done = CliRunner().invoke(app, ["ingest", str(path), "--store", store, "--run", name])
+        assert done.exit_code == 0, done.output
+        assert ("have no valid times and were left out" in done.output) == (name == "bad")
+    for words in COMMANDS:
+        assert said("bad", words) == said("good", words), words
+
+
+def bare(told: object) -> object:
+    """Leave out what is of the file: its names, its rows, and the warnings."""
+    if isinstance(told, dict):
+        return {key: bare(value) for key, value in told.items() if key not in OF_THE_FILE}
+    return [bare(one) for one in told] if isinstance(told, list) else told
+
+
+OF_THE_FILE = {
+    "run", "runs", "verdicts", "warnings", "file", "files", "found", "id", "created", "digest", "size", "rows_read",
+    "bytes", "name", "reports",
+}  # fmt: skip

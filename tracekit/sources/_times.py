@@ -1,0 +1,124 @@
+"""Which times can be those of one recording, so that no difference and no sum of them overflows.
+
+A recorder that fails writes times such as -2^63, and one row of these is enough for a total of
+minus nine billion seconds. Rows whose times are further than `REACH` from the others are left out
+and counted. Any difference of two times is then at most 2^53 ns, and what the rows of a table last
+together is checked to be (`MOST_TOGETHER`): sums over a thousand reports or devices fit into int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+
+REACH = 1 << 52
+"""How far from the middle a time may be, ns: 52 days."""
+MOST_TOGETHER = 1 << 53
+"""What the rows of a table may last together, ns: 2,500 hours."""
+_ANY = 1 << 63
+FIRST_ROWS = 1 << 10
+"""How many rows of each table tell where the middle is."""
+FARTHEST = 1 << 61
+"""Times since 1970 are below this until the year 2043."""
+LOST = "have no valid times and were left out"
+
+Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass
+class _Passed:
+    """What was noticed of the rows of a table as they came in."""
+
+    lost: int = 0
+    together: float = 0.0
+
+
+class Times:
+    """The times that rows of a trace may have.
+
+    Parameters
+    ----------
+    path
+        The trace, for messages.
+    starts
+        Some of its times, such as the first ones of each table; without them all times are good.
+    """
+
+    def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:
+        some = sorted(time for time in starts or () if time and abs(time) < FARTHEST)
+        middle = some[(len(some) - 1) // 2] if some else 0
+        self._path = path
+        self._low, self._high = middle - REACH, middle + REACH
+        if starts is None:
+            self._low, self._high = -_ANY, _ANY - 1
+        self._passed: dict[str, _Passed] = {}
+        self._edges: set[int] = set()
+
+    def hold(self, time: pl.Expr) -> pl.Expr:
+        """Tell whether a time can be one of this trace; null for one that is not known."""
+        return time.is_between(self._low, self._high)
+
+    def within(self, what: str, *names: str) -> Filter:
+        """Return what leaves out, batch by batch, the rows of a table that this trace cannot have.
+
+        Parameters
+        ----------
+        what
+            The rows, in words.
+        names
+            Columns that hold times, of which some may be null: by default those of ``start`` and
+            ``end`` that there are.
+
+        Raises
+        ------
+        DamagedTraceError
+            By what is returned, if rows last too long together.
+        """
+        passed = self._passed[what] = _Passed()
+
+        def kept(rows: pl.DataFrame) -> pl.DataFrame:
+            times = names or [name for name in ("start", "end") if name in rows.columns]
+            edges = [edge for name in times for edge in (rows[name].min(), rows[name].max())]
+            known = [edge for edge in edges if isinstance(edge, int)]
+            held = [edge for edge in known if self._low <= edge <= self._high]
+            self._edges.update(held and (min(held), max(held)))
+            if len(held) < len(known):
+                before, rows = rows.height, rows.filter(self._are_held(times))
+                passed.lost += before - rows.height
+            if "end" in times:
+                lasting = (pl.col("end") - pl.col("start")).clip(0).cast(pl.Float64).sum()
+                passed.together += rows.select(lasting).item()
+                self._check(what, passed.together)
+            return rows
+
+        return kept
+
+    def _are_held(self, names: Sequence[str]) -> pl.Expr:
+        held = [self.hold(pl.col(name)).fill_null(value=True) for name in names]
+        unknown = pl.all_horizontal(pl.col(names) == 0)  # which is told of apart
+        return pl.all_horizontal(held) | unknown
+
+    def check_endless(self, what: str, count: int) -> None:
+        """Raise `DamagedTraceError` if so many rows without an end may last too long together."""
+        span = max(self._edges, default=0) - min(self._edges, default=0)
+        self._check(f"{what} without an end", float(count * span))
+
+    def _check(self, what: str, together: float) -> None:
+        if together > MOST_TOGETHER:
+            raise DamagedTraceError(
+                f"{what} last {together / 3.6e12:,.0f} hours together in {self._path}, "
+                f"more than {MOST_TOGETHER / 3.6e12:,.0f}",
+                "their times are damaged: export or record it again",
+            )
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """How many rows were left out of what was read until now, in words."""
+        known = self._passed.items()
+        return tuple(f"{each.lost:,} {what} {LOST}" for what, each in known if each.lost)
