@@ -230,6 +230,16 @@ def test_times_that_are_not_known_are_told_of_apart(tmp_path: Path) -> None:
     assert "1 GPU ops have no valid times and were left out" in found.warnings
 
 
+def test_only_rows_with_both_times_last() -> None:
+    held = Times(Path("t"), [1]).within("rows")
+    for start, end in ((None, 5), (5, None), (None, None), (7, 5)):
+        frame = pl.DataFrame(
+            {"start": [start, 1], "end": [end, 2]}, schema={"start": pl.Int64, "end": pl.Int64}
+        )
+        assert held(frame).equals(frame)
+    assert held(frame.clear()).equals(frame.clear())
+
+
 @pytest.mark.parametrize(
     ("starts", "middle"),
     [([], 0), ([0, 0], 0), ([7], 7), ([LEAST, MOST, 5], 5), ([1, 1 << 60], 1), ([3, 1, 2], 2)],
@@ -318,6 +328,6 @@ def bare(told: object) -> object:
 
 
 OF_THE_FILE = {
-    "run", "runs", "verdicts", "warnings", "file", "files", "found", "id", "created", "digest", "size", "rows_read",
-    "bytes", "name", "reports",
+    "run", "runs", "verdicts", "warnings", "file", "files", "found", "id", "created", "digest",
+    "size", "bytes", "name", "reports",
 }  # fmt: skip

@@ -134,7 +134,8 @@ def kept(loop: Callable[P, R]) -> Callable[P, R]:
 
     _tell_of_parts()
     compiler: Any = numba.njit
-    told: str = numba.config.CACHE_DIR
+    config: Any = numba.config
+    told: str = config.CACHE_DIR
     with suppress(RuntimeError):  # neither this package nor the user's cache can be written
         if not told or Path(told).is_absolute():
             dispatcher = compiler(cache=True, nogil=True, **_UNCOUNTED)(loop)
