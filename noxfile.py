@@ -1,12 +1,15 @@
 """Tasks of those who work on tracekit: `nox -l` lists them, `nox -s quick` runs one.
 
-They use the environment that nox itself is in, which has the extra `dev`: nothing is installed.
+They use the environment that nox itself is in, which has the extra `dev`: nothing is installed
+but by `newest`, in an environment of its own.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
+import tomllib
 
 import nox
 
@@ -38,6 +41,27 @@ def tests(session: nox.Session) -> None:
 def night(session: nox.Session) -> None:
     """Run what takes too long for CI, and ten times as many random examples."""
     _run(session, "pytest", "-m", "nightly or not nightly", "--effort=thorough", *session.posargs)
+
+
+@nox.session(venv_backend="venv")
+def newest(session: nox.Session) -> None:
+    """Run the tests of the inner loop with the newest of what tracekit needs, beyond its bounds.
+
+    For a job at night: it says which bounds of pyproject.toml can be raised, and what would break.
+    """
+    session.install("-e", ".[dev]")
+    session.install("--upgrade", *map(_name, _dependencies()))
+    session.run("python", "-m", "pytest", "-q", "--effort=quick", *session.posargs)
+
+
+def _dependencies() -> list[str]:
+    project = tomllib.loads(pathlib.Path("pyproject.toml").read_text("utf-8"))["project"]
+    needed: list[str] = project["dependencies"]
+    return needed
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 @nox.session

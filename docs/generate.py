@@ -27,9 +27,9 @@ Every input becomes these tables; they are what `tracekit sql` queries, what `ru
 returns, and what a store keeps as Parquet (`transfers`, `collectives` and `path_texts` excepted,
 which are worked out of the others when they are asked for). Times are nanoseconds since the start
 of the report's recording session, sizes are bytes, and a null means unknown. Two times of a report
-differ by at most 2^53 ns, and so long at most do the rows of a table last together ([inputs.md](inputs.md)):
-their sums fit into Int64. This page is written by `docs/generate.py` from the declarations in
-`tracekit/model/_tables.py`.
+differ by at most 2^53 ns, and the rows of a table last no longer together
+([inputs.md](inputs.md)): their sums fit into Int64. This page is written by `docs/generate.py`
+from the declarations in `tracekit/model/_tables.py`.
 
 A range refers to its path by number. `path_texts` says it in words:
 

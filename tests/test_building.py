@@ -16,6 +16,7 @@ import compile_loops
 import numpy as np
 import pytest
 from hatchling import build as hatchling
+from packaging.requirements import Requirement
 
 from tracekit.support import native
 from tracekit.support.compiled import locate, remembered
@@ -167,6 +168,14 @@ compile_loops.ask(run)
 """
         command = [sys.executable, "-c", program, tmp_path / "store"]
         subprocess.run(command, cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("name", ["llvmlite", "numba", "polars"])
+def test_what_the_code_knows_the_inside_of_has_an_upper_bound(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    [needed] = [each for each in project["dependencies"] if backend.name_of(each) == name]
+    assert Requirement(needed).specifier.contains("99") is False
+    assert any(each.operator == "<" for each in Requirement(needed).specifier)
 
 
 @linked

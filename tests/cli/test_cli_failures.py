@@ -151,6 +151,36 @@ def test_an_interrupt_at_any_moment_stops_with_one_line(stored: Path, module: st
     assert (process.returncode, stderr) == (130, b"tracekit: interrupted\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stderr", ["io.StringIO()", "None", "closed"])
+def test_the_command_line_runs_where_stderr_has_no_number(stderr: str) -> None:
+    program = f"""
+import io, signal, sys, threading
+closed = io.StringIO()
+closed.close()
+sys.stderr = {stderr}
+from tracekit.cli import main
+sys.argv = ["tracekit", "--version"]
+codes = []
+def run():
+    try:
+        main()
+    except SystemExit as ended:
+        codes.append(ended.code)
+run()
+heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+there = threading.Thread(target=run)
+there.start()
+there.join()
+print(codes, heard)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(),
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[0, 0] True"
+
+
 def test_an_interrupt_while_a_class_is_made_is_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

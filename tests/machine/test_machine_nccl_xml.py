@@ -173,6 +173,16 @@ def test_links_to_gpus_that_are_hidden(tmp_path: Path) -> None:
     assert machine.warnings == ("2 nvlink elements lead to devices that are not in it",)
 
 
+def test_links_that_lead_to_the_gpu_itself(tmp_path: Path) -> None:
+    lone = gpu("01", 0, nvlink("0000:01:00.0", 2) + nvlink("0000:99:00.0", 1))
+    machine = read(tmp_path, f'<system version="1"><cpu numaid="0">{lone}</cpu></system>')
+    assert [link.name for link in machine.links] == ["GPU0-CPU0"]
+    assert machine.warnings == (
+        "1 nvlink elements of GPU0 lead to GPU0 itself, whose PCI address (busid) is their target",
+        "1 nvlink elements lead to devices that are not in it",
+    )
+
+
 ENTITY = '<!DOCTYPE system [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
 
 

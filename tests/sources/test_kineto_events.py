@@ -122,3 +122,13 @@ def test_half_a_character_is_no_text_and_no_fault(time):
     texts = r'"cat": "\ud800", "name": "\ud83d\ude80 \uDC00", "pid": {"a": "\ud800"}'
     event = _read(f'{{"ph": "X", {texts}, "ts": {time}}}').row(0, named=True)
     assert (event["cat"], event["name"]) == ("\ufffd", "\U0001f680 \ufffd")
+
+
+@pytest.mark.parametrize("odd", ["1", "NaN"], ids=["by polars", "one by one"])
+def test_of_a_key_that_is_there_twice_the_first_one_counts(odd: str) -> None:
+    line = (
+        '{"ph": "X", "name": "a", "name": "b", "ts": 1, "ts": 2, "x": %s,'
+        ' "args": {"stream": 7, "stream": 8, "device": 1}, "args": {"stream": 9}}'
+    )
+    [event] = _read(line % odd).select("name", "ts", "stream", "device").rows()
+    assert event == ("a", "1", "7", "1")

@@ -61,7 +61,15 @@ def _more_columns(db: sqlite3.Connection, table: str) -> None:
         db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" DEFAULT 5')
 
 
+def _other_case(db: sqlite3.Connection, table: str) -> None:
+    for name in _columns(db, table):
+        db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{name}" TO "{name.swapcase()}"')
+    db.execute(f'ALTER TABLE "{table}" RENAME TO "in between"')
+    db.execute(f'ALTER TABLE "in between" RENAME TO "{table.swapcase()}"')
+
+
 SHAPES: dict[str, Change] = {
+    "names in another case": _other_case,
     "without rowids": _without_rowid,
     "columns the other way round": lambda db, t: _rewritten(db, t, _columns(db, t)[::-1], "({})"),
     "more columns": _more_columns,

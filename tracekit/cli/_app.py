@@ -9,6 +9,7 @@ import typer
 from typer.models import CommandInfo
 
 from tracekit.cli._command import app
+from tracekit.cli._interrupted import has_descriptor
 from tracekit.support.process import own_process
 
 _COMMANDS = (
@@ -59,7 +60,8 @@ def _tracekit(
 def run() -> None:
     """Run the command line and exit with its code."""
     own_process()
-    faulthandler.enable()  # for native code that ends the process says nothing itself
+    if has_descriptor():
+        faulthandler.enable()  # for native code that ends the process says nothing itself
     asked = "".join(sys.argv[1:2])
     if asked in _COMMANDS:  # which waits for no other
         _register(asked)

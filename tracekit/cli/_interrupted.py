@@ -1,4 +1,7 @@
-"""The exit code of a command that was interrupted, and what tells that it was."""
+"""The exit code of a command that was interrupted, what tells that it was, and who hears of it."""
+
+import sys
+from contextlib import suppress
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -15,3 +18,10 @@ def is_an_interrupt(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return error is not None
+
+
+def has_descriptor() -> bool:
+    """Tell whether stderr is a file of the system; notebooks and harnesses have other things."""
+    with suppress(AttributeError, OSError, ValueError):
+        return sys.stderr.fileno() >= 0
+    return False

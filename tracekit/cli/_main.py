@@ -5,12 +5,14 @@ Modules are imported behind it, for before it an interrupt would end in a traceb
 
 import signal
 import sys
+import threading
 
-from tracekit.cli._interrupted import INTERRUPTED, is_an_interrupt
+from tracekit.cli._interrupted import INTERRUPTED, has_descriptor, is_an_interrupt
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    ends_here = has_descriptor() and threading.current_thread() is threading.main_thread()
     try:
         from tracekit.cli._app import run
 
@@ -21,5 +23,5 @@ def main() -> None:
         sys.stderr.write("tracekit: interrupted\n")
         sys.exit(INTERRUPTED)
     finally:
-        # What is done is done: only Python is still to end.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if ends_here:  # what is done is done: only Python is still to end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

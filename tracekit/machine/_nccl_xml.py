@@ -239,17 +239,24 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
 def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
     """Return how many elements of a kind lead from each GPU to what."""
     joined: Counter[tuple[str, str]] = Counter()
-    lost = 0
+    lost, back = 0, Counter[str]()
     for gpu, element in found.gpus.items():
         for link in element.iter(kind):
             target = _target(link, by_bus)
             count = _integer(link.get("count")) or 0
             if target == "CPU":
                 continue
-            if target is None or target == gpu or count < 1:
+            if target == gpu:
+                back[gpu] += 1
+            elif target is None or count < 1:
                 lost += 1
             else:
                 joined[gpu, target] += count
+    found.warnings += [
+        f"{count} {kind} elements of {gpu} lead to {gpu} itself, whose PCI address (busid) is "
+        "their target"
+        for gpu, count in back.items()
+    ]
     if lost:
         found.warnings.append(f"{lost} {kind} elements lead to devices that are not in it")
     return joined

@@ -78,17 +78,19 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _rows(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> list[_Row]:
     """Return the rows of a table, with None for columns that this version of it lacks."""
     # A view could be anything, such as one without end.
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
     if connection.execute(query, (table,)).fetchone() is None:
         return []
-    present = {row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")}
-    picked = ", ".join(name if name in present else f"NULL AS {name}" for name in columns)
+    present = {row[1].lower() for row in connection.execute(f"PRAGMA table_xinfo({table})")}
+    picked = ", ".join(name if name.lower() in present else f"NULL AS {name}" for name in columns)
     found = connection.execute(f"SELECT {picked} FROM {table} LIMIT {_MAX_ROWS}")  # noqa: S608
     return [dict(zip(columns, row, strict=True)) for row in found]
 
 
 def _strings(connection: sqlite3.Connection, ids: Iterable[object]) -> dict[object, str]:
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'StringTable'"
+    query = (
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'StringTable' COLLATE NOCASE"
+    )
     if connection.execute(query).fetchone() is None:
         return {}
     query = "SELECT value FROM StringTable WHERE _id_ = ?"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -54,10 +54,6 @@ class ExportFile(Protocol):
     @property
     def size(self) -> int:
         """Size of all of it, bytes."""
-
-    @property
-    def tables(self) -> Container[str]:
-        """Names of the tables that it has."""
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether `table` exists and has all `columns`."""

@@ -102,11 +102,6 @@ class ColumnarExport:
         """Size of all tables, bytes."""
         return sum(file.stat().st_size for file in self._files.values())
 
-    @property
-    def tables(self) -> Mapping[str, Path]:
-        """The files of the tables by the tables' names."""
-        return self._files
-
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether `table` exists and has all `columns`."""
         return table in self._files and set(columns) <= set(self._columns(table))

@@ -116,7 +116,8 @@ class Document:
     def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
             # Of invalid text no more than a name is lost.
-            found = json.loads(text.decode("utf-8-sig", "replace"), strict=False)
+            whole = text.decode("utf-8-sig", "replace")
+            found = json.loads(whole, strict=False, object_pairs_hook=first_of_each)
         except (ValueError, RecursionError) as error:
             raise DamagedTraceError(
                 f"{self.path} is cut short or corrupt around its events ({error})", _AGAIN
@@ -218,6 +219,11 @@ class Document:
             ) from error
         except (OSError, zlib.error) as error:
             raise DamagedTraceError(f"{self.path} cannot be read ({error})", _AGAIN) from error
+
+
+def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a document: of a key that it has twice, the first one counts."""
+    return dict(reversed(pairs))
 
 
 def head_of(path: Path) -> bytes:

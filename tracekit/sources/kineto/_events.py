@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources.kineto._document import Piece
+from tracekit.sources.kineto._document import Piece, first_of_each
 
 _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
 ARGUMENTS = {
@@ -107,7 +107,7 @@ def _read(line: str, at: int, path: Path) -> dict[str, Any]:
 def _parsed(line: str) -> Any:
     try:
         # The only floats that are left are those that are no number.
-        return json.loads(line, strict=False, parse_float=str)
+        return json.loads(line, strict=False, parse_float=str, object_pairs_hook=first_of_each)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -169,11 +169,11 @@ def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> lis
 
 
 def _check_content(file: ExportFile, metadata: Metadata) -> None:
-    if not any(table in file.tables for table in (*GPU_TABLES, NVTX, *MPI_TABLES)):
+    if not any(map(file.has, (*GPU_TABLES, NVTX, *MPI_TABLES))):
         raise _nothing_recorded(file, metadata)
     for table, columns in _REQUIRED.items():
         absent = [column for column in columns if not file.has(table, column)]
-        if table in file.tables and absent:
+        if file.has(table) and absent:
             raise MissingDataError(
                 f"{table} has no column {', '.join(absent)} in {file.path} ({_schema(metadata)})",
                 "export the report again with a current nsys: nsys export --type sqlite REPORT",

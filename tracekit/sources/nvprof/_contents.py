@@ -75,7 +75,7 @@ def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
 
 
 def _row(file: SqliteFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
-    there = [table for table in feature.tables if table in file.tables]
+    there = [table for table in feature.tables if file.has(table)]
     rows = {table: known.get(table) or file.count(table) for table in there}
     present = [table for table, count in rows.items() if count]
     return {

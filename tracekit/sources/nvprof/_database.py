@@ -140,7 +140,7 @@ def _steps(progress: Progress, *names: str) -> Iterator[None]:
 def _check_columns(file: SqliteFile) -> None:
     for table, columns in _REQUIRED.items():
         absent = [column for column in columns if not file.has(table, column)]
-        if table in file.tables and absent:
+        if file.has(table) and absent:
             raise MissingDataError(
                 f"{table} has no column {', '.join(absent)} in {file.path}",
                 f"record again with {RECORD}",
@@ -222,7 +222,7 @@ def _coercions(file: SqliteFile) -> tuple[str, ...]:
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Return the machine that NVLINK and PCIE describe, and what is wrong with them."""
-    if not any(table in file.tables and file.count(table) for table in _TOPOLOGY):
+    if not any(file.has(table) and file.count(table) for table in _TOPOLOGY):
         return MACHINE.empty(), ()
     # A machine is a graph, which takes time to load.
     from tracekit.machine import machine_toml, read_topology  # noqa: PLC0415

@@ -19,7 +19,13 @@ import polars as pl
 from tracekit.errors import DamagedTraceError
 from tracekit.sources._tables import SqlType, Where
 from tracekit.sources._times import FIRST_ROWS, Times
-from tracekit.sources.sqlite._layout import HEADER_BYTES, is_utf8, page_size, pages_counted
+from tracekit.sources.sqlite._layout import (
+    HEADER_BYTES,
+    is_utf8,
+    page_size,
+    pages_counted,
+    same_case,
+)
 from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
 from tracekit.sources.sqlite._spans import Table, spans
 
@@ -80,37 +86,39 @@ class SqliteFile:
         return self.path.stat().st_size
 
     @cached_property
-    def tables(self) -> Mapping[str, tuple[str, ...]]:
-        """Column names by table name."""
+    def _tables(self) -> Mapping[str, set[str]]:
+        """Column names by table name, in small letters."""
         rows = self._rows(
             # Columns that are computed are columns; those that only virtual tables hide are none.
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c"
             # A virtual table may ask for a module that is not installed here.
             " WHERE m.type = 'table' AND m.sql NOT LIKE 'CREATE VIRTUAL%' AND c.hidden != 1"
         )
-        tables: dict[str, list[str]] = {}
+        tables: dict[str, set[str]] = {}
         for table, column in rows:
-            tables.setdefault(table, []).append(column)
-        return {table: tuple(columns) for table, columns in tables.items()}
+            tables.setdefault(same_case(table), set()).add(same_case(column))
+        return tables
 
     @cached_property
     def _views(self) -> set[str]:
         """Names of its views of which nothing was said yet."""
-        return {name for (name,) in self._rows("SELECT name FROM sqlite_master WHERE type='view'")}
+        rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
+        return {same_case(name) for (name,) in rows}
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether `table` exists and has all `columns`."""
-        if table in self._views:
-            self._views.discard(table)
+        if same_case(table) in self._views:
+            self._views.discard(same_case(table))
             self.warnings.append(
                 f"{table} is a view, which is not read: queries that a trace holds are not run"
             )
-        return table in self.tables and set(columns) <= set(self.tables[table])
+        there = self._tables.get(same_case(table))
+        return there is not None and there.issuperset(map(same_case, columns))
 
     def holds_rows(self, table: str) -> bool:
         """Tell whether `table` exists and is not empty."""
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)})"  # noqa: S608
-        return table in self.tables and bool(self._rows(sql)[0][0])
+        return self.has(table) and bool(self._rows(sql)[0][0])
 
     def holds_values(self, table: str, column: str) -> bool:
         """Tell whether `table` has `column`, and any value in it."""

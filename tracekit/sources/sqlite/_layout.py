@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +42,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as `PRAGMA table_xinfo` gives it, in the order in which records store them."""
+    """A column as `PRAGMA table_xinfo` gives it, in the order in which records store them.
+
+    Its name is in small letters, see `same_case`.
+    """
 
     name: str
     declared: str
@@ -99,9 +103,17 @@ def is_utf8(header: bytes) -> bool:
     return int.from_bytes(header[56:60], "big") in _UTF_8
 
 
+def same_case(name: str) -> str:
+    """Return a name in small letters, as SQLite tells names apart: by ASCII letters of one case."""
+    return name.translate(_SMALL)
+
+
+_SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
 def rowid_name(columns: Sequence[Column]) -> str | None:
     """Return a name for the rowid that no column has taken."""
-    taken = {column.name.lower() for column in columns}
+    taken = {column.name for column in columns}
     return next((name for name in _NAMES_OF_ROWID if name not in taken), None)
 
 
@@ -111,13 +123,14 @@ def record(
     """Return where `wanted` columns lie; None where it takes SQLite to tell."""
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
-    names = list(wanted)
+    names = [same_case(name) for name in wanted]
     stored = {column.name: column for column in columns}
-    if len(stored) != len(columns) or not stored.keys() >= wanted.keys():
+    if len(stored) != len(columns) or not stored.keys() >= set(names):
         return None
     key = _rowid_alias(columns, key_has_index=key_has_index)
-    roles = [_role(stored[name], kind, is_rowid=name == key) for name, kind in wanted.items()]
-    slots = [names.index(column.name) if column.name in wanted else -1 for column in columns]
+    kinds = zip(names, wanted.values(), strict=True)
+    roles = [_role(stored[name], kind, is_rowid=name == key) for name, kind in kinds]
+    slots = [names.index(column.name) if column.name in names else -1 for column in columns]
     while slots[-1] < 0:
         slots.pop()
     fitting = tuple(role for role in roles if role is not None)

@@ -25,6 +25,7 @@ from tracekit.sources.sqlite._layout import (
     geometry,
     record,
     rowid_name,
+    same_case,
 )
 from tracekit.sources.sqlite._library import Library, Rows, decoded
 from tracekit.sources.sqlite._reading import PageReader, PagesRead
@@ -127,14 +128,14 @@ def _reader(
 
 
 def _root(query: Query, table: str) -> int | None:
-    sql = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    sql = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
     roots = query(sql, table)
     return roots[0][0] if len(roots) == 1 and isinstance(roots[0][0], int) else None
 
 
 def _stored_columns(query: Query, table: str) -> list[Column]:
     sql = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
-    return [Column(*row) for row in query(sql, table)]
+    return [Column(same_case(name), *row) for name, *row in query(sql, table)]
 
 
 def _key_has_index(query: Query, table: str) -> bool:
