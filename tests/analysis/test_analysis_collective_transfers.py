@@ -68,6 +68,40 @@ def test_all_reduce_on_a_dgx1() -> None:
     assert found.filter(src_device=3)["start"].unique().to_list() == [103]
 
 
+def test_an_edge_is_of_the_process_at_its_source() -> None:
+    """With its report, stage and iteration: ranks of a run may be in reports of their own."""
+    rows = calls(
+        *(
+            call(
+                d,
+                process=d // 2,
+                report=d // 4,
+                iteration=d,
+                bytes=4_800,
+                stage="BP" if d else "WU",
+            )
+            for d in range(8)
+        )
+    )
+    found = modelled_transfers(rows, ranks())
+    columns = ("src_device", "process", "report", "iteration", "stage")
+    assert found.select(columns).unique().sort("src_device").rows() == [
+        (d, d // 2, d // 4, d, "BP" if d else "WU") for d in range(8)
+    ]
+    by_process = found.group_by("process").agg(pl.sum("bytes"))
+    assert set(by_process["bytes"]) == {2 * 2 * 7 * 4_800 // 8}
+
+
+def test_of_a_source_that_took_no_part_the_process_may_be_known() -> None:
+    """As the one process that its GPU ran collectives for; else it is unknown, as is its stage."""
+    others = [call(3, match=None, ranks=None, bytes=None, process=30), call(4, match=5, process=40)]
+    shared = [call(5, match=6, process=50), call(5, match=7, process=51, op=15)]
+    rows = calls(call(0, match=None, ranks=8, bytes=4_800, op=99), *others, *shared)
+    found = modelled_transfers(rows, ranks()).filter(op=99)
+    owner = dict(found.select("src_device", "process").unique().rows())
+    assert owner == {0: 0, 3: 30, 4: 40, **dict.fromkeys((1, 2, 5, 6, 7))}
+
+
 def test_two_of_eight_gpus_are_a_ring_of_both_directions() -> None:
     found = modelled_transfers(calls(call(0, ranks=2), call(3, ranks=2)), ranks())
     assert edges(found) == {(0, 3): 800, (3, 0): 800}

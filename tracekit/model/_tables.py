@@ -556,7 +556,8 @@ TRANSFERS = Table(
     "of ops, calls, ranges and host when it is asked for.",
     (
         _REPORT,
-        _key("process", "process that moved it"),
+        Column("process", pl.Int32, "process that moved it: for a collective that at the source, "
+               "null if not in the run"),
         Column("op", pl.Int64, "the copy or collective kernel; of two copies the first one"),
         Column("second_op", pl.Int64, "the second copy of a staged or two-hop transfer"),
         Column("src_device", pl.Int32, "GPU that it came from; null for host memory"),

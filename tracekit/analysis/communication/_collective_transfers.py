@@ -16,6 +16,8 @@ from tracekit.model import TRANSFERS, PolarsType
 
 _PLAN = ["collective", "root", "algorithm", "communicator", "ranks", "devices"]
 """What decides over which edges a collective goes, and with which shares."""
+_OF_SOURCE = ("report", "op", "start", "end", "stage", "iteration")
+"""What an edge has of the call of the GPU that sends, as it has the process."""
 _MODELLED = ("ring", "tree")
 """Algorithms whose volumes are known: what NVLS, CollNet and PAT move is not what a ring does."""
 _ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
@@ -82,8 +84,9 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
     Returns
     -------
-    Rows of the table `TRANSFERS`, a row per collective and edge, all of them modelled. Collectives
-    whose participants are not known have none.
+    Rows of the table `TRANSFERS`, a row per collective and edge, all of them modelled. Each is of
+    the process at its source, null where that is not known to be in the run. Collectives whose
+    participants are not known have none.
     """
     wanted = calls.filter(
         (pl.col("library") == "nccl")
@@ -98,24 +101,34 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         for edge in _edges(dict(zip(_PLAN, plan, strict=True)), ranks)
     ]
     schema: dict[str, PolarsType] = {"plan": plans.schema["plan"], **_EDGES}
+    own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
     moved = (
         groups.join(plans, on=_PLAN, nulls_equal=True)
         .join(pl.DataFrame(edges, schema=schema, orient="row"), on="plan")
         .join(
-            wanted.select("group", "op", "start", "end", src_device="device"),
-            on=["group", "src_device"], how="left", suffix="_own",
+            wanted.select("group", src_device="device", took_part=True, **own),
+            on=["group", "src_device"], how="left",
         )
+        .join(_sole_processes(calls), on="src_device", how="left")
         .with_columns(
-            bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
             # An edge is busy while the GPU that sends is; if that one was not seen, all the time.
-            start=pl.coalesce("start_own", "start"),
-            end=pl.coalesce("end_own", "end"),
-            op=pl.coalesce("op_own", "op"),
+            *(
+                pl.when("took_part").then(f"{name}_own").otherwise(name).alias(name)
+                for name in _OF_SOURCE
+            ),
+            bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
+            process=pl.coalesce("process_own", "sole_process"),
             method=pl.lit("nccl"),
             evidence=pl.lit("modelled"),
         )
     )  # fmt: skip
     return TRANSFERS.conform(moved).sort("report", "start")
+
+
+def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``src_device, sole_process`` of the GPUs on which one process ran collectives."""
+    pairs = calls.select(src_device="device", sole_process="process").drop_nulls().unique()
+    return pairs.unique("src_device", keep="none")
 
 
 def unmodelled(calls: pl.DataFrame) -> list[str]:
@@ -279,7 +292,7 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
     """Return a row per collective, with the devices that were seen to take part, in rank order."""
     ordered = calls.sort("group", "rank", "device", nulls_last=True)
     return ordered.group_by("group", maintain_order=True).agg(
-        pl.col("report", "process", "op", "stage", "iteration").first(),
+        pl.col("report", "op", "stage", "iteration").first(),
         pl.col("collective", "communicator", "algorithm").first(),
         pl.col("root").drop_nulls().first(),
         pl.coalesce(pl.col("ranks").max(), pl.lit(size, pl.Int32)).alias("ranks"),
