@@ -21,6 +21,7 @@ from tracekit.machine import (
     recognise,
     with_bandwidths,
 )
+from tracekit.machine._complete import completed
 
 GB = 1_000_000_000
 
@@ -177,6 +178,27 @@ def test_a_plain_box_is_assumed(products: list[str | None], pcie: int | None) ->
     assert (machine.name, machine.origin) == (f"pcie-{len(products)}", "assumed")
     assert {link.bandwidth for link in machine.links} == {pcie}
     assert "NVLinks between them" in machine.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "products",
+    [
+        ["NVIDIA A100-SXM4-40GB"] * 2,
+        ["NVIDIA H100 80GB HBM3"] * 6,
+        ["Tesla V100-SXM2-16GB"] * 4,
+        ["NVIDIA A100-SXM4-40GB", "NVIDIA L4"],
+    ],
+)
+def test_a_share_of_a_board_has_nvlinks_of_which_none_is_known(products: list[str]) -> None:
+    """As containers and schedulers give two of eight GPUs: no route is PCIe's."""
+    machine = recognise(products)
+    assert machine is not None
+    assert (machine.origin, machine.tells_peers) == ("assumed", False)
+    assert machine.route(0, 1) is None
+    assert machine.warnings[0].endswith(
+        " come on boards with NVLinks: no route between two GPUs is known: give --topology"
+    )
+    assert completed(machine, dict(enumerate(products))).warnings == machine.warnings
 
 
 def test_mixed_single_and_no_gpus() -> None:

@@ -27,8 +27,10 @@ def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
         Product names by number of the GPU, as far as a run knows them.
     """
     names = {name for name in products.values() if name is not None}
-    if machine.tells_peers or len(names) != 1:
-        return machine if machine.tells_peers else _unknown(machine)
+    if machine.tells_peers or machine.origin == "assumed":  # which has said so itself
+        return machine
+    if len(names) != 1:
+        return _unknown(machine)
     [name] = names
     product = nvlink_of(name)
     if product is not None and product.bricks == 0:

@@ -46,8 +46,9 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
 
     A machine is recognised where GPUs of these names are known to come on one board in this number;
     what that does not tell is in its warnings. Otherwise a plain box is assumed, in which nothing
-    joins GPUs but PCIe, with the bandwidths that their names tell. Of a run on several machines,
-    give the GPUs of one.
+    joins GPUs but PCIe, with the bandwidths that their names tell; but of GPUs that come on boards
+    with NVLinks, of which this is a share, no route is known. Of a run on several machines, give
+    the GPUs of one.
 
     Parameters
     ----------
@@ -67,13 +68,30 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
             machine = _made(preset, "recognised")
             return replace(machine, warnings=(*machine.warnings, warning))
     machine = with_bandwidths(_made(f"pcie-{len(products)}", "assumed"), names)
-    return replace(machine, warnings=_unknown(products))
+    boards = sorted({name for name in products if name and _is_on_a_board(name)})
+    told = len(products) == 1 or not boards
+    return replace(machine, warnings=_unknown(products, boards), tells_peers=told)
 
 
-def _unknown(products: Sequence[str | None]) -> tuple[str, ...]:
+def _is_on_a_board(product: str) -> bool:
+    """Tell whether GPUs of a name come on boards that join them, in whatever number."""
+    if not nvlink_of(product):
+        return False
+    told = (content.get("recognise", {}).get("products") for content in _files().values())
+    return any(re.search(pattern, product) for pattern in told if pattern)
+
+
+def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
     """Return what a user should know where nothing but PCIe is assumed."""
     if len(products) == 1:
         return ()
+    if boards:
+        text = (
+            f"of which machine {len(products)} GPUs are a share is not known, nor the NVLinks "
+            f"between them, for {', '.join(boards)} come on boards with NVLinks: no route between "
+            "two GPUs is known: give --topology"
+        )
+        return (text,)
     linked = any(product is None or product.bricks != 0 for product in map(nvlink_of, products))
     nvlinks = "NVLinks between them, " if linked else ""
     names = sorted({name or "of an unknown name" for name in products})
