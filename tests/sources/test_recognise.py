@@ -99,7 +99,7 @@ class TestNoTrace:
         execute(folder / "t.sqlite", "PRAGMA user_version = 1")
         _refused(folder / "t.sqlite", NotATraceError, "no table StringIds")
 
-    @pytest.mark.parametrize("columns", ["id INTEGER", "value TEXT", "Id INTEGER, Value TEXT"])
+    @pytest.mark.parametrize("columns", ["id INTEGER", "value TEXT", "ids INTEGER, value TEXT"])
     def test_a_table_of_that_name_with_other_columns(self, folder, columns):
         execute(folder / "t.sqlite", f"CREATE TABLE StringIds ({columns})")
         _refused(folder / "t.sqlite", NotATraceError, "no table StringIds")
