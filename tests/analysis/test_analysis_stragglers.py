@@ -53,12 +53,12 @@ def _by_device(trace: Trace) -> dict[int, dict[str, Any]]:
 
 def test_who_is_last_and_what_it_costs() -> None:
     found = _by_device(_of(PASSES))
-    # Last are rank 1 in three steps; of the last one rank 0 and rank 2 are, the first one counts.
-    assert [found[rank]["last"] for rank in (0, 1, 2)] == [1, 3, 0]
+    # Last is rank 1 in three steps; in the last step ranks 0 and 2 are both, so nobody.
+    assert [found[rank]["last"] for rank in (0, 1, 2)] == [0, 3, 0]
     assert found[1]["last_share"] == 0.75
     # Waited for rank 1: (100 + 200), (300 + 300), (100 + 50) us of two others in four steps.
     assert found[1]["caused_ns"] == pytest.approx((150 + 300 + 75) * US / 4)
-    assert found[0]["caused_ns"] == pytest.approx(100 * US / 2 / 4)
+    assert found[0]["caused_ns"] == found[2]["caused_ns"] == 0
     assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100) * US / 4)
     assert found[1]["waited_ns"] == pytest.approx(100 * US / 4)
     assert found[0]["own_ns"] == pytest.approx(STEP - 125 * US, rel=1e-4)

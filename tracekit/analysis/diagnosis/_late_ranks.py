@@ -17,7 +17,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     """Return how long each participant of a matched collective waits, and who comes last.
 
     A participant waits for as long as its own time exceeds the shortest one's, who is the last to
-    come: that takes no common clock.
+    come: that takes no common clock. Where several are as short, nobody is last.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     return told.sort("match", _OWN, *MEMBER).select(
         "match", "op", pl.col("step").max().over("match"), *MEMBER,
         wait_ns=_OWN - _OWN.min().over("match"),
-        is_last=pl.int_range(pl.len()).over("match") == 0,
+        is_last=(pl.int_range(pl.len()).over("match") == 0)
+        & (_OWN.shift(-1).over("match") != _OWN),
         late_ns=pl.when(is_common).then(
             pl.col("start") - pl.col("start").min().over("match")
         ),
