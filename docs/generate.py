@@ -27,7 +27,7 @@ Every input becomes these tables; they are what `tracekit sql` queries, what `ru
 returns, and what a store keeps as Parquet (`transfers`, `collectives` and `path_texts` excepted,
 which are worked out of the others when they are asked for). Times are nanoseconds since the start
 of the report's recording session, sizes are bytes, and a null means unknown. Two times of a report
-differ by at most 2^53 ns, and the rows of a table last no longer together
+differ by at most 2^53 ns, and the rows of a table last at most 2^56 ns together
 ([inputs.md](inputs.md)): their sums fit into Int64. This page is written by `docs/generate.py`
 from the declarations in `tracekit/model/_tables.py`.
 

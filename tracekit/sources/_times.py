@@ -2,8 +2,9 @@
 
 A recorder that fails writes times such as -2^63, and one row of these is enough for a total of
 minus nine billion seconds. Rows whose times are further than `REACH` from the others are left out
-and counted. Any difference of two times is then at most 2^53 ns, and what the rows of a table last
-together is checked to be (`MOST_TOGETHER`): sums over a thousand reports or devices fit into int64.
+and counted. Any difference of two times is then at most 2^53 ns, so that its sum over a thousand
+devices fits into int64. What the rows of a table last together is checked (`MOST_TOGETHER`), so
+that the sum over a hundred reports does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from tracekit.errors import DamagedTraceError
 
 REACH = 1 << 52
 """How far from the middle a time may be, ns: 52 days."""
-MOST_TOGETHER = 1 << 53
-"""What the rows of a table may last together, ns: 2,500 hours."""
+MOST_TOGETHER = 1 << 56
+"""What the rows of a table may last together, ns: 20,000 hours. Threads of data loaders wait for
+thousands of hours in a recording of one."""
 _ANY = 1 << 63
 FIRST_ROWS = 1 << 10
 """How many rows of each table tell where the middle is."""

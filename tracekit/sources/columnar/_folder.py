@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,13 +123,12 @@ class ColumnarExport:
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
         """Return the first values of a column of whole numbers of each of some tables."""
-        present = {table: name for table, name in columns.items() if self.has(table, name)}
-        some = [
-            next(self._parts(table, [name], FIRST_ROWS), pl.DataFrame({name: []}))[name]
-            for table, name in present.items()
-        ]
-        whole = (times.cast(pl.Int64, strict=False).drop_nulls() for times in some)
-        return [time for times in whole for time in times.to_list()]
+        times: list[int] = []
+        for table, name in columns.items():
+            if self.has(table, name):
+                for part in islice(self._parts(table, [name], FIRST_ROWS), 1):
+                    times += typed(part, {name: "int"})[0][name].drop_nulls().to_list()
+        return times
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
