@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import polars as pl
 import pytest
+from columnar_builder import write_columnar
 from kineto_helpers import Event, event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder, global_pid, global_tid
 from nvprof_builder import EPOCH, NvprofBuilder
@@ -25,6 +26,7 @@ from tracekit.model import Trace
 from tracekit.sources import read
 from tracekit.sources._times import MOST_TOGETHER, REACH, Times
 
+GPU_TYPE = 1 << 48 | 5 << 32 | 0x700
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 FAR = [(LEAST, 250), (-(1 << 62), 1 << 62), (240, MOST - 1), (1 << 60, (1 << 60) + 5)]
 Pair: TypeAlias = tuple[int, int]
@@ -119,6 +121,36 @@ def test_a_row_in_each_table_of_an_export(tmp_path: Path, times: Pair) -> None:
     told = {f"1 rows of {table} have no valid times and were left out" for table in tables}
     assert_same(found, expected)
     assert set(found.warnings) == {*expected.warnings, *told}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_row_in_each_table_of_a_columnar_export(tmp_path: Path, suffix: str) -> None:
+    path = nsys(tmp_path / "good.sqlite")
+    expected = read(write_columnar(path, tmp_path / "good", suffix))
+    found = read(write_columnar(repeat(path, OF_NSYS, FAR[1]), tmp_path / "other", suffix))
+    told = {f"1 rows of {table} have no valid times and were left out" for table in OF_NSYS}
+    assert_same(found, expected)
+    assert set(found.warnings) == {*expected.warnings, *told}
+
+
+@pytest.mark.parametrize("time", [LEAST, 1 << 60, MOST])
+def test_a_sample_and_a_record_of_an_event(tmp_path: Path, time: int) -> None:
+    """Of a record only the time is left out."""
+    with NsysBuilder(tmp_path / "t.sqlite", schema="3.28.0") as made:
+        made.launch(0, 10, 20)
+        made.gpu(0)
+        made.gpu_metrics(GPU_TYPE, "SM Active")
+        for at in (5, time):
+            made.gpu_sample(at, GPU_TYPE, 50)
+            made.insert(
+                "CUPTI_ACTIVITY_KIND_CUDA_EVENT", deviceId=0, contextId=1, streamId=7, eventId=3,
+                correlationId=at % 1000, globalPid=global_pid(100), timestamp=at,
+            )  # fmt: skip
+    path = made.path
+    found = read(path)
+    assert found.read("metrics")["time"].to_list() == [5]
+    assert sorted(found.read("event_records")["time"].to_list(), key=str) == [5, None]
+    assert "1 samples of GPU_METRICS have no valid times and were left out" in found.warnings
 
 
 @pytest.mark.parametrize("times", FAR)

@@ -83,7 +83,7 @@ class Metrics:
 
     def _of_gpus(self, rows: int) -> Iterator[pl.DataFrame]:
         columns = ("timestamp", "rawTimestamp", "typeId", "metricId", "value")
-        held = self._file.times.within(f"rows of {GPU_METRICS}", "time")
+        held = self._file.times.within(f"samples of {GPU_METRICS}", "time")
         for batch in self._file.batches(GPU_METRICS, dict.fromkeys(columns, "int"), rows):
             samples = self._clocked(batch.drop_nulls("value"), held)
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
@@ -93,7 +93,7 @@ class Metrics:
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
-        held = self._file.times.within(f"rows of {GENERIC_EVENTS}", "time")
+        held = self._file.times.within(f"samples of {GENERIC_EVENTS}", "time")
         for batch in self._file.batches(GENERIC_EVENTS, columns, rows):
             samples = self._clocked(batch, held)
             for name in self._wanted["recorded_name"].unique(maintain_order=True):
