@@ -15,6 +15,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.communication._links import (
     expected_traffic,
     links,
+    listed_transfers,
     parse_link_keys,
     placed_share,
     traffic_window,
@@ -101,6 +102,20 @@ def test_host_copies_are_on_pcie_and_in_no_pair() -> None:
     assert pairs.select("src_device", "dst_device", "bytes", "peak_gb_s").rows() == [
         (0, 1, 1000, 50.0)
     ]
+
+
+def test_of_all_transfers_it_is_known_how_many_the_rows_count() -> None:
+    rows = table(
+        transfer(None, 1, 0, 10, method="h2d"), transfer(0, 1, 0, 10), transfer(0, 1, 20, 30),
+        transfer(0, 7, 0, 10), transfer(None, 1, 0, 10),
+    )  # fmt: skip
+    for by, count in (("pair", 3), ("method", 5), ("route", 5), ("pair,stage", 3)):
+        assert listed_transfers(rows, machine(), HERE, by.split(",")) == count
+        assert links(rows, machine(), HERE, by=by)["transfers"].sum() == count
+    # By link each counts on every link that it crosses: a copy from the host on two.
+    assert listed_transfers(rows, machine(), HERE, ["link"]) == 3
+    assert links(rows, machine(), HERE)["transfers"].sum() == 2 + 1 + 1
+    assert listed_transfers(rows, machine(), HERE, ["link", "pair"]) == 2
 
 
 def test_an_unknown_end_is_not_the_host() -> None:

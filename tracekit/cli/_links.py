@@ -38,6 +38,8 @@ _JSON = Json(
         "placed_by": "one of uuid, pci_bus, number: By what the run's devices were found in it.",
         "window_ns": "integer: Time from the first op to the last one, ns.",
         "transfers": "integer: Number of transfers.",
+        "listed?": "integer: How many of these are in the rows: by pair those between two GPUs, by "
+        "link those with a known route. Absent with --counters.",
         "routed": "integer: How many of these have a known route.",
         "sized": "integer: How many are of known size.",
         "collectives": "integer: Number of NCCL kernels.",

@@ -10,7 +10,7 @@ from typing import Any
 from tracekit.present._columns import duration, percent, text_of
 
 _TRAFFIC_KEYS = {
-    "machine", "origin", "placed_by", "transfers", "routed", "sized", "collectives",
+    "machine", "origin", "placed_by", "transfers", "listed", "routed", "sized", "collectives",
     "collectives_of_unknown_size", "root",
 }  # fmt: skip
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
@@ -186,7 +186,10 @@ def _traffic(meta: Mapping[str, Any]) -> list[str]:
     lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
     transfers = meta["transfers"]
     told = f"{_part(meta['routed'], transfers)} on known links"
-    lines.append(f"{count(transfers, 'transfer')}, {told}, {_part(meta['sized'], transfers)} sized")
+    listed = meta.get("listed", transfers)
+    rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
+    sized = f"{_part(meta['sized'], transfers)} sized"
+    lines.append(f"{count(transfers, 'transfer')}, {rows}{told}, {sized}")
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
         sized = _part(known, meta["collectives"])

@@ -210,6 +210,16 @@ def placed_share(
     }
 
 
+def listed_transfers(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
+) -> int:
+    """Return how many transfers `links` counts by some keys."""
+    ends, route = pl.col("src_device", "dst_device"), pl.col("route")
+    counted = [pl.lit(value=True)]
+    counted += [ends.is_not_null()] * ("pair" in keys) + [route.is_not_null()] * ("link" in keys)
+    return with_routes(transfers, machine, place).filter(pl.all_horizontal(counted)).height
+
+
 def expected_traffic(
     transfers: pl.DataFrame, parameters: int, iterations: int, element_bytes: int = 4
 ) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.machine import Machine, Route
 
-_ENDS = ("src_device", "dst_device", "via_device", "through_host")
+_ENDS = ("src_device", "dst_device", "via_device", "through_host", "is_known")
 _TO_HOST = ("h2d", "d2h", "mpi")
 """Methods for which an end without a GPU is host memory; for all others that end is unknown."""
 _ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
@@ -45,7 +45,7 @@ def with_routes(
     ]
     found = pl.DataFrame(rows, schema={**_end_types(marked), **_ROUTE}, orient="row")
     joined = marked.join(found, on=_ENDS, how="left", nulls_equal=True, maintain_order="left")
-    return joined.drop("through_host")
+    return joined.drop("through_host", "is_known")
 
 
 def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
@@ -72,11 +72,15 @@ def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int
     return crossed.with_columns(
         end=pl.when(first).then(pl.coalesce("first_end", "end")).otherwise("end"),
         start=pl.when(second).then(pl.coalesce("second_start", "start")).otherwise("start"),
-    ).drop("leg", "through_host")
+    ).drop("leg", "through_host", "is_known")
 
 
 def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
-    return transfers.with_columns(through_host=pl.col("method") == "staged")
+    ended = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
+    return transfers.with_columns(
+        through_host=pl.col("method") == "staged",
+        is_known=ended | pl.col("method").is_in(_TO_HOST),
+    )
 
 
 def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
@@ -87,16 +91,15 @@ def _routes(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
     """Yield the distinct ends of transfers, and the routes of the one or two copies each takes."""
-    ended = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
-    known = transfers.filter(ended | pl.col("method").is_in(_TO_HOST))
-    for src, dst, via, through_host in known.select(_ENDS).unique(maintain_order=True).rows():
+    known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
+    for src, dst, via, through_host, is_known in known.rows():
         stops = [src, dst] if via is None else [src, via, dst]
         if any(stop is not None and stop not in place for stop in stops):
             continue
         gpus = [None if stop is None else place[stop] for stop in stops]
         legs = [machine.route(*leg, through_host=through_host) for leg in itertools.pairwise(gpus)]
         routes = [leg for leg in legs if leg is not None]
-        yield (src, dst, via, through_host), routes if len(routes) == len(legs) else []
+        yield (src, dst, via, through_host, is_known), routes if len(routes) == len(legs) else []
 
 
 def _described(routes: list[Route]) -> tuple[str, str, int | None]:

@@ -25,6 +25,7 @@ from tracekit.analysis.communication._link_time import link_counters, link_timel
 from tracekit.analysis.communication._links import (
     expected_traffic,
     links,
+    listed_transfers,
     parse_link_keys,
     placed_share,
     traffic_window,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _FULL = 1.05
 """Peaks and clocks are known no better than to some percent."""
 _NOT_COUNTED = "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all`"
-_NOTHING_MOVED = "no transfers whose ends are known, of the kinds that are listed by these keys"
+_NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,14 @@ class Traffic:
         parameters
             Parameters of the model: ``meta["expected"]`` says what they must exchange.
         """
-        told = ", ".join(parse_link_keys(by))
+        keys = parse_link_keys(by)
+        told = ", ".join(keys)
+        listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
         rows = self.counters() if counters else self.links(by)
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
         return Answer(
             rows=rows,
-            meta={**self.meta(), **expected},
+            meta={**self.meta(), **listed, **expected},
             title="attributed against counted bytes" if counters else f"traffic by {told}",
             empty=_NOT_COUNTED if counters else _NOTHING_MOVED,
             command="links",
