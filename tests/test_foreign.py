@@ -105,6 +105,21 @@ class TestCommunicators:
     def test_groups_of_one_job_may_differ_in_size(self) -> None:
         assert found(*(report(communicator=self.made(n, 1, n)) for n in (2, 3))) == {}
 
+    def test_a_report_outside_of_the_world_that_most_name(self) -> None:
+        of_job = [report(communicator=self.made(26, n, 3)) for n in range(2)]
+        other = report(communicator=self.made(27, 0, 3))
+        assert found(*of_job, other) == {
+            2: "NCCL's communicator 0x1a of 3 ranks is in 2 of 3 reports, and not in c.sqlite,"
+            " which names others"
+        }
+
+    @pytest.mark.parametrize("more", [{"ranks": 8}, {}])
+    def test_a_group_that_not_all_reports_are_in(self, more: dict[str, Any]) -> None:
+        """A job that is larger has other groups; a report that names none says nothing."""
+        of_group = [report(**more, communicator=self.made(26, n, 3)) for n in range(2)]
+        other = {"communicator": self.made(27, 0, 3)} if more else {}
+        assert found(*of_group, report(**more, **other)) == {}
+
 
 class TestOneHost:
     def test_the_same_work_twice(self) -> None:

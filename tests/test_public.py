@@ -39,7 +39,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.communication": """
         Buckets Measure Traffic collective_calls collectives communicators latency
-        latency_speedup links message_histogram pointer_queries staging
+        latency_speedup links message_histogram pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded change_points check_limit comparability compare

@@ -468,7 +468,7 @@ class TestCosts:
     def test_a_number_of_ranks_is_not_taken_from_a_part_of_the_run(self) -> None:
         b = Builder()
         for process in range(2):
-            b.kernel("all_reduce", 10, 110, process)
+            b.kernel("all_reduce", 10 + 20 * process, 110, process)
         b.kernel("all_gather", 10, 110, 2)
         found = collectives(b.trace(), sizes={"all_reduce": 1000}).rows
         reduced = found.filter(pl.col("collective") == "all_reduce").row(0, named=True)
@@ -481,7 +481,7 @@ class TestCosts:
         b.kernel("all_reduce", 10, 5000, 0)
         for at in (10_000, 20_000):
             b.kernel("all_reduce", at, at + 100, 0)
-            b.kernel("all_reduce", at, at + 100, 1)
+            b.kernel("all_reduce", at + 20, at + 100, 1)
         found = one(b.trace())
         assert (found["count"], found["duration_max_ns"], found["participants"]) == (3, 100, 2)
 

@@ -76,7 +76,7 @@ class TestByOrder:
         assert matched(*first, *second) == [None] * 19
 
     def test_messages_that_end_apart_are_not_one(self) -> None:
-        # The middle stage of a pipeline waits for the first, and the last one for the middle.
+        # The middle stage of a pipeline waits for the first, and the last one for another.
         def stages(kind: str) -> list[dict[str, Any]]:
             spans = ((0, 100, 130), (1, 20, 130), (2, 30, 400))
             return [
@@ -85,7 +85,8 @@ class TestByOrder:
                 for device, start, end in spans
             ]
 
-        assert matched(*stages("send_recv")) == [None] * 12
+        found = matched(*stages("send_recv"))
+        assert found == [each for n in range(4) for each in (n, n, None)]
         assert matched(*stages("broadcast")) == [n for n in range(4) for _ in range(3)]
 
     def test_messages_that_end_together_are_one(self) -> None:
@@ -99,7 +100,7 @@ class TestByOrder:
             ]
 
         rows = [*lane(0, 7, 0, 100), *lane(0, 8, 90, 300), *lane(1, 17, 80, 309),
-                *lane(1, 18, 5, 96)]  # fmt: skip
+                *lane(1, 18, 20, 81)]  # fmt: skip
         assert matched(*rows) == [0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7, 0, 2, 4, 6]
 
     def test_streams_that_change_all_the_time_are_one(self) -> None:
@@ -119,12 +120,12 @@ class TestByOrder:
         assert matched(*rows) == [None, None, 0, None, 0]
 
     def test_more_participants_than_ranks_are_no_match(self) -> None:
-        rows = [row(device, 0, 100, ranks=2) for device in range(3)]
+        rows = [row(device, 10 * device, 100, ranks=2) for device in range(3)]
         assert matched(*rows[:2]) == [0, 0]
         assert matched(*rows) == [None] * 3
 
     def test_processes_take_part_where_there_is_no_device(self) -> None:
-        rows = [row(None, 0, 100, process=n, library="mpi") for n in range(3)]
+        rows = [row(None, 10 * n, 100, process=n, library="mpi") for n in range(3)]
         assert matched(*rows) == [0, 0, 0]
 
     def test_slight_contact_is_no_overlap(self) -> None:
@@ -174,7 +175,7 @@ class TestByLaunch:
     def test_a_call_is_not_all_of_a_collective_of_several_processes(self) -> None:
         """They are matched in order, all of them."""
         rows = [
-            self.launched(device, 0, 1 + process, process=process)
+            self.launched(device, 10 * device, 1 + process, process=process, end=100)
             for process, device in ((0, 0), (0, 1), (1, 2), (1, 3))
         ]
         assert matched(*rows) == [0] * 4

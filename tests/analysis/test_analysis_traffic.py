@@ -70,8 +70,8 @@ def test_a_model_is_held_against_counters() -> None:
     """A ring of two sends 800 bytes each way; 10 % of 50 and of 75 GB/s for 200 ns are 2,500."""
     b = TraceBuilder()
     for rank in range(RANKS):
-        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100, end=200, device=rank,
-             kind="collective", collective="all_reduce")  # fmt: skip
+        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100 + 20 * rank, end=200,
+             device=rank, kind="collective", collective="all_reduce")  # fmt: skip
     samples = [
         {"report": 0, "device": device, "unit": "percent", "recorded_name": "x",
          "metric": "nvlink_tx", "time": time, "value": 10.0}
@@ -129,7 +129,7 @@ def test_of_links_that_would_be_fuller_than_full_it_is_said_what_may_be_wrong(
 ) -> None:
     b = TraceBuilder()
     for rank in range(RANKS):
-        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100, end=200,
+        b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100 + 20 * rank, end=200,
              device=rank, **op)  # fmt: skip
     found = Traffic(b.attributed(), Placed(machine(), HERE, "number"), **options)
     [said] = [text for text in found.meta()["warnings"] if "fuller than full" in text]

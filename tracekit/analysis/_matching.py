@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from tracekit.analysis._groups import group_of
 from tracekit.analysis.clocks._clocks import with_clocks
 
 _OVERLAP_PERCENT = 95
@@ -13,8 +17,18 @@ _MOST_LANES = 64
 """With more streams than this a participant's streams say nothing of communicators."""
 _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Collectives in which a rank may be through before the last one arrives."""
+_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives that no rank leaves before all have arrived."""
 _SHARED = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
 """For how long a row overlaps its mate in the leading lane; negative for how far apart they are."""
+_NONE = pl.DataFrame(
+    schema={"row": pl.UInt32, "lane": pl.Int64, "group": pl.Int64, "instance": pl.Int64}
+)
+"""No row that is matched in order."""
+_Known = Literal["known", "likely", "unknown"]
+_Times = NDArray[np.float64]
 _HAS_MATE = pl.col("lead_start").is_not_null()
 
 
@@ -26,6 +40,11 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     one participant is the (n + d)-th of another, where captures were cut at different points. The d
     is taken that makes them overlap longest, and believed if at least 95 percent of them overlap in
     time, as participants that wait for each other do.
+
+    Where no communicator is named, several groups may run in step. Then ranks are of one group only
+    if their calls end together (`group_of`), and calls of which that cannot be told stay
+    without a match. Rooted collectives follow the groups that others have on their streams. A call
+    that ended on one rank before it began on another is no match of any kind but rooted ones.
 
     Parameters
     ----------
@@ -52,10 +71,16 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     ordered = _by_order(rest.join(launched, on="row", how="anti"))
     found = _apart([numbered, launched, ordered])
     keyed = timed.join(found, on="row", how="left", maintain_order="left")
-    return _numbered(keyed)
+    return _numbered(keyed, _between_clocks(reports))
 
 
-def _numbered(keyed: pl.DataFrame) -> pl.Series:
+def _between_clocks(reports: pl.DataFrame) -> int:
+    """Return by how many ns times of reports that were set to one clock may still differ."""
+    known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
+    return int(reports.select(known.fill_null(0)).item())
+
+
+def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
     """Give instances numbers by time; those without a second participant are none."""
     people = pl.col("participant")
     numbers = (
@@ -67,7 +92,7 @@ def _numbered(keyed: pl.DataFrame) -> pl.Series:
             once=people.n_unique() == pl.len(),
             several=people.n_unique() > 1,
             fits=(people.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
-            together=_end_together(),
+            together=_end_together(between_clocks),
         )
         .filter("once", "several", "fits", "together")
         .sort("clock", "start", "instance")
@@ -76,15 +101,19 @@ def _numbered(keyed: pl.DataFrame) -> pl.Series:
     return keyed.join(numbers, on="instance", how="left", maintain_order="left")["match"]
 
 
-def _end_together() -> pl.Expr:
-    """Whether messages can be one: who sends and who receives wait for each other, and end so.
+def _end_together(between_clocks: int) -> pl.Expr:
+    """Whether times allow that an instance is one: participants wait for each other.
 
     In a pipeline the messages of neighbouring stages overlap, and so do those of other neighbours.
-    Of a collective the root may end long before the others.
+    Of a collective the root may end long before the others. What is known by other than its order
+    is not refuted by times.
     """
     apart = pl.col("end").max() - pl.col("end").min()
     is_message = (pl.col("kind") == "send_recv").any()
-    return ~is_message | (apart <= (pl.col("end") - pl.col("start")).min())
+    slack = pl.when(pl.col("report").n_unique() > 1).then(between_clocks).otherwise(0)
+    waits = pl.col("kind").is_in(_SYMMETRIC).all() & pl.col("is_ordered").all()
+    met = pl.col("end").min() + slack >= pl.col("start").max()
+    return (~is_message | (apart <= (pl.col("end") - pl.col("start")).min())) & (~waits | met)
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
@@ -110,33 +139,72 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Return all parts, whose instances are none of each other's."""
+    """Return all parts, whose instances are none of each other's; the last is `_by_order`."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
-    return pl.concat(of_part).select("row", instance=key.rank("dense").cast(pl.Int64))
+    return pl.concat(of_part).select(
+        "row",
+        instance=key.rank("dense").cast(pl.Int64),
+        is_ordered=pl.col("part") == len(parts) - 1,
+    )
 
 
 def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
     """Return ``row, instance`` of collectives that are matched in order."""
-    found = [pl.DataFrame(schema={"row": rows.schema["row"], "instance": pl.Int64})]
-    used = 0
+    found = [_NONE]
     lanes = rows.with_columns(
         # In a communicator one collective runs after the other, on whatever streams.
         pl.when(pl.col("communicator").is_null()).then(name).alias(name)
         for name in ("context", "stream")
-    ).with_columns(lane=pl.struct(_LANE).rank("dense"))
+    ).with_columns(lane=pl.struct(_LANE).rank("dense").cast(pl.Int64))
     columns = ("row", "lane", "participant", "start", "end")
-    for some in lanes.partition_by(_KEY, maintain_order=True):
-        instances = _clusters(some.select(columns))
-        found.append(instances.with_columns(pl.col("instance") + used))
-        used += instances["instance"].n_unique() + 1
-    return pl.concat(found)
+    is_named = pl.col("communicator").is_not_null()
+    is_rooted = pl.col("kind").cast(pl.String).is_in(_ROOTED)
+    named = lanes.filter(is_named).partition_by(_KEY, maintain_order=True)
+    found += [_clusters(some.select(columns), "known") for some in named]
+    for some in lanes.filter(~is_named).partition_by("clock", "library", maintain_order=True):
+        found += _on_streams(some.select("kind", *columns), is_rooted)
+    key = pl.struct("part", "instance")
+    return _in_parts(found).select("row", instance=key.rank("dense").cast(pl.Int64))
 
 
-def _clusters(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` of rows of one kind, lane by lane.
+def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
+    """Return ``row, instance, ...`` of rows that name no communicator, of one clock.
+
+    A stream is that of one communicator: groups that one kind of collective proves hold for others
+    on their streams, which need only overlap and end in order.
+    """
+    kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
+    found = [_NONE, *(_clusters(some.drop("kind"), "unknown") for some in kinds)]
+    group = pl.struct("part", "group").rank("dense")
+    proven = _in_parts(found).select("row", "lane", group=group)
+    proven = proven.filter(pl.col("lane").n_unique().over("group") > 1)
+    groups = proven.select("lane", "group").unique("lane", keep="first", maintain_order=True)
+    rest = rows.join(proven, on="row", how="anti")
+    of_groups = rest.join(groups, on="lane").partition_by("kind", "group", maintain_order=True)
+    found += [_clusters(some.drop("kind", "group"), "known") for some in of_groups]
+    alone = rest.filter(is_rooted).join(groups, on="lane", how="anti")
+    rooted = alone.partition_by("kind", maintain_order=True)
+    return [*found, *(_clusters(some.drop("kind"), "likely") for some in rooted)]
+
+
+def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of several `_clusters`, which share no group and no instance."""
+    return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
+
+
+def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
+    """Return ``row, instance, lane, group`` of rows of one kind, lane by lane.
 
     The longest lane leads; of each other participant the lane follows it that overlaps it longest.
+
+    Parameters
+    ----------
+    rows
+        ``row, lane, participant, start, end``.
+    one_group
+        Whether lanes that follow each other are of one group: ``known``; ``likely``, unless ends
+        refute it; ``unknown``, unless ends prove it.
     """
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
     own = -1 - pl.col("participant").cast(pl.Int64)
@@ -144,22 +212,61 @@ def _clusters(rows: pl.DataFrame) -> pl.DataFrame:
     waiting = lanes.sort("lane", "start", "end").with_columns(
         number=pl.int_range(pl.len()).over("lane")
     )
-    found = [pl.DataFrame(schema={"row": rows.schema["row"], "lead": pl.Int64, "turn": pl.Int64})]
+    found = [_NONE.select("row", "lane", "group", turn="instance")]
+    unclear: list[int] = []
     while waiting["participant"].n_unique() > 1:
         sizes = waiting.group_by("lane").agg(pl.len(), pl.col("start").min())
-        lead = int(sizes.sort(-pl.col("len").cast(pl.Int64), "start", "lane")["lane"][0])
+        leads = sizes.filter(~pl.col("lane").is_in(unclear))
+        if leads.is_empty():
+            break
+        lead = int(leads.sort(-pl.col("len").cast(pl.Int64), "start", "lane")["lane"][0])
         leading = waiting.filter(pl.col("lane") == lead)
         others = waiting.filter(pl.col("participant") != leading["participant"][0])
         shifts = pl.concat(
             [_followers(leading, others), pl.DataFrame({"lane": [lead], "shift": [0]})],
             how="vertical_relaxed",
         )
-        joined = waiting.join(shifts, on="lane")
-        turn = (pl.col("number") + pl.col("shift")).cast(pl.Int64)
-        found.append(joined.select("row", lead=pl.lit(len(found), pl.Int64), turn=turn))
-        waiting = waiting.join(shifts, on="lane", how="anti")
-    together = pl.struct("lead", "turn").rank("dense").cast(pl.Int64)
-    return pl.concat(found).select("row", instance=together)
+        joined = waiting.join(shifts, on="lane").with_columns(
+            turn=(pl.col("number") + pl.col("shift")).cast(pl.Int64)
+        )
+        members, is_clear = _members(joined, lead, one_group)
+        if not is_clear:  # it may be once another group is known
+            unclear.extend(members)
+            continue
+        unclear.clear()
+        of_group = joined.filter(pl.col("lane").is_in(members.implode()))
+        found.append(
+            of_group.select("row", "lane", pl.lit(len(found), pl.Int64).alias("group"), "turn")
+        )
+        waiting = waiting.filter(~pl.col("lane").is_in(members.implode()))
+    together = pl.struct("group", "turn").rank("dense").cast(pl.Int64)
+    return pl.concat(found).select("row", "lane", "group", instance=together)
+
+
+def _members(joined: pl.DataFrame, lead: int, one_group: _Known) -> tuple[pl.Series, bool]:
+    """Return the lanes of the leading lane's group, and whether it is clear that they are one."""
+    lanes = joined["lane"].unique().sort()
+    if one_group == "known":
+        return lanes, True
+    group = group_of(*_by_turn(joined, lead, lanes), int(lanes.search_sorted(lead)))
+    if one_group == "likely" and not (group.is_clear and group.is_one_of_several):
+        return lanes, True
+    return lanes[group.lanes], group.is_clear
+
+
+def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times, _Times]:
+    """Return starts and ends of calls by lane: a row for each call of the leading lane."""
+    leading = joined.filter(pl.col("lane") == lead)
+    met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
+    at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
+    first = leading["start"].min()
+    tables = []
+    for name in ("start", "end"):
+        # Times of an epoch are more than a float holds.
+        times = np.full((leading.height, len(lanes)), np.nan)
+        times[at] = (met[name] - first).to_numpy()
+        tables.append(times)
+    return tables[0], tables[1]
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.communication import communicators
+from tracekit.analysis.communication import communicators, read_calls
 from tracekit.model import Trace, same_machine
 
 SKEW = 60_000_000_000
@@ -57,6 +57,8 @@ class Said:
         Ranks of its processes by communicator of NCCL.
     sizes
         Number of ranks by communicator.
+    named
+        The communicators that it names.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Said:
     programs: frozenset[str]
     members: Mapping[str, frozenset[int]]
     sizes: Mapping[str, int]
+    named: frozenset[str]
 
     @property
     def worlds(self) -> set[str]:
@@ -89,7 +92,37 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
             accepted.append(report)
         else:
             found[number] = why
-    return found
+    return found | _outside_of_the_world(reports, found)
+
+
+def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
+    """Return the reports that name communicators of NCCL, but not that of all ranks, and why.
+
+    A communicator is that of all ranks if none is larger, the job is not known to be, and it has a
+    rank for each report. One that most reports name is of their job.
+    """
+    seen = {n: report for n, report in enumerate(reports) if n not in left_out and report.named}
+    sizes = {name: size for report in seen.values() for name, size in report.sizes.items()}
+    largest = max(sizes.values(), default=0)
+    job = max((report.size or 0 for report in reports), default=0)
+    if largest < max(len(reports), job):
+        return {}
+    worlds = {
+        name: [n for n, report in seen.items() if name in report.named]
+        for name, size in sizes.items()
+        if size == largest
+    }
+    world, members = max(worlds.items(), key=lambda each: (len(each[1]), each[0]))
+    if len(members) * 2 <= len(seen):
+        return {}
+    return {
+        number: (
+            f"NCCL's communicator {world} of {largest} ranks is in {len(members)} of"
+            f" {len(reports)} reports, and not in {report.name}, which names others"
+        )
+        for number, report in seen.items()
+        if world not in report.named
+    }
 
 
 def _contradiction(one: Said, other: Said) -> str | None:
@@ -213,7 +246,14 @@ def said(trace: Trace, name: str) -> Said:
         frozenset(map(_program, trace.read("processes")["name"].drop_nulls())),
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
+        frozenset(told["communicator"]) | _called(trace),
     )
+
+
+def _called(trace: Trace) -> frozenset[str]:
+    """Return the communicators that calls of NCCL name."""
+    named = read_calls(trace)["communicator"].drop_nulls().unique()
+    return frozenset(named.filter(named.str.starts_with("0x")))
 
 
 def _tool(kind: str | None) -> str | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         message_histogram,
     )
     from tracekit.analysis.communication._links import links
-    from tracekit.analysis.communication._nccl_calls import communicators
+    from tracekit.analysis.communication._nccl_calls import communicators, read_calls
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
     from tracekit.analysis.communication._traffic import Traffic
 
@@ -30,6 +30,7 @@ _HOMES = {
     "links": "tracekit.analysis.communication._links",
     "message_histogram": "tracekit.analysis.communication._latency",
     "pointer_queries": "tracekit.analysis.communication._pointer_queries",
+    "read_calls": "tracekit.analysis.communication._nccl_calls",
     "staging": "tracekit.analysis.communication._pointer_queries",
 }
 
@@ -45,6 +46,7 @@ __all__ = [
     "links",
     "message_histogram",
     "pointer_queries",
+    "read_calls",
     "staging",
 ]
 

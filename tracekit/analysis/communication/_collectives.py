@@ -17,6 +17,7 @@ from tracekit.analysis.communication._collective_calls import (
     collective_calls,
     find_collectives,
 )
+from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace
 
 if TYPE_CHECKING:
@@ -313,7 +314,9 @@ def _basis() -> pl.Expr:
 def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
     rows = found.rows
     sources = rows.drop_nulls("bytes_source").group_by("bytes_source").len().sort("bytes_source")
-    warnings = [*(log.warnings if log is not None else ()), *found.notes]
+    groups = rank_groups(rows, process_ranks(trace).select("process", "rank"))
+    noted = (*(log.warnings if log is not None else ()), *found.notes)
+    warnings = [*noted, *describe_groups(groups)]
     return {
         "calls": rows.height,
         "sized": dict(sources.rows()),
@@ -363,9 +366,16 @@ def why_unsized(trace: Trace) -> str:
 
 
 def _missing_participants(rows: pl.DataFrame) -> list[str]:
-    alone = rows.filter(pl.col("match").is_null()).height
-    if not alone:
+    alone = rows.filter(pl.col("match").is_null())
+    if alone.is_empty():
         return []
-    whole = "all" if alone == rows.height else f"{alone:,}"
+    whole = "all" if alone.height == rows.height else f"{alone.height:,}"
     what = f"of {whole} collectives one participant is known, whose time includes waiting"
-    return [f"{what}: record all ranks, in one report or several ingested as one run"]
+    how = "record all ranks, in one report or several ingested as one run"
+    several = alone.filter(pl.col("communicator").is_null())["process"].n_unique() > 1
+    if several:
+        how += (
+            "; where all are, their calls end no more together than they start, and only payloads"
+            " (NCCL 2.16 or later, `--include-blobs=true`) or a log tell which are of one group"
+        )
+    return [f"{what}: {how}"]

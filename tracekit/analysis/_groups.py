@@ -1,0 +1,190 @@
+"""Groups of ranks that run collectives together, found from when their calls start and end.
+
+Participants of a collective wait for the last one to arrive, so they end together however far
+apart they start. Members of different groups do not: the ends of two groups differ as their last
+arrivals do. Both are tested on the calls themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Times = NDArray[np.float64]
+
+MOST_CALLS = 512
+"""So many calls of a lane are looked at, spread over all of them."""
+_TOGETHER = 0.1
+"""Ends of one group differ by at most so much of what its arrivals do."""
+_TOGETHER_FEW = 0.1
+"""The same with fewer than three calls, which may agree by chance."""
+_APART = 0.5
+"""Ends of two groups differ by at least so much of what their last arrivals do."""
+_CALLS_A_PROOF = 20
+"""One of so many calls, and another, has to prove that a group is one."""
+_CENTRED_FROM = 8
+"""From so many calls on, what all differ by is taken for a delay of the algorithm or a clock."""
+
+
+class Group(NamedTuple):
+    """A group of lanes, and whether the calls prove it."""
+
+    lanes: NDArray[np.int64]
+    is_clear: bool
+    """Whether it is proven to be one group, and each other lane to be of another."""
+    is_one_of_several: bool
+    """Whether there is another group of several lanes."""
+
+
+def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
+    """Return the lanes whose calls end together with those of a lane.
+
+    Lanes are joined as ends differ least [single linkage: P. Sneath, 1957], while the test
+    `_verdict` holds for the two groups that are joined; at last the group is held against each
+    other one.
+
+    Parameters
+    ----------
+    starts, ends
+        Times of calls by lane, calls x lanes: the calls of a row would be one collective if all
+        lanes were one group. Not a number where a lane has no such call.
+    lane
+        Number of the lane.
+    """
+    starts, ends = _some_calls(starts), _some_calls(ends)
+    parts = _linked_groups(starts, ends)
+    own = next(part for part in parts if lane in part)
+    others = [part for part in parts if part is not own]
+    verdicts: list[str] = ["together"]
+    while "together" in verdicts:
+        verdicts = [_verdict(starts, ends, own, other) for other in others]
+        met = [
+            other for other, verdict in zip(others, verdicts, strict=True) if verdict == "together"
+        ]
+        others = [other for other in others if not any(other is each for each in met)]
+        own = np.sort(np.concatenate([own, *met]))
+    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own)
+    return Group(own, is_clear, any(len(each) > 1 for each in others))
+
+
+def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
+    """Tell whether lanes are one group, and not several that call in step.
+
+    A call proves it in which one lane arrives long after all others, and all end together: they
+    waited for that one. Where the last two arrive together, each may be of a group of its own, and
+    so it may where a lane of another group arrives and ends with the last one.
+    """
+    if own.size == 1:
+        return True
+    some = np.count_nonzero(~np.isnan(starts[:, own]), axis=1) > 1
+    starts, ends = starts[some], ends[some] - np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    if len(ends) >= _CENTRED_FROM:
+        ends = ends - _middle(ends)
+    arrivals = np.sort(np.nan_to_num(starts[:, own], nan=-np.inf), axis=1)
+    first, last = np.nanmin(ends[:, own], axis=1), np.nanmax(ends[:, own], axis=1)
+    late, apart = arrivals[:, -1] - arrivals[:, -2], last - first
+    apart = np.maximum(apart, np.median(apart))  # some end closer by chance
+    others = np.setdiff1d(np.arange(ends.shape[1]), own)
+    away = np.abs(starts[:, others] - arrivals[:, [-1]])
+    margin = apart[:, None]
+    rivals = (
+        (_TOGETHER * away < margin)
+        & (ends[:, others] > first[:, None] - margin)
+        & (ends[:, others] < last[:, None] + margin)
+    )
+    proving = (late > 0) & (apart <= _TOGETHER * late) & ~rivals.any(axis=1)
+    if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
+        return False
+    return bool((~np.isnan(starts[:, own]))[proving].any(axis=0).all())
+
+
+def _linked_groups(starts: _Times, ends: _Times) -> list[NDArray[np.int64]]:
+    parts = {lane: np.array([lane]) for lane in range(ends.shape[1])}
+    part_of = np.arange(ends.shape[1])
+    for one, other in _linked(ends):
+        first, second = int(part_of[one]), int(part_of[other])
+        if first != second and _verdict(starts, ends, parts[first], parts[second]) == "together":
+            parts[first] = np.concatenate([parts[first], parts.pop(second)])
+            part_of[parts[first]] = first
+    return list(parts.values())
+
+
+def _some_calls(times: _Times) -> _Times:
+    chosen = np.linspace(0, len(times) - 1, min(len(times), MOST_CALLS)).astype(np.int64)
+    return times[chosen]
+
+
+def _linked(ends: _Times) -> list[tuple[int, int]]:
+    """Return the edges of a spanning tree of lanes whose ends differ least, closest lanes first."""
+    count = ends.shape[1]
+    nearest, best = np.zeros(count, np.int64), np.full(count, np.inf)
+    is_in = np.zeros(count, np.bool_)
+    edges: list[tuple[float, int, int]] = []
+    lane = 0
+    for _ in range(count - 1):
+        is_in[lane] = True
+        away = _spread(ends - ends[:, [lane]])
+        closer = ~is_in & (away < best)
+        nearest[closer], best[closer] = lane, away[closer]
+        following = int(np.argmin(np.where(is_in, np.inf, best)))
+        if is_in[following]:  # the rest shares no call with those that are linked
+            following = int(np.argmin(is_in))
+        edges.append((float(best[following]), int(nearest[following]), following))
+        lane = following
+    return [(one, other) for _, one, other in sorted(edges)]
+
+
+def _spread(differences: _Times) -> _Times:
+    """Return by how much each column varies; infinite for columns without a number."""
+    with np.errstate(invalid="ignore"):
+        centred = np.abs(differences - _middle(differences))
+        return np.nan_to_num(_middle(centred), nan=np.inf)
+
+
+def _middle(columns: _Times) -> _Times:
+    """Return the median of each column without what is not a number."""
+    ordered = np.sort(columns, axis=0)  # not a number comes last
+    known = np.count_nonzero(~np.isnan(columns), axis=0)
+    low, high = np.maximum(known - 1, 0) // 2, known // 2
+    lanes = np.arange(columns.shape[1])
+    high = np.minimum(high, len(columns) - 1)
+    return np.asarray((ordered[low, lanes] + ordered[high, lanes]) / 2)
+
+
+def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArray[np.int64]) -> str:
+    """Tell whether two groups of lanes are one: ``together``, ``apart`` or ``unknown``."""
+    end, other_end = _of_group(ends, one, np.nanmean), _of_group(ends, other, np.nanmean)
+    start, other_start = _of_group(starts, one, np.nanmax), _of_group(starts, other, np.nanmax)
+    both = ~np.isnan(end) & ~np.isnan(other_end)
+    by_ends, by_starts = (end - other_end)[both], (start - other_start)[both]
+    if not by_ends.size:
+        return "unknown"
+    ratio = _ratio(by_ends, by_starts)
+    if by_ends.size >= _CENTRED_FROM:
+        centred = _ratio(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
+        ratio = np.fmin(ratio, centred)
+    if ratio <= (_TOGETHER if by_ends.size > 2 else _TOGETHER_FEW):  # noqa: PLR2004
+        return "together"
+    return "apart" if ratio >= _APART else "unknown"
+
+
+def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Times]) -> _Times:
+    some = times[:, lanes]
+    known = ~np.isnan(some).all(axis=1)
+    found = np.full(len(times), np.nan)
+    found[known] = whole(some[known], axis=1)
+    return found
+
+
+def _ratio(by_ends: _Times, by_starts: _Times) -> float:
+    """Return how much ends differ for each ns that arrivals do, where arrivals differ most.
+
+    Where all arrive at the same time ends say nothing. Not a number where they always do.
+    """
+    apart = np.abs(by_starts)
+    most = np.argsort(-apart, kind="stable")[: max(len(apart) // 4, min(len(apart), 4))]
+    differs = float(np.median(apart[most]))
+    return float(np.median(np.abs(by_ends[most])) / differs) if differs else float("nan")
