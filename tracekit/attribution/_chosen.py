@@ -33,6 +33,12 @@ class Chosen:
     told_apart: int = 2
     """How many of forward, backward and update a thread must tell apart to train beside others."""
 
+    # What a process does.
+
+    unnamed: float = 0.1
+    """Share of the kernels whose names say nothing, above which it is not known that nothing
+    trains: 0 to 0.4 % in four real traces of inference, 53 % in one of training by a compiler."""
+
     # What is worth a warning.
 
     disagreement: float = 0.1

@@ -86,6 +86,12 @@ class Known:
         kept = self.threads.filter((own & works) | marked)
         return kept.group_by("process").agg(count=pl.len())
 
+    def serving(self, rules: Rules) -> pl.DataFrame:
+        """Return ``process, count`` of ranges that servers of models are known by."""
+        serve = [n for n, entry in enumerate(rules["iteration"]) if entry.get("serves")]
+        of_servers = self.nesting.skeleton.filter(pl.col("rule").is_in(serve))
+        return of_servers.group_by("process").agg(count=pl.len())
+
     def launched(self) -> dict[int, int]:
         """Return of how many ops of each process the launch is known."""
         counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
@@ -114,7 +120,7 @@ class Judged:
     evidence
         What the ops' stages are decided by.
     verdicts
-        ``process, verdict, given, evidence, trains``.
+        ``process, verdict, given, evidence, trains, infers``.
     structures
         What structure says.
     decides
@@ -168,7 +174,7 @@ class Judged:
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
-            self.verdicts.drop("trains")
+            self.verdicts.drop("trains", "infers")
             .with_columns(
                 pl.DataFrame(told, schema=_TOLD, orient="row"),
                 report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
@@ -238,7 +244,9 @@ def judged(
     ]
     structures = find_structures(ops, launches, asked, _main_threads(known.threads), rules)
     claims = {process: bool(found.training) for process, found in structures.of.items()}
-    verdicts = judge(seen, known.passes(), known.backward_threads(), signs, claims, rules)
+    verdicts = judge(
+        seen, known.passes(), known.backward_threads(), known.serving(rules), signs, claims, rules
+    )
     trains = set(verdicts.filter("trains")["process"])
     decides = [
         process for process in asked
@@ -314,6 +322,7 @@ def _evidence(
         verdicts.select(
             "process",
             "trains",
+            "infers",
             ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
             loads=process.is_in(known.loaders()["process"].unique().implode()),
             structured=process.is_in(list(decides)),

@@ -36,7 +36,7 @@ from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import describe
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
-from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
+from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 from tracekit.support.compiled import compiled, given
 
 _CODES = pl.DataFrame(
@@ -57,8 +57,9 @@ class Evidence:
         backward passes) and ``drives`` (whether it drives the training of its process).
     processes
         ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
-        ``loads``, whether it has a data loader that works on the GPU; ``structured``, whether
-        structure may decide; and ``hands_on``, whether its copies between GPUs carry activations.
+        ``infers``; ``loads``, whether it has a data loader that works on the GPU; ``structured``,
+        whether structure may decide; and ``hands_on``, whether its copies between GPUs carry
+        activations.
     """
 
     threads: pl.DataFrame
@@ -76,7 +77,7 @@ class Evidence:
         launches: in a process without any backward range that is BP in the gaps that backward runs
         in. Metric evaluation dominates here as it does for the training thread's own launches.
         ``between``, whether a training thread launches it outside backward windows; ``autograd``,
-        ``trains``, ``loads``, ``structured`` and ``hands_on``.
+        ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``.
         """
         bits = cases.select(
             "thread", "process",
@@ -98,7 +99,8 @@ class Evidence:
         )  # fmt: skip
         return known.select(
             "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
-            pl.col("autograd", "trains", "loads", "structured", "hands_on").fill_null(value=False),
+            pl.col("autograd", "trains", "infers", "loads", "structured", "hands_on")
+            .fill_null(value=False),
             backward_stage=pl.when("autograd").then(backward),
             between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip
@@ -361,10 +363,15 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("copy_kind", lambda rules: _where(pl.col("trains") & pl.col("between"), _handed(rules))),
     ("copy_kind", lambda rules: _where("trains", _by_sets(rules["copy"]))),
     ("copy_kind", lambda _: pl.when("on_input_stream").then(pl.lit("IO"))),
+    ("verdict", lambda _: _where(pl.col("infers") & _is_kernel(), pl.lit("FP"))),
     ("none", lambda _: pl.lit("OTHER")),
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
+
+
+def _is_kernel() -> pl.Expr:
+    return pl.col("kind").cast(pl.String).is_in([*KERNEL_KINDS, "graph"])
 
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:

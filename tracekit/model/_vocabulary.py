@@ -37,13 +37,14 @@ STAGE_SOURCES = (
     "structure",
     "kernel_name",
     "copy_kind",
+    "verdict",
     "none",
 )
 """How an op's stage was found, in the order in which the rules are tried (metric evaluation, which
 is tried first of all, has the source ``nvtx``)."""
 
-VERDICTS = ("training", "inference", "other")
-"""What a process does with its GPUs."""
+VERDICTS = ("training", "inference", "other", "unknown")
+"""What a process does with its GPUs; ``unknown`` is a network of which it is not known what for."""
 
 COLLECTIVES = (
     "all_reduce",
