@@ -409,7 +409,7 @@ def _attributed(
     where, codes, witnesses = placed.why(raw, launch)
     evidence = Launch(
         codes, witnesses, structure, says.on_input_stream(raw, threads),
-        says.are_relayed(first, raw.height),
+        says.are_relayed(first, raw.height), says.places.of(first, raw.height),
     )  # fmt: skip
     staged = stages.of(raw, evidence)
     sums = _sums(iterations)

@@ -39,6 +39,17 @@ class Chosen:
     """Share of the kernels whose names say nothing, above which it is not known that nothing
     trains: 0 to 0.4 % in four real traces of inference, 53 % in one of training by a compiler."""
 
+    # What collectives are for.
+
+    computing_stream: float = 0.5
+    """Share of the time of a GPU's layers that one stream must run to be its computing stream."""
+    forward_exchanges: float = 0.25
+    """How many times as often as backward, forward must hold a collective for those of backward to
+    belong to the pass: backward may compute forward anew, and gather as well as reduce."""
+    beside: float = 0.1
+    """Share of a stream's collectives beside which kernels of the computing stream may run, where
+    it waits for each at once."""
+
     # What is worth a warning.
 
     disagreement: float = 0.1

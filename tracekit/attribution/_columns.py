@@ -428,6 +428,99 @@ class CaseRows(NamedTuple):
     structure: Array
     on_input_stream: Array
     relayed: Array
+    place: Array
+
+
+class PlaceRows(NamedTuple):
+    """Ops by start, see `place_exchanges`.
+
+    Parameters
+    ----------
+    first
+        The number of the first one.
+    line
+        The computing stream of the GPU of each, -1 where it has none.
+    role
+        What it is to the places of collectives.
+    computes
+        Whether it is on that stream.
+    start, end, launch
+        When it runs, and when it was launched.
+    thread, code, structure
+        What tells its stage.
+    """
+
+    first: int
+    line: Array
+    role: Array
+    computes: Array
+    start: Array
+    end: Array
+    launch: Array
+    thread: Array
+    code: Array
+    structure: Array
+
+
+class PlaceState(NamedTuple):
+    """What lies before the next ops, by computing stream: -1 is nothing.
+
+    Parameters
+    ----------
+    thread, code, structure
+        What tells the stage of the last layer.
+    end
+        When the last kernel ends.
+    waiting
+        The last collective after which no layer has come yet.
+    fresh
+        The last one after which no kernel has come yet.
+    earlier
+        By collective, the one before it that waits as well.
+    count
+        One number: how many collectives there are so far.
+    """
+
+    thread: Array
+    code: Array
+    structure: Array
+    end: Array
+    waiting: Array
+    fresh: Array
+    earlier: Array
+    count: Array
+
+
+class Exchanges(NamedTuple):
+    """Collectives, and the layers around them on the computing stream of their GPU.
+
+    Parameters
+    ----------
+    op, line, role, computes
+        As in `PlaceRows`; `op` is the number of each.
+    beside
+        1 if a kernel of the computing stream runs beside it.
+    end
+        When it ends.
+    own_thread, own_code, own_structure
+        What tells the stage of its own launch; likewise of the layer before and the one after it.
+    """
+
+    op: Array
+    line: Array
+    role: Array
+    computes: Array
+    beside: Array
+    end: Array
+    own_thread: Array
+    own_code: Array
+    own_structure: Array
+    before_thread: Array
+    before_code: Array
+    before_structure: Array
+    after_thread: Array
+    after_code: Array
+    after_structure: Array
 
 
 class NamedOps(NamedTuple):

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.attribution._chosen import CHOSEN
 
 _BY_NAMES = ("kernel_name", "copy_kind")
-_APART = ("gradient_exchange", "none")
+_APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
 _NS_PER_MS = 1_000_000
 _METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}

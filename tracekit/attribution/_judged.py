@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._columns import Array
+from tracekit.attribution._exchanges import Places, find_places
 from tracekit.attribution._handing import find_handing
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._relayed import find_relayed
@@ -16,7 +17,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._teams import Teams
-from tracekit.attribution._verdict import judge, kernel_signs
+from tracekit.attribution._verdict import judge, kernel_signs, with_places
 from tracekit.attribution._whole import cuts
 from tracekit.model import Stream
 
@@ -133,6 +134,8 @@ class Judged:
         ``process, context, stream`` on which a data loader alone is known to work.
     relayed
         The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
+    places
+        Collectives whose place tells what they are for.
     """
 
     evidence: Evidence
@@ -143,6 +146,7 @@ class Judged:
     with_work: pl.Series
     input_streams: pl.DataFrame
     relayed: Array
+    places: Places
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
@@ -262,11 +266,13 @@ def judged(
         and (process in trains or process not in spoken_of)
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
+    evidence = _evidence(known, verdicts, decides, handing)
+    places = find_places(ops, launches, known.counted, evidence, structures, rules)
     return Judged(
-        _evidence(known, verdicts, decides, handing), verdicts, structures, decides, counts_steps,
+        evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
-        find_relayed(ops, launches, known.autograd),
+        find_relayed(ops, launches, known.autograd), places,
     )  # fmt: skip
 
 

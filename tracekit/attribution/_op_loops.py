@@ -9,8 +9,11 @@ from tracekit.attribution._columns import (
     CaseKeys,
     CaseRows,
     Context,
+    Exchanges,
     KindPlaces,
     NamedOps,
+    PlaceRows,
+    PlaceState,
     StepRows,
     StepSums,
     Told,
@@ -18,6 +21,7 @@ from tracekit.attribution._columns import (
 from tracekit.attribution._evidence import (
     KIND_PLACE,
     ON_INPUT_STREAM,
+    PLACE,
     PROCESS,
     RELAYED,
     SIZE,
@@ -80,6 +84,56 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> int:
     return nowhere
 
 
+OTHER, LAYER, REDUCES, SCATTERS, GATHERS, SHARES = range(6)
+"""What a kernel is to places: one that computes, also of a layer, or a collective by what it does:
+it adds up, gives each GPU a part of the sum, gathers, or hands out from one GPU to all. What is
+less is none of these."""
+
+
+def place_exchanges(ops: PlaceRows, state: PlaceState, found: Exchanges) -> None:
+    """Find what lies around collectives on the computing streams of their GPUs.
+
+    Parameters
+    ----------
+    ops
+        The next ops.
+    state
+        What lies before them; updated.
+    found
+        Becomes what lies around each collective; in order of ops.
+    """
+    for row in range(ops.start.size):
+        line, role = ops.line[row], ops.role[row]
+        if line < 0 or role < OTHER:
+            continue
+        if role > LAYER:
+            at = state.count[0]
+            state.count[0] += 1
+            found.op[at], found.line[at], found.role[at] = ops.first + row, line, role
+            found.computes[at], found.end[at] = ops.computes[row], ops.end[row]
+            found.own_thread[at], found.own_code[at] = ops.thread[row], ops.code[row]
+            found.own_structure[at] = ops.structure[row]
+            found.before_thread[at], found.before_code[at] = state.thread[line], state.code[line]
+            found.before_structure[at] = state.structure[line]
+            found.beside[at] = state.end[line] > ops.start[row]
+            state.earlier[at], state.waiting[line], state.fresh[line] = state.waiting[line], at, at
+        elif ops.computes[row]:
+            at = state.fresh[line]
+            if at >= 0 and ops.start[row] < found.end[at]:
+                found.beside[at] = 1
+            state.fresh[line] = -1
+            state.end[line] = max(state.end[line], ops.end[row])
+            if role == LAYER:
+                at = state.waiting[line]
+                while at >= 0:
+                    found.after_thread[at], found.after_code[at] = ops.thread[row], ops.code[row]
+                    found.after_structure[at] = ops.structure[row]
+                    at = state.earlier[at]
+                state.waiting[line] = -1
+                state.thread[line], state.code[line] = ops.thread[row], ops.code[row]
+                state.structure[line] = ops.structure[row]
+
+
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     """Say in two numbers what decides the stage of each op.
 
@@ -107,6 +161,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
         if ops.relayed[row]:
             what |= RELAYED
         what |= np.int64(ops.structure[row] + 1) << STRUCTURE
+        what |= np.int64(ops.place[row]) << PLACE
         what |= np.int64(ops.size[row]) << SIZE
         keys.what[row] = what | np.int64(kind) << KIND_PLACE
         keys.who[row] = (np.int64(ops.process[row]) << PROCESS) + ops.thread[row]

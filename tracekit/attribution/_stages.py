@@ -22,6 +22,7 @@ from tracekit.attribution._evidence import (
     IN_WINDOW,
     KIND_PLACE,
     ON_INPUT_STREAM,
+    PLACE,
     PROCESS,
     PROCESS_STAGE,
     RANGE_STAGE,
@@ -130,6 +131,8 @@ class Launch:
         Whether the launch is not known, and all else on its stream is input.
     relayed
         Whether a backward thread copies it between GPUs through the host, see `find_relayed`.
+    place
+        What its place tells of a collective, see `Places`.
     """
 
     codes: Array
@@ -137,6 +140,7 @@ class Launch:
     structure: Array
     on_input_stream: Array
     relayed: Array
+    place: Array
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ class Stages:
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
-            launch.on_input_stream, launch.relayed,
+            launch.on_input_stream, launch.relayed, launch.place,
         )  # fmt: skip
         keys = CaseKeys(*(np.empty(ops.height, np.int64) for _ in CaseKeys._fields))
         loop = compiled(describe, ops.height)
@@ -249,12 +253,16 @@ class Stages:
         ).cast(pl.Int32)
         kinds, size = self._kinds[what >> KIND_PLACE], what >> SIZE & ((1 << KIND_PLACE - SIZE) - 1)
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
-        structure = pl.Series([None, *STAGES])[what >> STRUCTURE & ((1 << STAGE_BITS) - 1)]
+        structure, place = (
+            pl.Series([None, *STAGES])[what >> first & ((1 << STAGE_BITS) - 1)]
+            for first in (STRUCTURE, PLACE)
+        )
         cases = pl.concat(
             [
                 kinds.select(_EVIDENCE).with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
                     structure_stage=structure,
+                    place=place,
                     on_input_stream=pl.Series(what & ON_INPUT_STREAM != 0),
                     relayed=pl.Series(what & RELAYED != 0),
                 ),
@@ -349,6 +357,8 @@ _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).f
 _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
+    ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
+    ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
@@ -376,6 +386,40 @@ def _is_kernel() -> pl.Expr:
 
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
     return pl.when(applies).then(stage)
+
+
+def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
+    """Return the stages of kernels of which launches alone say something, by all but their names.
+
+    Parameters
+    ----------
+    launches
+        ``process, thread, code, structure``, as in `Launch`.
+    evidence, rules
+        As in `Stages`.
+    """
+    different = launches.unique()
+    structure = different["structure"].cast(pl.Int64) + 1
+    nothing = dict.fromkeys(("collective", "kernel_stage", "between_stage", "place"), _NO_TEXT)
+    cases = different.select(
+        **nothing, kind=pl.lit("compute"), bytes=pl.lit(None, pl.Int64),
+        structure_stage=pl.Series([None, *STAGES])[structure],
+        on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
+    )  # fmt: skip
+    known = evidence.of(different.select("code", "thread", "process").cast(pl.Int32))
+    told = _decided(_opinions(pl.concat([cases, known], how="horizontal"), rules))
+    stage = different.with_columns(told["stage"].cast(pl.String))
+    return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
+
+
+_NO_TEXT = pl.lit(None, pl.String)
+
+
+def _by_place(rules: Rules) -> pl.Expr:
+    """Tell of which collectives the place decides: no entry of the user's rules speaks of them."""
+    spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
+    said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
+    return pl.col("trains") & pl.col("place").is_not_null() & ~said
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:

@@ -16,7 +16,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.model import KINDS, OPS, VERDICT, Stream
 from tracekit.support.compiled import compiled, given
 
-_LAYER = (
+LAYERS = (
     r"(?i)gemm|gemv|Cijk_|mat_?mul|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet"
     r"|softmax|batch_?norm|bn_fw|layer_?norm|rms_?norm|pool"
 )
@@ -89,13 +89,13 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     def named(pattern: str) -> pl.Expr:
         return pl.col("name").cast(pl.String).str.contains(pattern).fill_null(value=False)
 
-    tells = named(_LAYER) | named(_OPERATOR) | stage.is_not_null()
+    tells = named(LAYERS) | named(_OPERATOR) | stage.is_not_null()
     signs = {
         "optimizer": computes & (stage == "WU"),
         "backward": computes & (stage == "BP") & ~named(_DATA_GRADIENT),
         "data_gradients": computes & (stage == "BP") & named(_DATA_GRADIENT),
         "weight_gradients": computes & (stage == "BP") & named(_WEIGHT_GRADIENT),
-        "layers": computes & named(_LAYER),
+        "layers": computes & named(LAYERS),
         "exchanges": pl.col("collective").is_in(gradients),
         "compiled": computes & named(_COMPILED),
         "unnamed": is_graph | (computes & ~tells),
@@ -217,6 +217,22 @@ def judge(
         evidence=pl.Series(worded, dtype=pl.String),
         trains=pl.col("verdict") == "training", infers=pl.col("verdict") == "inference",
     )  # fmt: skip
+
+
+def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    """Add to the evidence what collectives are for, as their places tell: `Places.counts`."""
+    texts = [
+        ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
+        for numbers in counts.select("own", "weights").iter_rows()
+    ]
+    told = counts.select("process", said=pl.Series(texts, dtype=pl.String))
+    evidence = pl.concat_str("evidence", "said", separator="; by place ", ignore_nulls=True)
+    joined = verdicts.join(told, on="process", how="left", maintain_order="left")
+    return joined.with_columns(evidence=evidence).drop("said")
+
+
+_PLACES = ("collective of passes (tensor parallelism)", "collective of weights")
+"""What collectives are called whose place tells what they are for, one of each."""
 
 
 def _counts(

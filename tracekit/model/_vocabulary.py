@@ -28,6 +28,8 @@ STAGES = ("FP", "BP", "WU", "IO", "ME", "OTHER")
 time of the first one. FP and BP rank equally; where both are busy the time counts once, for FP."""
 
 STAGE_SOURCES = (
+    "pass_exchange",
+    "weight_exchange",
     "gradient_exchange",
     "nvtx",
     "thread_name",
