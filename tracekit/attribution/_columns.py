@@ -432,34 +432,19 @@ class CaseRows(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Ops by start, see `place_exchanges`.
+    """Ops by start: where and when each runs, and what it is to the places of collectives.
 
-    Parameters
-    ----------
-    first
-        The number of the first one.
-    line
-        The computing stream of the GPU of each, -1 where it has none.
-    role
-        What it is to the places of collectives.
-    computes
-        Whether it is on that stream.
-    start, end, launch
-        When it runs, and when it was launched.
-    thread, code, structure
-        What tells its stage.
+    `first` is the number of the first one.
     """
 
     first: int
-    line: Array
+    process: Array
+    device: Array
+    context: Array
+    stream: Array
     role: Array
-    computes: Array
     start: Array
     end: Array
-    launch: Array
-    thread: Array
-    code: Array
-    structure: Array
 
 
 class PlaceState(NamedTuple):
@@ -467,8 +452,8 @@ class PlaceState(NamedTuple):
 
     Parameters
     ----------
-    thread, code, structure
-        What tells the stage of the last layer.
+    layer
+        The number of the last layer.
     end
         When the last kernel ends.
     waiting
@@ -481,9 +466,7 @@ class PlaceState(NamedTuple):
         One number: how many collectives there are so far.
     """
 
-    thread: Array
-    code: Array
-    structure: Array
+    layer: Array
     end: Array
     waiting: Array
     fresh: Array
@@ -496,14 +479,16 @@ class Exchanges(NamedTuple):
 
     Parameters
     ----------
-    op, line, role, computes
-        As in `PlaceRows`; `op` is the number of each.
+    op, line, role
+        The number of each, the number of that stream, and what it is to places.
+    computes
+        1 if it is on that stream.
     beside
-        1 if a kernel of the computing stream runs beside it.
+        1 if a kernel of that stream runs beside it.
     end
         When it ends.
-    own_thread, own_code, own_structure
-        What tells the stage of its own launch; likewise of the layer before and the one after it.
+    before, after
+        The numbers of the layers, -1 where there is none.
     """
 
     op: Array
@@ -512,15 +497,8 @@ class Exchanges(NamedTuple):
     computes: Array
     beside: Array
     end: Array
-    own_thread: Array
-    own_code: Array
-    own_structure: Array
-    before_thread: Array
-    before_code: Array
-    before_structure: Array
-    after_thread: Array
-    after_code: Array
-    after_structure: Array
+    before: Array
+    after: Array
 
 
 class NamedOps(NamedTuple):

@@ -30,16 +30,20 @@ from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import Structures
 from tracekit.attribution._verdict import LAYERS
-from tracekit.model import STAGES, Stream
+from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
     "broadcast": SHARES,
 }  # fmt: skip
-_STREAM = ("process", "device", "context", "stream")
+_GPU = ("process", "device")
+_STREAM = (*_GPU, "context", "stream")
 _COLUMNS = (*_STREAM, "name", "kind", "start", "end")
-_WHO = ("thread", "code", "structure")
+_SAMPLED = 1 << 16
+"""Ops that say which streams compute: of many more, so many throughout the trace."""
+_IS_KERNEL = np.isin(KINDS, KERNEL_KINDS)
+_WHO = ("process", "thread", "code", "structure")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Places:
 
 def find_places(
     ops: Stream,
-    launches: Callable[[int], Mapping[str, Array]],
+    launches: Callable[..., Mapping[str, Array]],
     counted: pl.DataFrame,
     evidence: Evidence,
     structures: Structures,
@@ -92,7 +96,7 @@ def find_places(
     ops
         The ops.
     launches
-        Returns of a chunk of ops where their launches stand.
+        Returns of a chunk of ops, or of some rows of it, where their launches stand.
     counted
         What `count_names` returned.
     evidence
@@ -105,20 +109,18 @@ def find_places(
     trains = evidence.processes.filter("trains")["process"]
     own = counted.filter(pl.col("process").is_in(trains.implode()))
     roles = _roles(own, rules)
-    exchanges = int(own.filter(_role_of(own, roles) > LAYER)["ops"].sum())
-    if not exchanges:
-        return Places(*np.empty((3, 0), np.int64))
-    streams = _computing(ops, roles)
+    exchanges = int(own.filter(_roles_of(own, roles) > LAYER)["ops"].sum())
+    streams = _computing(ops, roles) if exchanges else pl.DataFrame()
     if streams.is_empty():
         return Places(*np.empty((3, 0), np.int64))
-    found = _placed(ops, launches, roles, streams, structures, exchanges)
-    said = _told(found, evidence, rules).sort("op")
-    stage = said["place"].replace_strict({s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8)
-    return Places(said["op"].to_numpy(), stage.to_numpy(), said["process"].to_numpy())
+    found = _placed(ops, roles, streams, exchanges)
+    told = _told(_with_stages(found, ops, launches, evidence, structures, rules)).sort("op")
+    stage = told["place"].replace_strict({s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8)
+    return Places(told["op"].to_numpy(), stage.to_numpy(), told["process"].to_numpy())
 
 
 def _roles(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return by the code of a name what such kernels are to places."""
+    """Return by the code of a name what such kernels are to places; the last one is of no name."""
     names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
     meant = classify_kernels(names, rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
@@ -130,109 +132,109 @@ def _roles(counted: pl.DataFrame, rules: Rules) -> Array:
         .otherwise(-1)
     ).to_series()  # fmt: skip
     codes = codes_of(meant["name"])
-    roles = np.full(int(codes.max(initial=-1)) + 2, -1, np.int8)  # the last one is of no name
+    roles = np.full(int(codes.max(initial=-1)) + 2, -1, np.int8)
     roles[codes] = role.to_numpy()
     roles[-1] = -1
     return roles
 
 
-def _role_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    codes = codes_of(rows["name"])
-    kernel = rows["kind"].cast(pl.String).is_in(["compute", "collective"]).to_numpy()
-    known = np.where((codes < roles.size - 1) & kernel, codes, -1)
-    return pl.Series("role", roles[known])
+def _roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
+    """Return what ops are to places."""
+    codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
+    return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 
 
 def _computing(ops: Stream, roles: Array) -> pl.DataFrame:
-    """Return the stream of each process and GPU on which most of the layers run; `line` counts."""
-    parts = []
-    for number in range(len(ops)):
-        rows = ops.read(number, *_COLUMNS)
-        layers = rows.filter(_role_of(rows, roles) == LAYER)
+    """Return the stream of each process and GPU on which most of the time of layers is spent."""
+    parts, stride = [], max(1, ops.height // _SAMPLED)
+    for number, height in enumerate(ops.heights):
+        some = np.arange(-ops.first[number] % stride, height, stride)
+        rows = ops.read(number, *_COLUMNS)[some]
+        layers = rows.filter(_roles_of(rows, roles) == LAYER)
         parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
     sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
-    share = pl.col("ns") / pl.col("ns").sum().over("process", "device")
-    chosen = sums.filter(share > CHOSEN.computing_stream).sort(_STREAM)
-    return chosen.drop("ns").with_row_index("line").cast({"line": pl.Int32})
+    share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
+    return sums.filter(share > CHOSEN.computing_stream).sort(_STREAM).drop("ns")
 
 
-def _placed(
-    ops: Stream,
-    launches: Callable[[int], Mapping[str, Array]],
-    roles: Array,
-    streams: pl.DataFrame,
-    structures: Structures,
-    exchanges: int,
-) -> pl.DataFrame:
-    """Return what lies around each collective on its GPU's computing stream."""
-    found = Exchanges(*(_nothing(name, exchanges) for name in Exchanges._fields))
-    lines = streams.height
-    sizes = {"earlier": exchanges, "count": 1}
-    state = PlaceState(*(_nothing(name, sizes.get(name, lines)) for name in PlaceState._fields))
+def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
+    """Return each collective, and the layers around it on the computing stream of its GPU."""
+    found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
+    state = PlaceState(
+        *np.full((4, streams.height), -1), np.full(exchanges, -1), np.zeros(1, np.int64)
+    )
+    process, device, *on = (given(column, np.int64, null=-1) for column in streams)
+    lines = np.full((process.max() + 1, device.max() + 1), -1)
+    lines[process, device] = np.arange(streams.height)
     loop = compiled(place_exchanges, ops.height)
     for number in range(len(ops)):
-        rows, first, launch = ops.read(number, *_COLUMNS), ops.first[number], launches(number)
-        on = rows.select(_STREAM).join(
-            streams.with_columns(computes=pl.lit(value=True)),
-            on=list(_STREAM), how="left", nulls_equal=True, maintain_order="left",
+        rows = ops.read(number, *_COLUMNS)
+        ids = (given(rows[name], np.int64, null=-1) for name in _STREAM)
+        role = given(_roles_of(rows, roles))
+        times = (given(rows[name]) for name in ("start", "end"))
+        loop(PlaceRows(ops.first[number], *ids, role, *times), lines, tuple(on), state, found)
+    return pl.DataFrame(found._asdict()).head(int(state.count[0]))
+
+
+def _with_stages(
+    found: pl.DataFrame,
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    evidence: Evidence,
+    structures: Structures,
+    rules: Rules,
+) -> pl.DataFrame:
+    """Add ``process``, ``on, symbol`` (stream and name), and the stages ``own, before, after``.
+
+    Those are told by all but names and places.
+    """
+    asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
+    launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
+    known = launched.with_columns(stages_of_launches(launched.select(_WHO), evidence, rules))
+    # Structure calls all that may exchange gradients an update: here the place is to tell.
+    alone = launched.with_columns(structure=pl.lit(-1, pl.Int8)).select(_WHO)
+    own = launched.with_columns(own=stages_of_launches(alone, evidence, rules))
+    found = found.join(own.drop(_WHO[1:]), on="op")
+    for who in ("before", "after"):
+        stages = known.select(pl.col("op").alias(who), pl.col("stage").alias(f"{who}_stage"))
+        found = found.join(stages, on=who, how="left")
+    return found.drop("before", "after").rename({"before_stage": "before", "after_stage": "after"})
+
+
+def _launched(
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    numbers: Array,
+    structures: Structures,
+) -> pl.DataFrame:
+    """Return ``op, on, symbol`` of some ops, and what tells their stages."""
+    parts = []
+    for number, height in enumerate(ops.heights):
+        first = ops.first[number]
+        rows = numbers[(numbers >= first) & (numbers < first + height)] - first
+        launch = launches(number, rows)
+        parts.append(
+            ops.read(number, "process", "context", "stream", "name")[rows].with_columns(
+                op=pl.Series(rows + first), thread=pl.Series(launch["thread"]),
+                code=pl.Series(launch["evidence"]),
+                structure=pl.Series(structures.stage(first, height)[rows]),
+            )
         )  # fmt: skip
-        of_gpu = rows.select("process", "device").join(
-            streams.select("process", "device", "line"),
-            on=["process", "device"], how="left", maintain_order="left",
-        )  # fmt: skip
-        loop(
-            PlaceRows(
-                first, given(of_gpu["line"], np.int32, null=-1), _role_of(rows, roles).to_numpy(),
-                given(on["computes"].cast(pl.Int8), np.int8, null=0), given(rows["start"]),
-                given(rows["end"]), launch["start"], launch["thread"], launch["evidence"],
-                structures.stage(first, rows.height),
-            ),
-            state,
-            found,
-        )  # fmt: skip
-    count = int(state.count[0])
-    frame = pl.DataFrame({name: column[:count] for name, column in found._asdict().items()})
-    gpu = streams.select(pl.col("line").cast(pl.Int64), "process")
-    return frame.join(gpu, on="line", how="left", maintain_order="left").with_columns(
-        _streams_of(ops, frame["op"].to_numpy())
+    found = pl.concat(parts)
+    return found.select(
+        "op", *_WHO, on=pl.struct("context", "stream"), symbol=pl.Series(codes_of(found["name"]))
     )
 
 
-def _nothing(name: str, size: int) -> Array:
-    """Return what says nothing: the number of nothing, or no evidence and none counted."""
-    return np.full(size, 0 if name.endswith(("code", "count")) else -1)
-
-
-def _streams_of(ops: Stream, numbers: Array) -> list[pl.Series]:
-    """Return a number for the stream of some ops, and the codes of their names."""
-    parts = [
-        ops.read(n, "context", "stream", "name")[
-            numbers[(numbers >= ops.first[n]) & (numbers < ops.first[n] + height)] - ops.first[n]
-        ]
-        for n, height in enumerate(ops.heights)
-    ]
-    rows = pl.concat(parts)
-    return [
-        rows.select(pl.struct("context", "stream").rank("dense").alias("on")).to_series(),
-        pl.Series("symbol", codes_of(rows["name"])),
-    ]
-
-
-def _told(found: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.DataFrame:
+def _told(found: pl.DataFrame) -> pl.DataFrame:
     """Return ``op, process, place`` of the collectives whose place tells what they are for."""
-    # Structure calls all that may exchange gradients an update: here the place is to tell.
-    found = found.with_columns(own_structure=-1)
-    for who in ("own", "before", "after"):
-        launches = found.select("process", *(pl.col(f"{who}_{name}").alias(name) for name in _WHO))
-        stages = stages_of_launches(launches, evidence, rules)
-        found = found.with_columns(stages.alias(who))
     passes = ["FP", "BP"]
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
     between = (
         pl.col("own").is_in(passes)
         & (pl.col("before") == pl.col("own")) & (pl.col("after") == pl.col("own"))
-    )  # fmt: skip
+    ).fill_null(value=False)  # fmt: skip
     reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
     forward, backward = (between & (pl.col("own") == stage) for stage in passes)
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1

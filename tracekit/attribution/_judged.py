@@ -214,7 +214,7 @@ _TOLD = {
 
 def judged(
     ops: Stream,
-    launches: Callable[[int], Mapping[str, Array]],
+    launches: Callable[..., Mapping[str, Array]],
     known: Known,
     rules: Rules,
     *,
@@ -227,7 +227,7 @@ def judged(
     ops
         The ops.
     launches
-        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+        Returns of a chunk of ops, or of some rows of it, where their launches stand.
     known
         What ranges and threads say.
     rules

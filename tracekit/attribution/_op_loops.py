@@ -90,34 +90,41 @@ it adds up, gives each GPU a part of the sum, gathers, or hands out from one GPU
 less is none of these."""
 
 
-def place_exchanges(ops: PlaceRows, state: PlaceState, found: Exchanges) -> None:
+def place_exchanges(
+    ops: PlaceRows, lines: Array, on: tuple[Array, Array], state: PlaceState, found: Exchanges
+) -> None:
     """Find what lies around collectives on the computing streams of their GPUs.
 
     Parameters
     ----------
     ops
         The next ops.
+    lines
+        By process and device the number of the computing stream, -1 where there is none.
+    on
+        The context and the stream that each of these is.
     state
-        What lies before them; updated.
+        What lies before these ops; updated.
     found
         Becomes what lies around each collective; in order of ops.
     """
     for row in range(ops.start.size):
-        line, role = ops.line[row], ops.role[row]
-        if line < 0 or role < OTHER:
+        role, process, device = ops.role[row], ops.process[row], ops.device[row]
+        if role < OTHER or process >= lines.shape[0] or device >= lines.shape[1]:
             continue
+        line = lines[process, device]
+        if line < 0:
+            continue
+        computes = ops.context[row] == on[0][line] and ops.stream[row] == on[1][line]
         if role > LAYER:
             at = state.count[0]
             state.count[0] += 1
             found.op[at], found.line[at], found.role[at] = ops.first + row, line, role
-            found.computes[at], found.end[at] = ops.computes[row], ops.end[row]
-            found.own_thread[at], found.own_code[at] = ops.thread[row], ops.code[row]
-            found.own_structure[at] = ops.structure[row]
-            found.before_thread[at], found.before_code[at] = state.thread[line], state.code[line]
-            found.before_structure[at] = state.structure[line]
+            found.computes[at], found.end[at] = computes, ops.end[row]
+            found.before[at] = state.layer[line]
             found.beside[at] = state.end[line] > ops.start[row]
             state.earlier[at], state.waiting[line], state.fresh[line] = state.waiting[line], at, at
-        elif ops.computes[row]:
+        elif computes:
             at = state.fresh[line]
             if at >= 0 and ops.start[row] < found.end[at]:
                 found.beside[at] = 1
@@ -126,12 +133,10 @@ def place_exchanges(ops: PlaceRows, state: PlaceState, found: Exchanges) -> None
             if role == LAYER:
                 at = state.waiting[line]
                 while at >= 0:
-                    found.after_thread[at], found.after_code[at] = ops.thread[row], ops.code[row]
-                    found.after_structure[at] = ops.structure[row]
+                    found.after[at] = ops.first + row
                     at = state.earlier[at]
                 state.waiting[line] = -1
-                state.thread[line], state.code[line] = ops.thread[row], ops.code[row]
-                state.structure[line] = ops.structure[row]
+                state.layer[line] = ops.first + row
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
