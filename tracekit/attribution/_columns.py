@@ -462,7 +462,7 @@ class PlaceState(NamedTuple):
         The last one after which no kernel has come yet.
     earlier
         By collective, the one before it that waits as well.
-    count
+    total
         One number: how many collectives there are so far.
     """
 
@@ -471,7 +471,7 @@ class PlaceState(NamedTuple):
     waiting: Array
     fresh: Array
     earlier: Array
-    count: Array
+    total: Array
 
 
 class Exchanges(NamedTuple):

@@ -160,20 +160,21 @@ def _computing(ops: Stream, roles: Array) -> pl.DataFrame:
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
     """Return each collective, and the layers around it on the computing stream of its GPU."""
     found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
-    state = PlaceState(
-        *np.full((4, streams.height), -1), np.full(exchanges, -1), np.zeros(1, np.int64)
-    )
-    process, device, *on = (given(column, np.int64, null=-1) for column in streams)
+    layer, end, waiting, fresh = np.full((4, streams.height), -1)
+    earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)
+    state = PlaceState(layer, end, waiting, fresh, earlier, total)
+    process, device, context, stream = (given(column, np.int64, null=-1) for column in streams)
     lines = np.full((process.max() + 1, device.max() + 1), -1)
     lines[process, device] = np.arange(streams.height)
     loop = compiled(place_exchanges, ops.height)
     for number in range(len(ops)):
         rows = ops.read(number, *_COLUMNS)
-        ids = (given(rows[name], np.int64, null=-1) for name in _STREAM)
-        role = given(_roles_of(rows, roles))
-        times = (given(rows[name]) for name in ("start", "end"))
-        loop(PlaceRows(ops.first[number], *ids, role, *times), lines, tuple(on), state, found)
-    return pl.DataFrame(found._asdict()).head(int(state.count[0]))
+        columns = {
+            name: given(rows[name], np.int64, null=-1) for name in (*_STREAM, "start", "end")
+        }
+        placed = PlaceRows(first=ops.first[number], role=given(_roles_of(rows, roles)), **columns)
+        loop(placed, lines, (context, stream), state, found)
+    return pl.DataFrame(found._asdict()).head(int(state.total[0]))
 
 
 def _with_stages(

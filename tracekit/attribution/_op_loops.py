@@ -117,8 +117,8 @@ def place_exchanges(
             continue
         computes = ops.context[row] == on[0][line] and ops.stream[row] == on[1][line]
         if role > LAYER:
-            at = state.count[0]
-            state.count[0] += 1
+            at = state.total[0]
+            state.total[0] += 1
             found.op[at], found.line[at], found.role[at] = ops.first + row, line, role
             found.computes[at], found.end[at] = computes, ops.end[row]
             found.before[at] = state.layer[line]
