@@ -163,6 +163,18 @@ def test_sequence_parallelism() -> None:
     }  # fmt: skip
 
 
+def test_the_last_layer_of_backward() -> None:
+    """No layer follows its all-reduce; what is averaged by hand comes in rows."""
+    backward = "gemm gemm AR norm gemm gemm gemm AR add"
+    for autograd in (True, False):
+        program = Program(autograd=autograd).step(TP_FORWARD, backward, "adam", 3)
+        assert told(program.trace()) == {"AR": {("FP", PASS): 6, ("BP", PASS): 6}}
+    program = Program().step(TP_FORWARD, backward, "AR adam", 3)
+    assert told(program.trace())["AR"]["WU", GRADIENTS] == 3
+    program = Program().step(TP_FORWARD, f"{TP_BACKWARD} AR AR AR", "adam", 3)
+    assert told(program.trace())["AR"]["WU", GRADIENTS] == 9
+
+
 def test_recomputed_forward_passes() -> None:
     """Backward computes forward anew, with its all-reduces."""
     trace = Program().step(TP_FORWARD, f"{TP_FORWARD} {TP_BACKWARD}", "adam", 4).trace()

@@ -43,9 +43,9 @@ class Chosen:
 
     computing_stream: float = 0.5
     """Share of the time of a GPU's layers that one stream must run to be its computing stream."""
-    forward_exchanges: float = 0.25
-    """How many times as often as backward, forward must hold a collective for those of backward to
-    belong to the pass: backward may compute forward anew, and gather as well as reduce."""
+    both_passes: float = 0.25
+    """How many times as often as in one pass a collective must come in the other to belong to them:
+    backward may compute forward anew, and forward has a loss that is split."""
     beside: float = 0.1
     """Share of a stream's collectives beside which kernels of the computing stream may run, where
     it waits for each at once."""

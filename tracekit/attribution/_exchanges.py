@@ -1,9 +1,9 @@
 """What collectives are for, as their place tells: a pass, the weights of layers, or gradients.
 
 An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
-backward: it belongs to the pass (tensor parallelism). So does one between layers of a backward
-pass, if forward passes hold such ones on the same stream, and no layer runs beside it. What is
-gathered, or handed out, before layers are their weights.
+backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between
+their layers, on the same stream, and nothing is computed beside them; and these belong to theirs.
+What is gathered, or handed out, before layers are their weights.
 """
 
 from __future__ import annotations
@@ -185,9 +185,9 @@ def _with_stages(
     structures: Structures,
     rules: Rules,
 ) -> pl.DataFrame:
-    """Add ``process``, ``on, symbol`` (stream and name), and the stages ``own, before, after``.
+    """Add ``process, thread``, ``on, symbol`` (stream and name), and stages ``own, before, after``.
 
-    Those are told by all but names and places.
+    Those are told by all but names and places; of the layers the threads are added, too.
     """
     asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
@@ -195,11 +195,14 @@ def _with_stages(
     # Structure calls all that may exchange gradients an update: here the place is to tell.
     alone = launched.with_columns(structure=pl.lit(-1, pl.Int8)).select(_WHO)
     own = launched.with_columns(own=stages_of_launches(alone, evidence, rules))
-    found = found.join(own.drop(_WHO[1:]), on="op")
+    found = found.join(own.drop("code", "structure"), on="op")
     for who in ("before", "after"):
-        stages = known.select(pl.col("op").alias(who), pl.col("stage").alias(f"{who}_stage"))
-        found = found.join(stages, on=who, how="left")
-    return found.drop("before", "after").rename({"before_stage": "before", "after_stage": "after"})
+        layers = known.select(
+            pl.col("op").alias(f"{who}_op"),
+            pl.col("stage").alias(who), pl.col("thread").alias(f"{who}_thread"),
+        )  # fmt: skip
+        found = found.rename({who: f"{who}_op"}).join(layers, on=f"{who}_op", how="left")
+    return found
 
 
 def _launched(
@@ -240,10 +243,11 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     forward, backward = (between & (pl.col("own") == stage) for stage in passes)
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
     stream, alike = ["line", "on"], ["line", "on", "symbol"]
-    reduced_forward = (forward & reduces).any().over(stream)
-    often = (
-        forward.sum().over(alike) >= CHOSEN.forward_exchanges * backward.sum().over(alike)
-    ) & forward.any().over(alike)
+    # Both passes hold what belongs to them; else a pass may be called what it is not.
+    counts = [each.sum().over(alike) for each in (forward, backward)]
+    most, least = pl.max_horizontal(counts), pl.min_horizontal(counts)
+    often = (least > 0) & (least >= CHOSEN.both_passes * most)
+    reduced_forward = (forward & reduces & often).any().over(stream)
     waited = computes | (
         (between & beside).sum().over(stream) <= CHOSEN.beside * between.sum().over(stream)
     )
@@ -251,11 +255,19 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     scatters = pl.col("role") == SCATTERS
     shards = (backward & scatters).any().over("line") & ~(forward & scatters).any().over("line")
     # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
+    # At the end of backward may be one of its last layer, where averaged gradients come in a row.
     told_first = (pl.col("after") == "FP") & ~pl.col("untold")
-    edges = (pl.col("own") == "FP") & ((pl.col("before") == "FP") | told_first)
+    told_last = (
+        (pl.col("own") == "BP") & (pl.col("before") == "BP") & ~pl.col("untold")
+        & (pl.col("thread") == pl.col("before_thread"))
+        & (pl.len().over(*alike, "own", "before_op") == 1)
+    )  # fmt: skip
+    edges = (
+        (pl.col("own") == "FP") & ((pl.col("before") == "FP") | told_first)
+    ) | told_last.fill_null(value=False)
     own = (
         (between | (edges & reduced_forward)) & waited
-        & ((reduces & reduced_forward & often) | (gathers & reduced_forward)
+        & ((reduces & often) | (gathers & reduced_forward)
            | (gathers & computes & ~shards))
     )  # fmt: skip
     moves = (

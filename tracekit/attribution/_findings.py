@@ -115,8 +115,9 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         if ops > CHOSEN.exchanged_forward * total:
             yield (
                 f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
-                "gradients come of backward, so that more than forward is called FP; "
-                "see `tracekit info --stages`"
+                "gradients come of backward, so that more than forward is called FP, or forward "
+                "passes that are split over GPUs run without backward passes; see `tracekit info "
+                "--stages`"
             )
 
 
