@@ -258,9 +258,10 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     # At the end of backward may be one of its last layer, where averaged gradients come in a row.
     told_first = (pl.col("after") == "FP") & ~pl.col("untold")
     told_last = (
-        (pl.col("own") == "BP") & (pl.col("before") == "BP") & ~pl.col("untold")
+        (pl.col("own") == "BP") & (pl.col("before") == "BP")
         & (pl.col("thread") == pl.col("before_thread"))
-        & (pl.len().over(*alike, "own", "before_op") == 1)
+        & (~pl.col("untold") | (pl.col("thread") != pl.col("after_thread")))
+        & (pl.len().over(*alike, "own", "before_op", "thread") == 1)
     )  # fmt: skip
     edges = (
         (pl.col("own") == "FP") & ((pl.col("before") == "FP") | told_first)
