@@ -164,7 +164,8 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         ({"backward": 7, "weight_gradients": 1}, "training", "7 backward kernels"),
         # That of its input may be a transposed convolution, which generators of images run.
         ({"layers": 9, "data_gradients": 1}, "inference", "9 kernels of layers"),
-        ({"data_gradients": 1, "optimizer": 1}, "training", "1 optimizer kernel"),
+        ({"data_gradients": 1, "optimizer": 1}, "training",
+         "1 optimizer kernel, 1 backward kernel"),
         # Names that say nothing may be a backward pass.
         ({"layers": 400, "unnamed": 100}, "inference", "400 kernels of layers"),
         ({"layers": 400, "unnamed": 101}, "unknown",

@@ -207,6 +207,9 @@ def judge(
         .otherwise(pl.lit("other"))
     )  # fmt: skip
     verdict = found if rules.verdict is None else pl.lit(rules.verdict)
+    # Of training these are a sign as well.
+    of_inputs = pl.when(trains).then("data_gradients").otherwise(0)
+    known = known.with_columns(backward=pl.col("backward") + of_inputs)
     judged = known.select(
         "process", verdict=verdict, given=pl.lit(rules.verdict is not None), found=found,
         evidence=pl.struct(*_WORDS, "claimed"),
