@@ -273,6 +273,17 @@ def test_where_nothing_trains_there_are_no_places() -> None:
     assert told(trace) == {"AR": {("FP", "verdict"): 10}}
 
 
+def test_a_process_that_trains_beside_one_that_infers() -> None:
+    """Both run collectives of the same name; only those of the first one are told by place."""
+    program = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 5)
+    for n in range(200):
+        program.builder.op(NAMES["gemm"], 10 * n, thread=10)
+        program.builder.op(NAMES["AR"], 10 * n + 5, thread=10)
+    assert told(program.trace()) == {
+        "AR": {("FP", PASS): 10, ("BP", PASS): 10, ("FP", "verdict"): 200}
+    }
+
+
 @pytest.mark.parametrize("heights", [[1], [7], [3, 1, 50]])
 def test_places_are_the_same_chunk_by_chunk(heights: list[int]) -> None:
     trace = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 4).builder.trace()

@@ -110,7 +110,7 @@ def find_places(
     own = counted.filter(pl.col("process").is_in(trains.implode()))
     roles = _roles(own, rules)
     exchanges = int(own.filter(_roles_of(own, roles) > LAYER)["ops"].sum())
-    streams = _computing(ops, roles) if exchanges else pl.DataFrame()
+    streams = _computing(ops, roles, trains) if exchanges else pl.DataFrame()
     if streams.is_empty():
         return Places(*np.empty((3, 0), np.int64))
     found = _placed(ops, roles, streams, exchanges)
@@ -144,8 +144,8 @@ def _roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 
 
-def _computing(ops: Stream, roles: Array) -> pl.DataFrame:
-    """Return the stream of each process and GPU on which most of the time of layers is spent."""
+def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
+    """Return the stream on which each GPU of some processes spends most of the time of layers."""
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -154,7 +154,8 @@ def _computing(ops: Stream, roles: Array) -> pl.DataFrame:
         parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
     sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
     share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
-    return sums.filter(share > CHOSEN.computing_stream).sort(_STREAM).drop("ns")
+    chosen = (share > CHOSEN.computing_stream) & pl.col("process").is_in(processes.implode())
+    return sums.filter(chosen).sort(_STREAM).drop("ns")
 
 
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
