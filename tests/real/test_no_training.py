@@ -82,6 +82,14 @@ def test_steps_of_servers(real_run: RunOf, name: str, steps: list[int]) -> None:
     assert real_run(name).table("iterations").select("ops").collect()["ops"].to_list() == steps
 
 
+def test_passes_that_repeat_exactly(real_run: RunOf) -> None:
+    run = real_run("llm_2_7b_forward")
+    steps = run.table("iterations").select("ops", "whole").collect()
+    assert steps.rows() == [(1_832, True)] * 10
+    (told,) = run.table("verdicts").select("period", "repeats", "whole").collect().rows()
+    assert told == (1_832, 10.0, 10)
+
+
 def test_grids_that_count_threads(real_run: RunOf) -> None:
     """Tensile's kernels are launched with 256 threads in each block, and grids of threads."""
     ops = real_run("tracelens/sglang_prefilldecode").table("ops").collect()
