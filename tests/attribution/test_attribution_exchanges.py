@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pytest
@@ -288,3 +289,45 @@ def test_a_process_that_trains_beside_one_that_infers() -> None:
 def test_places_are_the_same_chunk_by_chunk(heights: list[int]) -> None:
     trace = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 4).builder.trace()
     assert_same_in_chunks(trace, attribute(trace, default_rules()), heights)
+
+
+def _generated(seed: int, kind: str) -> tuple[Program, dict[str, Counter[tuple[str, str]]]]:
+    """Return a program of one kind, of random size, and what its collectives are."""
+    random = Random(seed)
+    layers, steps, passes = random.randint(2, 9), random.randint(3, 5), random.choice([1, 2, 4])
+    stream, ranges = random.choice(["", "@9!"]), random.choice(["FBW", "FW"])
+    forward, backward = ["norm gemm gemm2 add"] * layers, ["gemm gemm3 norm add gemm"] * layers
+    each, update, n = layers * steps * passes, "adam " * random.randint(1, 4), layers * passes
+    if kind == "tensor":
+        forward, backward = ([f"{text} AR{stream} add" for text in p] for p in (forward, backward))
+        expected = {"AR": {("FP", PASS): each, ("BP", PASS): each}}
+    elif kind == "sequence":
+        forward, backward = (
+            [f"AG{stream} {text} RS{stream}" for text in p] for p in (forward, backward)
+        )
+        both = {("FP", PASS): each, ("BP", PASS): each}
+        expected = {"AG": both, "RS": both}
+    elif kind == "sharded":
+        forward = [f"AG@20{random.choice(['', '!'])} {text}" for text in forward]
+        backward = [f"AG@20 {text} RS@21" for text in backward]
+        expected = {"AG": {("WU", WEIGHTS): 2 * each}, "RS": {("WU", GRADIENTS): each}}
+    else:
+        exchange = {"overlapped": "AR@20", "waited": "AR@20!", "by hand": ""}[kind]
+        backward = [f"{text} {exchange}" for text in backward]
+        update = f"{'AR ' * n if kind == 'by hand' else ''}{update}"
+        expected = {"AR": {("WU", GRADIENTS): steps * n}}
+    program = Program(ranges=ranges)
+    for _ in range(steps):
+        for left in range(passes - 1, -1, -1):
+            texts = " ".join(forward), " ".join(backward)
+            program.step(*texts, "" if left else update)
+    return program, {name: Counter(found) for name, found in expected.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "kind", ["tensor", "sequence", "sharded", "overlapped", "waited", "by hand"]
+)
+def test_generated_programs(kind: str, seed: int) -> None:
+    program, expected = _generated(seed, kind)
+    assert told(program.trace()) == expected

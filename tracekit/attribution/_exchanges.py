@@ -257,16 +257,19 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     shards = (backward & scatters).any().over("line") & ~(forward & scatters).any().over("line")
     # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
     # At the end of backward may be one of its last layer, where averaged gradients come in a row.
-    told_first = (pl.col("after") == "FP") & ~pl.col("untold")
+    # Backward begins with a gather where forward ends with a scatter.
+    told_first = (
+        (pl.col("after") == pl.col("own")) & ~pl.col("untold")
+        & ((pl.col("own") == "FP") | (gathers & (pl.col("own") == "BP")))
+    )  # fmt: skip
     told_last = (
         (pl.col("own") == "BP") & (pl.col("before") == "BP")
         & (pl.col("thread") == pl.col("before_thread"))
         & (~pl.col("untold") | (pl.col("thread") != pl.col("after_thread")))
         & (pl.len().over(*alike, "own", "before_op", "thread") == 1)
     )  # fmt: skip
-    edges = (
-        (pl.col("own") == "FP") & ((pl.col("before") == "FP") | told_first)
-    ) | told_last.fill_null(value=False)
+    ends = (pl.col("own") == "FP") & (pl.col("before") == "FP")
+    edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
     own = (
         (between | (edges & reduced_forward)) & waited
         & ((reduces & often) | (gathers & reduced_forward)
