@@ -118,10 +118,10 @@ def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _found(folder: Path, name: str) -> Path:
-    path = folder / f"{name}.sqlite"
-    if not path.is_file():
-        pytest.skip(f"no {path.name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
-    return path
+    for path in (folder / f"{name}.sqlite", folder / f"{name}.json.gz"):
+        if path.is_file():
+            return path
+    pytest.skip(f"no {name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -116,8 +116,12 @@ def test_nothing_but_the_truths_other_is_unexplained(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sources"),
     [
-        ("ddp_4gpu", {"nvtx", "gradient_exchange", "backward_thread", "none"}),
-        ("ddp_4gpu_no_backward_range", {"nvtx", "gradient_exchange", "backward_thread", "none"}),
+        # DDP hands out weights before it begins.
+        ("ddp_4gpu", {"nvtx", "weight_exchange", "gradient_exchange", "backward_thread", "none"}),
+        (
+            "ddp_4gpu_no_backward_range",
+            {"nvtx", "weight_exchange", "gradient_exchange", "backward_thread", "none"},
+        ),
         ("p2p_2gpu_start_end", {"process_range", "gradient_exchange", "none"}),
         ("p2p_4gpu_star", {"nvtx", "gradient_exchange"}),
         ("closure_1gpu", {"nvtx", "backward_thread", "none"}),

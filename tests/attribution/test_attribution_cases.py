@@ -66,13 +66,22 @@ def test_cases_of_chunks_are_those_of_all(room: int, chunks: list[list[tuple[int
 
 
 MOST = CaseRows(
-    code=(1 << 13) - 1, thread=LARGE, process=LARGE, name=40, kind=2, size=(1 << 20) - 1,
-    structure=5, on_input_stream=True, relayed=True,
+    code=(1 << 13) - 1, thread=LARGE, process=LARGE, name=40, kind=2, size=(1 << 17) - 1,
+    structure=5, on_input_stream=True, relayed=True, place=6,
 )  # fmt: skip
 """The most that each may be."""
-LEAST = CaseRows(0, -1, 0, -1, 0, 0, -1, on_input_stream=False, relayed=False)
+LEAST = CaseRows(0, -1, 0, -1, 0, 0, -1, on_input_stream=False, relayed=False, place=0)
 DTYPES = CaseRows(
-    np.int32, np.int32, np.int32, np.int32, np.uint8, np.int32, np.int8, np.bool_, np.bool_
+    np.int32,
+    np.int32,
+    np.int32,
+    np.int32,
+    np.uint8,
+    np.int32,
+    np.int8,
+    np.bool_,
+    np.bool_,
+    np.int8,
 )
 
 

@@ -130,7 +130,8 @@ def test_gradients_that_are_exchanged_in_forward(
     )
     sentence = (
         f"{forward} of 4 exchanges of gradients are launched where {source} says FP: gradients "
-        f"come of backward, so that more than forward is called FP; {LOOK}"
+        "come of backward, so that more than forward is called FP, or forward passes that are "
+        f"split over GPUs run without backward passes; {LOOK}"
     )
     assert told == ((sentence,) if is_told else ())
 

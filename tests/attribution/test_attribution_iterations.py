@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import polars as pl
 import pytest
 from trace_builder import TraceBuilder, iterations_of, steps
 
@@ -35,6 +36,46 @@ def _named(*ranges: tuple[int, int, str], iteration: str | None = None) -> list[
 def test_numbered_ranges(name: str) -> None:
     found = _named((0, 10, name.format(7)), (20, 35, name.format(8)))
     assert found == [(0, 7, 0, 10), (0, 8, 20, 35)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("execute_new_2_cached_30", "execute_new_0_cached_32"),
+        ("execute_context_1(888)_generation_64(64)", "execute_context_0(0)_generation_64(64)"),
+        ("execute_context_1(888_788544)_generation_0(0)", "execute_context_0(0)_generation_1(1)"),
+        ("execute_8192_context_9(sq8155sk8430sqsq1sqsk2)_generation_37(sq37sk34489)",
+         "execute_37_context_0(sq0sk0sqsq0sqsk0)_generation_37(sq37sk34489)"),
+        ("step[EXTEND bs=15 toks=15360]", "step[DECODE bs=32]"),
+        ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", "decode[bs=117/128 tok=117 d=117]"),
+        ("execute_diffusion_1_256x256", "execute_diffusion_1_512x512"),
+    ],
+)  # fmt: skip
+def test_engine_steps_of_servers(one: str, other: str) -> None:
+    assert _named((0, 10, one), (20, 35, other)) == [(0, 0, 0, 10), (0, 1, 20, 35)]
+    # What lies in them is no step: layers, and the steps of a server inside of another one.
+    inner = [(2, 4, "forward"), (5, 7, "forward"), (1, 9, "step[EXTEND bs=1 toks=2]")]
+    assert _named((0, 10, one), *inner, (20, 35, other)) == [(0, 0, 0, 10), (0, 1, 20, 35)]
+
+
+@pytest.mark.parametrize("name", ["capture_32_FULL", "capture_8192_PIECEWISE", "capture_1_DECODE"])
+def test_a_capture_of_graphs_holds_no_steps(name: str) -> None:
+    layers = [(at, at + 5, "forward") for at in range(10, 60, 10)]
+    assert len(_named(*layers)) == 5
+    assert _named((0, 100, name), *layers) == []
+    # What follows it is as ever.
+    later = [(at, at + 5, "forward") for at in range(110, 160, 10)]
+    assert len(_named((0, 100, name), *layers, *later)) == 5
+
+
+@pytest.mark.parametrize("name", ["execute_plan", "step[3]", "prefill", "capture_output", "decode"])
+def test_other_ranges_are_no_steps_of_servers(name: str) -> None:
+    builder = TraceBuilder()
+    builder.range(0, 10, name)
+    builder.op("gemm", 5)
+    builder.op("fusion_1", 6)
+    (verdict,) = builder.judged().read("verdicts")["verdict"].cast(pl.String)
+    assert verdict == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tracekit.attribution import Rules
 from tracekit.model import Trace
 
 UNKNOWN = ("OTHER", "none")
+INFERRED = ("FP", "verdict")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096>)"
 AS_TRAINING = Rules.load(verdict="training")
 NO_ONE_TRAINS = "no process trains, as far as its recording tells"
@@ -61,19 +62,44 @@ def _halos() -> TraceBuilder:
 
 
 @pytest.mark.parametrize(
-    ("builder", "verdict"),
-    [(_vector_addition(), "other"), (_inference(), "inference"), (_halos(), "other")],
+    ("builder", "verdict", "found"),
+    [
+        (_vector_addition(), "other", ["OTHER"]),
+        (_inference(), "inference", ["FP", "OTHER"]),
+        (_halos(), "other", ["OTHER"]),
+    ],
     ids=["vector addition", "inference", "halos"],
 )
-def test_nothing_has_a_stage_of_training(builder: TraceBuilder, verdict: str) -> None:
+def test_nothing_has_a_stage_of_training(
+    builder: TraceBuilder, verdict: str, found: list[str]
+) -> None:
     trace = builder.judged()
-    assert set(stages(trace).values()) == {UNKNOWN}
+    assert set(stages(trace).values()) <= {UNKNOWN, INFERRED}
     assert trace.read("verdicts")["verdict"].cast(pl.String).to_list() == [verdict]
-    assert breakdown(trace).rows["stage"].cast(pl.String).to_list() == ["OTHER"]
+    assert breakdown(trace).rows["stage"].cast(pl.String).to_list() == found
     meta = breakdown(trace).meta
     assert meta["wu_residual_ns"] is None
     assert meta["wu_residual_unknown"] == NO_ONE_TRAINS
     assert "given" not in meta
+
+
+def test_kernels_of_inference_are_forward_and_copies_are_not() -> None:
+    found = stages(_inference().judged())
+    of_kernels = {
+        at for name, at in found.items() if "weights" not in name and "sampled" not in name
+    }
+    assert of_kernels == {INFERRED}  # the collectives between layers, too
+    assert found["offloaded weights 0 0"] == found["sampled 0"] == UNKNOWN
+
+
+def test_where_it_is_not_known_whether_a_network_trains_nothing_is_forward() -> None:
+    builder = TraceBuilder()
+    for n in range(20):
+        builder.op("cutlass_gemm", 100 * n)
+        builder.op(f"fusion_{n}", 100 * n + 10)
+    trace = builder.judged()
+    assert set(stages(trace).values()) == {UNKNOWN}
+    assert trace.read("verdicts")["verdict"].cast(pl.String).to_list() == ["unknown"]
 
 
 def test_a_forward_range_makes_no_training_of_inference() -> None:
@@ -82,7 +108,7 @@ def test_a_forward_range_makes_no_training_of_inference() -> None:
     trace = builder.judged()
     found = stages(trace)
     assert found.pop("offloaded weights 0 0") == ("FP", "nvtx")
-    assert set(found.values()) == {UNKNOWN}
+    assert set(found.values()) == {UNKNOWN, INFERRED}
     assert breakdown(trace).meta["wu_residual_unknown"] == NO_ONE_TRAINS
     assert _evidence(trace) == (
         "1 forward range, 31 collectives of data parallelism, 93 kernels of layers"
@@ -102,7 +128,7 @@ def test_one_process_that_trains_makes_no_other_one_train() -> None:
     assert (found.pop("trained"), found.pop("adam_kernel")) == (
         ("BP", "nvtx"), ("WU", "kernel_name"),
     )  # fmt: skip
-    assert set(found.values()) == {UNKNOWN}
+    assert set(found.values()) == {UNKNOWN, INFERRED}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +195,7 @@ def export(tmp_path: Path) -> Path:
 
 def test_of_a_file(export: Path, tmp_path: Path) -> None:
     run, _ = tk.ingest(export, store=tmp_path / "store")
-    assert run.breakdown()["stage"].cast(pl.String).to_list() == ["OTHER"]
+    assert run.breakdown()["stage"].cast(pl.String).to_list() == ["FP"]
     meta = run.info.answer().meta
     assert meta["verdict"] == {"inference": 1}
     assert meta["evidence"][0] == "inference: 20 kernels of layers"

@@ -16,6 +16,7 @@ from tracekit.attribution._verdict import count_names, counted, judge, kernel_si
 from tracekit.errors import RuleError
 
 SIGNS = ("optimizer", "backward", "layers", "exchanges")
+ALL_SIGNS = (*SIGNS, "data_gradients", "weight_gradients", "compiled", "unnamed", "kernels")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
 
@@ -59,6 +60,42 @@ def test_what_the_name_of_a_kernel_is_a_sign_of(
     assert _signs(builder) == [(0, 1, *signs)]
 
 
+@pytest.mark.parametrize(
+    ("name", "signs"),
+    [
+        # AMD's: convolutions of MIOpen by pass, and what both passes run
+        ("igemm_fwd_gtcx2_nhwc_bf16_bx0_ex1_bt32x256x32", ("layers",)),
+        ("igemm_bwd_gtcx2_nhwc_bf16_bx0_ex1_bt32x128x32", ("data_gradients", "layers")),
+        ("igemm_wrw_gtcx2_nhwc_bf16_bx0_ex1_bt256x128x16",
+         ("backward", "layers", "weight_gradients")),
+        ("_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS",
+         ("backward", "layers", "weight_gradients")),
+        ("batched_transpose_16x64_pack_1x4_ediv_1x2_half", ()),
+        ("SubTensorOpWithScalar1d", ()),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT32x32x64", ("layers",)),
+        ("MIOpenBatchNormBwdSpatial", ("backward", "layers")),
+        ("MIOpenBatchNormFwdTrainSpatial", ("layers",)),
+        ("_ZN7ck_tile6kentryILi2ENS_22FmhaBwdDQDKDVKernelINS", ("backward", "layers")),
+        # or a transposed convolution's forward pass
+        ("sm80_xmma_dgrad_implicit_gemm_indexed_tf32f32", ("data_gradients", "layers")),
+        # compilers'
+        ("fusion_3", ("compiled", "unnamed")),
+        ("input_add_reduce_fusion", ("compiled",)),
+        ("triton__0d1d2d3", ("compiled", "unnamed")),
+        ("triton_poi_fused_add_0", ()),
+        ("jacobi_kernel(float*, float const*, float*, int, int, int)", ("unnamed",)),
+    ],
+)  # fmt: skip
+def test_names_of_amd_and_of_compilers(name: str, signs: tuple[str, ...]) -> None:
+    builder = TraceBuilder()
+    builder.op(name, 10)
+    ops = recording_of(builder.trace(), [1]).streams["ops"]
+    found = (
+        kernel_signs(count_names(ops), default_rules()).drop("process", "ops").row(0, named=True)
+    )
+    assert {sign for sign, count in found.items() if count} == {*signs, "kernels"}
+
+
 def test_signs_are_added_up_by_process_over_chunks() -> None:
     builder = TraceBuilder()
     for n in range(5):
@@ -81,16 +118,18 @@ def _judged(rules: Rules | None = None, **known: Any) -> list[tuple[object, ...]
     """Judge one process by what is known of it; `claimed` is what its structure says."""
     passes = [(0, stage, known[stage]) for stage in ("FP", "BP", "WU") if stage in known]
     autograd = [(0, known["autograd"])] if "autograd" in known else []
-    signs = [(0, 1_000, *(known.get(sign, 0) for sign in SIGNS))]
+    serving = [(0, known["serves"])] if "serves" in known else []
+    signs = [(0, 1_000, *(({"kernels": 1_000} | known).get(sign, 0) for sign in ALL_SIGNS))]
     found = judge(
         pl.Series([0], dtype=pl.Int32),
         _frame(passes, stage=pl.String, count=pl.UInt32),
         _frame(autograd, count=pl.UInt32),
-        _frame(signs, ops=pl.Int64, **dict.fromkeys(SIGNS, pl.Int64)),
+        _frame(serving, count=pl.UInt32),
+        _frame(signs, ops=pl.Int64, **dict.fromkeys(ALL_SIGNS, pl.Int64)),
         {0: True} if known.get("claimed") else {},
         rules or default_rules(),
     )
-    assert found.columns == ["process", "verdict", "given", "evidence", "trains"]
+    assert found.columns == ["process", "verdict", "given", "evidence", "trains", "infers"]
     return found.select(pl.col("verdict").cast(pl.String), "given", "evidence", "trains").rows()
 
 
@@ -114,12 +153,31 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         # An update alone says little: a range called `optimizer` may be that of a query.
         ({"WU": 4}, "other", "4 weight update ranges"),
         # One kind of names alone says little: there are solvers called momentum, and halos.
-        ({"optimizer": 7}, "other", "7 optimizer kernels"),
+        ({"optimizer": 7}, "unknown", "7 optimizer kernels"),
         ({"exchanges": 7}, "other", "7 collectives of data parallelism"),
-        ({"optimizer": 7, "exchanges": 7}, "other",
+        ({"optimizer": 7, "exchanges": 7}, "unknown",
          "7 optimizer kernels, 7 collectives of data parallelism"),
-        ({"backward": 7}, "other", "7 backward kernels"),
-        ({"backward": 7, "layers": 1}, "inference", "7 backward kernels, 1 kernel of layers"),
+        ({"backward": 7}, "unknown", "7 backward kernels"),
+        ({"backward": 7, "layers": 1}, "unknown", "7 backward kernels, 1 kernel of layers"),
+        ({"FP": 7, "backward": 7}, "unknown", "7 forward ranges, 7 backward kernels"),
+        # Nothing but a backward pass computes gradients of weights.
+        ({"backward": 7, "weight_gradients": 1}, "training", "7 backward kernels"),
+        # That of its input may be a transposed convolution, which generators of images run.
+        ({"layers": 9, "data_gradients": 1}, "inference", "9 kernels of layers"),
+        ({"data_gradients": 1, "optimizer": 1}, "training",
+         "1 optimizer kernel, 1 backward kernel"),
+        # Names that say nothing may be a backward pass.
+        ({"layers": 400, "unnamed": 100}, "inference", "400 kernels of layers"),
+        ({"layers": 400, "unnamed": 101}, "unknown",
+         "400 kernels of layers, 101 kernels of unknown purpose"),
+        ({"FP": 1, "unnamed": 101}, "unknown", "1 forward range, 101 kernels of unknown purpose"),
+        ({"unnamed": 1_000}, "other", "no sign of a network"),
+        ({"compiled": 1, "unnamed": 1_000}, "unknown", "1,000 kernels of unknown purpose"),
+        # A server serves, whatever its kernels are called.
+        ({"serves": 2, "unnamed": 600}, "inference", "2 ranges of a server"),
+        ({"serves": 2, "layers": 9, "backward": 1}, "unknown",
+         "1 backward kernel, 2 ranges of a server, 9 kernels of layers"),
+        ({"serves": 2, "autograd": 1}, "training", "1 autograd thread, 2 ranges of a server"),
         ({"backward": 7, "optimizer": 1}, "training", "1 optimizer kernel, 7 backward kernels"),
         ({"backward": 1, "exchanges": 1}, "training",
          "1 backward kernel, 1 collective of data parallelism"),
@@ -138,9 +196,10 @@ def test_what_the_user_says_stands_beside_the_evidence_that_is_there(verdict: st
     ]
 
 
-def test_there_is_no_other_verdict() -> None:
-    with pytest.raises(RuleError, match="no verdict 'cut'"):
-        Rules.load(verdict="cut")
+@pytest.mark.parametrize("verdict", ["cut", "unknown"])
+def test_there_is_no_other_verdict_to_give(verdict: str) -> None:
+    with pytest.raises(RuleError, match=f"no verdict '{verdict}'"):
+        Rules.load(verdict=verdict)
 
 
 def test_processes_are_judged_apart() -> None:
@@ -148,7 +207,10 @@ def test_processes_are_judged_apart() -> None:
         pl.Series([0, 1, 3], dtype=pl.Int32),
         _frame([(1, "BP", 2), (3, "FP", 2)], stage=pl.String, count=pl.UInt32),
         _frame([], count=pl.UInt32),
-        _frame([(0, 1, 0, 0, 0, 0)], ops=pl.Int64, **dict.fromkeys(SIGNS, pl.Int64)),
+        _frame([], count=pl.UInt32),
+        _frame(
+            [(0, 1, *([0] * len(ALL_SIGNS)))], ops=pl.Int64, **dict.fromkeys(ALL_SIGNS, pl.Int64)
+        ),
         {},
         default_rules(),
     )

@@ -62,7 +62,7 @@ def test_the_summary_of_a_new_run() -> None:
         "iterations": "6",
         "verdict": "training (12 forward ranges, 6 backward ranges, 18 weight update ranges, "
         "1 autograd thread, 18 optimizer kernels, 60 backward kernels, 20 collectives of data "
-        "parallelism, the structure of its GPU work)",
+        "parallelism, the structure of its GPU work; by place 1 collective of weights)",
         "launches known": "100.0 %",
         "coverage (stages known)": "100.0 %",
         "warnings": "-",

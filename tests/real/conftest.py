@@ -32,7 +32,7 @@ def real_run(
     def open_run(name: str) -> tk.Run:
         path = real_trace(name)
         if name not in runs:
-            with (folder / f"{name}.lock").open("w") as lock:
+            with (folder / f"{name.replace('/', '-')}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # the others find what one has ingested
                 runs[name] = tk.ingest(path, store=folder / "real")[0]
         return runs[name]

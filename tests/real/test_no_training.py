@@ -29,7 +29,7 @@ def test_nothing_is_training_by_names_or_copies(real_run: RunOf, name: str) -> N
     assert not verdicts["given"].any()
     assert not verdicts["decides"].any()
     # What ranges say stays: the inference marks forward passes of its decoder.
-    assert _stages(real_run(name)) <= {("OTHER", "none"), ("FP", "nvtx")}
+    assert _stages(real_run(name)) <= {("OTHER", "none"), ("FP", "nvtx"), ("FP", "verdict")}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -47,6 +47,57 @@ def test_a_solver_is_no_network(real_run: RunOf, name: str) -> None:
     assert verdict == ("other", "no sign of a network", None)
     assert _stages(run) == {("OTHER", "none")}
     assert run.breakdown.answer().meta["verdict"] == {"other": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("new_formats/kineto_amd/mi210__gpu_only_trace__gpu_only_trace", "training"),
+        ("tracelens/mi300_resnet_checkpoint", "training"),
+        ("tracelens/h100_qwen", "inference"),
+        ("tracelens/sglang_prefilldecode", "inference"),
+        ("tracelens/vllm_decode_capture", "inference"),
+        ("tracelens/vllm_decode_replay", "inference"),
+        ("llm_2_7b_forward", "inference"),
+    ],
+)
+def test_verdicts_of_programs_of_all_makers(real_run: RunOf, name: str, verdict: str) -> None:
+    run = real_run(name)
+    assert run.table("verdicts").select("verdict").collect()["verdict"].to_list() == [verdict]
+    kernels = run.table("ops").filter(pl.col("kind").cast(pl.String) == "compute").collect()
+    forward = kernels["stage"].cast(pl.String) == "FP"
+    if verdict != "training":
+        assert forward.all() == forward.any() == (verdict == "inference")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("tracelens/sglang_prefilldecode", [534]),  # `step[...]` lies in `execute_...`
+        ("tracelens/vllm_decode_replay", [434]),
+        ("tracelens/vllm_decode_capture", []),
+    ],
+)
+def test_steps_of_servers(real_run: RunOf, name: str, steps: list[int]) -> None:
+    assert real_run(name).table("iterations").select("ops").collect()["ops"].to_list() == steps
+
+
+def test_passes_that_repeat_exactly(real_run: RunOf) -> None:
+    run = real_run("llm_2_7b_forward")
+    steps = run.table("iterations").select("ops", "whole").collect()
+    assert steps.rows() == [(1_832, True)] * 10
+    (told,) = run.table("verdicts").select("period", "repeats", "whole").collect().rows()
+    assert told == (1_832, 10.0, 10)
+
+
+def test_grids_that_count_threads(real_run: RunOf) -> None:
+    """Tensile's kernels are launched with 256 threads in each block, and grids of threads."""
+    ops = real_run("tracelens/sglang_prefilldecode").table("ops").collect()
+    sizes = dict(
+        ops.group_by(pl.col("name").cast(pl.String)).agg(pl.col("launch_size").max()).rows()
+    )
+    found = sorted(size for name, size in sizes.items() if name.startswith("Cijk_"))
+    assert found == [152_064, 229_632, 491_520, 2_949_120]
 
 
 def test_halos_are_gradients_where_the_user_says_that_it_trains(real_run: RunOf) -> None:

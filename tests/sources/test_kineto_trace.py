@@ -102,6 +102,37 @@ class TestOps:
         assert op["launch_size"] == threads
 
     @pytest.mark.parametrize(
+        ("call", "threads"),
+        [
+            ("cudaLaunchKernel", 229_632 * 256),
+            ("hipLaunchKernel", 229_632 * 256),
+            ("hipModuleLaunchKernel", 229_632 * 256),
+            ("hipExtModuleLaunchKernel", 229_632),  # its grid counts threads
+        ],
+    )
+    def test_what_a_grid_counts_depends_on_the_launch(self, tmp_path, call, threads):
+        sized = {"grid": [229_632, 1, 1], "block": [256, 1, 1]}
+        launched = [
+            event("cuda_runtime", call, 1, 0.5, correlation=9),
+            kernel("k", 2, 1, 9, **sized),
+        ]
+        plain = [launch(4, 0.5, 10), kernel("k", 5, 1, 10, **sized)]
+        trace = trace_of(tmp_path, *launched, *plain, kernel("k", 7, 1, 11))
+        assert rows(trace, "ops", "launch_size") == [(threads,), (229_632 * 256,), (None,)]
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("__amd_rocclr_copyBufferAligned.kd", "unknown"),
+            ("__amd_rocclr_fillBufferAligned", "memset"),
+            ("Cijk_Alik_Bljk_S_B_MT64x64x16", "compute"),
+        ],
+    )
+    def test_copies_and_fills_that_are_kernels(self, tmp_path, name, kind):
+        op = _op(tmp_path, launch(1, 0.5, 9), kernel(name, 2, 1, 9))
+        assert (op["name"], op["kind"], op["bytes"]) == (name, kind, None)
+
+    @pytest.mark.parametrize(
         ("name", "more", "kind", "copy_kind", "ends"),
         [
             ("Memcpy HtoD (Pageable -> Device)", {}, "h2d", "HtoD", (None, 0)),

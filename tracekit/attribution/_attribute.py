@@ -321,9 +321,10 @@ class _Placed:
         [calls] = self.launches.calls.read(number, "call")
         return calls
 
-    def __call__(self, number: int) -> dict[str, Array]:
-        """Return of each op where its call stands."""
-        return self.launch(self.calls(number))
+    def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
+        """Return of each op, or of those in some rows, where its call stands."""
+        calls = self.calls(number)
+        return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
         """Return where some calls stand."""
@@ -409,7 +410,7 @@ def _attributed(
     where, codes, witnesses = placed.why(raw, launch)
     evidence = Launch(
         codes, witnesses, structure, says.on_input_stream(raw, threads),
-        says.are_relayed(first, raw.height),
+        says.are_relayed(first, raw.height), says.places.of(first, raw.height),
     )  # fmt: skip
     staged = stages.of(raw, evidence)
     sums = _sums(iterations)

@@ -428,6 +428,77 @@ class CaseRows(NamedTuple):
     structure: Array
     on_input_stream: Array
     relayed: Array
+    place: Array
+
+
+class PlaceRows(NamedTuple):
+    """Ops by start: where and when each runs, and what it is to the places of collectives.
+
+    `first` is the number of the first one.
+    """
+
+    first: int
+    process: Array
+    device: Array
+    context: Array
+    stream: Array
+    role: Array
+    start: Array
+    end: Array
+
+
+class PlaceState(NamedTuple):
+    """What lies before the next ops, by computing stream: -1 is nothing.
+
+    Parameters
+    ----------
+    layer
+        The number of the last layer.
+    end
+        When the last kernel ends.
+    waiting
+        The last collective after which no layer has come yet.
+    fresh
+        The last one after which no kernel has come yet.
+    earlier
+        By collective, the one before it that waits as well.
+    total
+        One number: how many collectives there are so far.
+    """
+
+    layer: Array
+    end: Array
+    waiting: Array
+    fresh: Array
+    earlier: Array
+    total: Array
+
+
+class Exchanges(NamedTuple):
+    """Collectives, and the layers around them on the computing stream of their GPU.
+
+    Parameters
+    ----------
+    op, line, role
+        The number of each, the number of that stream, and what it is to places.
+    computes
+        1 if it is on that stream.
+    beside
+        1 if a kernel of that stream runs beside it.
+    end
+        When it ends.
+    before, after
+        The numbers of the layers, -1 where there is none.
+    """
+
+    op: Array
+    line: Array
+    role: Array
+    computes: Array
+    beside: Array
+    end: Array
+    before: Array
+    after: Array
 
 
 class NamedOps(NamedTuple):

@@ -29,9 +29,11 @@ ON_INPUT_STREAM = IN_WINDOW << 1
 RELAYED = ON_INPUT_STREAM << 1
 STRUCTURE = RELAYED.bit_length()
 """The first bit of the stage that structure tells."""
-SIZE = STRUCTURE + STAGE_BITS
+PLACE = STRUCTURE + STAGE_BITS
+"""Of the stage that the place of a collective tells."""
+SIZE = PLACE + STAGE_BITS
 """Of how many thresholds the bytes reach."""
-KIND_PLACE = SIZE + 20
+KIND_PLACE = SIZE + 17
 """Of the entry in the list of what ops are, which are the last bits."""
 PROCESS = 32
 """Where an op's process and thread are one number: the first bit of the process."""

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.attribution._chosen import CHOSEN
 
 _BY_NAMES = ("kernel_name", "copy_kind")
-_APART = ("gradient_exchange", "none")
+_APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
 _NS_PER_MS = 1_000_000
 _METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
@@ -115,8 +115,9 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         if ops > CHOSEN.exchanged_forward * total:
             yield (
                 f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
-                "gradients come of backward, so that more than forward is called FP; "
-                "see `tracekit info --stages`"
+                "gradients come of backward, so that more than forward is called FP, or forward "
+                "passes that are split over GPUs run without backward passes; see `tracekit info "
+                "--stages`"
             )
 
 

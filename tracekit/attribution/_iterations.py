@@ -54,7 +54,7 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     MissingDataError
         If the user names the ranges that are steps, and there is none.
     """
-    outside = ranges.filter(~pl.col("apart"))
+    outside = _outside_captures(ranges.filter(~pl.col("apart")), rules)
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
     named = _named(outside if chosen else _without_updates(outside, training), training)
     if not chosen:
@@ -71,6 +71,21 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
     )
+
+
+def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Drop ranges that the rules call no step, and what lies in them on the same thread."""
+    ignored = [n for n, entry in enumerate(rules["iteration"]) if entry.get("ignore")]
+    captures = ranges.filter(pl.col("rule").is_in(ignored))
+    if captures.is_empty():
+        return ranges
+    around = captures.select("process", "thread", "start", until="end").sort("start")
+    inside = (
+        ranges.sort("start")
+        .join_asof(around, on="start", by=["process", "thread"], check_sortedness=False)
+        .filter(pl.col("start") < pl.col("until"))
+    )
+    return ranges.join(inside.select("range"), on="range", how="anti", maintain_order="left")
 
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._columns import Array
+from tracekit.attribution._exchanges import Places, find_places
 from tracekit.attribution._handing import find_handing
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._relayed import find_relayed
@@ -16,7 +17,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._teams import Teams
-from tracekit.attribution._verdict import judge, kernel_signs
+from tracekit.attribution._verdict import judge, kernel_signs, with_places
 from tracekit.attribution._whole import cuts
 from tracekit.model import Stream
 
@@ -86,6 +87,12 @@ class Known:
         kept = self.threads.filter((own & works) | marked)
         return kept.group_by("process").agg(count=pl.len())
 
+    def serving(self, rules: Rules) -> pl.DataFrame:
+        """Return ``process, count`` of ranges that servers of models are known by."""
+        serve = [n for n, entry in enumerate(rules["iteration"]) if entry.get("serves")]
+        of_servers = self.nesting.skeleton.filter(pl.col("rule").is_in(serve))
+        return of_servers.group_by("process").agg(count=pl.len())
+
     def launched(self) -> dict[int, int]:
         """Return of how many ops of each process the launch is known."""
         counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
@@ -114,7 +121,7 @@ class Judged:
     evidence
         What the ops' stages are decided by.
     verdicts
-        ``process, verdict, given, evidence, trains``.
+        ``process, verdict, given, evidence, trains, infers``.
     structures
         What structure says.
     decides
@@ -127,6 +134,8 @@ class Judged:
         ``process, context, stream`` on which a data loader alone is known to work.
     relayed
         The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
+    places
+        Collectives whose place tells what they are for.
     """
 
     evidence: Evidence
@@ -137,6 +146,7 @@ class Judged:
     with_work: pl.Series
     input_streams: pl.DataFrame
     relayed: Array
+    places: Places
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
@@ -168,7 +178,7 @@ class Judged:
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
-            self.verdicts.drop("trains")
+            self.verdicts.drop("trains", "infers")
             .with_columns(
                 pl.DataFrame(told, schema=_TOLD, orient="row"),
                 report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
@@ -204,7 +214,7 @@ _TOLD = {
 
 def judged(
     ops: Stream,
-    launches: Callable[[int], Mapping[str, Array]],
+    launches: Callable[..., Mapping[str, Array]],
     known: Known,
     rules: Rules,
     *,
@@ -217,7 +227,7 @@ def judged(
     ops
         The ops.
     launches
-        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+        Returns of a chunk of ops, or of some rows of it, where their launches stand.
     known
         What ranges and threads say.
     rules
@@ -238,7 +248,9 @@ def judged(
     ]
     structures = find_structures(ops, launches, asked, _main_threads(known.threads), rules)
     claims = {process: bool(found.training) for process, found in structures.of.items()}
-    verdicts = judge(seen, known.passes(), known.backward_threads(), signs, claims, rules)
+    verdicts = judge(
+        seen, known.passes(), known.backward_threads(), known.serving(rules), signs, claims, rules
+    )
     trains = set(verdicts.filter("trains")["process"])
     decides = [
         process for process in asked
@@ -254,11 +266,13 @@ def judged(
         and (process in trains or process not in spoken_of)
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
+    evidence = _evidence(known, verdicts, decides, handing)
+    places = find_places(ops, launches, known.counted, evidence, structures, rules)
     return Judged(
-        _evidence(known, verdicts, decides, handing), verdicts, structures, decides, counts_steps,
+        evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
-        find_relayed(ops, launches, known.autograd),
+        find_relayed(ops, launches, known.autograd), places,
     )  # fmt: skip
 
 
@@ -314,6 +328,7 @@ def _evidence(
         verdicts.select(
             "process",
             "trains",
+            "infers",
             ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
             loads=process.is_in(known.loaders()["process"].unique().implode()),
             structured=process.is_in(list(decides)),

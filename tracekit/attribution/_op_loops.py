@@ -9,8 +9,11 @@ from tracekit.attribution._columns import (
     CaseKeys,
     CaseRows,
     Context,
+    Exchanges,
     KindPlaces,
     NamedOps,
+    PlaceRows,
+    PlaceState,
     StepRows,
     StepSums,
     Told,
@@ -18,6 +21,7 @@ from tracekit.attribution._columns import (
 from tracekit.attribution._evidence import (
     KIND_PLACE,
     ON_INPUT_STREAM,
+    PLACE,
     PROCESS,
     RELAYED,
     SIZE,
@@ -80,6 +84,61 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> int:
     return nowhere
 
 
+OTHER, LAYER, REDUCES, SCATTERS, GATHERS, SHARES = range(6)
+"""What a kernel is to places: one that computes, also of a layer, or a collective by what it does:
+it adds up, gives each GPU a part of the sum, gathers, or hands out from one GPU to all. What is
+less is none of these."""
+
+
+def place_exchanges(
+    ops: PlaceRows, lines: Array, on: tuple[Array, Array], state: PlaceState, found: Exchanges
+) -> None:
+    """Find what lies around collectives on the computing streams of their GPUs.
+
+    Parameters
+    ----------
+    ops
+        The next ops.
+    lines
+        By process and device the number of the computing stream, -1 where there is none.
+    on
+        The context and the stream that each of these is.
+    state
+        What lies before these ops; updated.
+    found
+        Becomes what lies around each collective; in order of ops.
+    """
+    for row in range(ops.start.size):
+        role, process, device = ops.role[row], ops.process[row], ops.device[row]
+        if role < OTHER or process >= lines.shape[0] or device >= lines.shape[1]:
+            continue
+        line = lines[process, device]
+        if line < 0:
+            continue
+        computes = ops.context[row] == on[0][line] and ops.stream[row] == on[1][line]
+        if role > LAYER:
+            at = state.total[0]
+            state.total[0] += 1
+            found.op[at], found.line[at], found.role[at] = ops.first + row, line, role
+            found.computes[at], found.end[at] = computes, ops.end[row]
+            found.before[at] = state.layer[line]
+            found.beside[at] = state.end[line] > ops.start[row]
+            state.earlier[at], state.waiting[line], state.fresh[line] = state.waiting[line], at, at
+        elif computes:
+            at = state.fresh[line]
+            if at >= 0 and ops.start[row] < found.end[at]:
+                found.beside[at] = 1
+            state.fresh[line] = -1
+            state.end[line] = max(state.end[line], ops.end[row])
+            if role == LAYER:
+                at = state.waiting[line]
+                while at >= 0:
+                    found.after[at] = ops.first + row
+                    at = state.earlier[at]
+                state.waiting[line] = -1
+                state.layer[line] = ops.first + row
+
+
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     """Say in two numbers what decides the stage of each op.
 
@@ -107,6 +166,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
         if ops.relayed[row]:
             what |= RELAYED
         what |= np.int64(ops.structure[row] + 1) << STRUCTURE
+        what |= np.int64(ops.place[row]) << PLACE
         what |= np.int64(ops.size[row]) << SIZE
         keys.what[row] = what | np.int64(kind) << KIND_PLACE
         keys.who[row] = (np.int64(ops.process[row]) << PROCESS) + ops.thread[row]

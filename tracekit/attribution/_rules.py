@@ -20,7 +20,8 @@ _IGNORED = "-"
 """Stands for the value of a rule that says that a name means nothing."""
 
 # What each list of a rules file may hold: keys that are patterns, the key that is the outcome and
-# the outcomes it may have, and other keys with the type of their values.
+# the outcomes it may have, and other keys with the type of their values: flags are
+# outcomes, too, and marks are not.
 _LISTS: dict[str, dict[str, Any]] = {
     "range": {"patterns": ("name", "domain"), "stage": STAGES, "flags": ("ignore",)},
     "autograd": {"patterns": ("name",)},
@@ -44,9 +45,11 @@ _LISTS: dict[str, dict[str, Any]] = {
         "numbers": ("min_bytes",),
         "flags": ("ignore",),
     },
-    "iteration": {"patterns": ("name",)},
+    "iteration": {"patterns": ("name",), "marks": ("serves", "ignore")},
 }
 _VERSION = 1
+_SAID = tuple(verdict for verdict in VERDICTS if verdict != "unknown")
+"""Verdicts that a user may give."""
 _REMEMBERED = 10_000
 """So many names are remembered with what they mean."""
 
@@ -62,7 +65,7 @@ class Rules:
     lists
         The entries of each list.
     verdict
-        What the user says that every process does, one of `VERDICTS`.
+        What the user says that every process does, a verdict but `unknown`.
     file
         The rules file of a user, if there is one.
     given
@@ -95,7 +98,7 @@ class Rules:
         iteration
             A pattern of the ranges that are iterations, in place of all those in files.
         verdict
-            What the processes do, one of `VERDICTS`, in place of what is found.
+            What the processes do, a verdict but `unknown`, in place of what is found.
 
         Raises
         ------
@@ -113,8 +116,8 @@ class Rules:
             entry = {"name": iteration, "any_stage": True}
             lists = {**rules.lists, "iteration": (entry,)}
             rules = replace(rules, lists=lists, given={**rules.given, "iteration": 0})
-        if verdict is not None and verdict not in VERDICTS:
-            raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(VERDICTS)}")
+        if verdict is not None and verdict not in _SAID:
+            raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(_SAID)}")
         return rules if verdict is None else replace(rules, verdict=verdict)
 
     def canonical(self) -> str:
@@ -270,7 +273,7 @@ def _check_entry(entry: Entry, name: str, where: str) -> None:
     flags: tuple[str, ...] = allowed.get("flags", ())
     matchers = (*allowed.get("patterns", ()), *allowed.get("sets", {}))
     outcomes = tuple(key for key in ("stage", "collective") if key in allowed)
-    known = {*matchers, *flags, *allowed.get("numbers", ()), *outcomes}
+    known = {*matchers, *flags, *allowed.get("marks", ()), *allowed.get("numbers", ()), *outcomes}
     for key, value in entry.items():
         if key not in known:
             raise RuleError(
@@ -291,7 +294,7 @@ def _check_value(key: str, value: object, allowed: Mapping[str, Any], where: str
     is_wrong = f"{where}: {key} is {value!r}"
     if key in allowed.get("patterns", ()):
         _check_pattern(value, where)
-    elif key in allowed.get("flags", ()):
+    elif key in (*allowed.get("flags", ()), *allowed.get("marks", ())):
         _check_flag(key, value, where)
     elif key in allowed.get("numbers", ()):
         if type(value) is not int or value < 0:

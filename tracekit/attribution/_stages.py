@@ -22,6 +22,7 @@ from tracekit.attribution._evidence import (
     IN_WINDOW,
     KIND_PLACE,
     ON_INPUT_STREAM,
+    PLACE,
     PROCESS,
     PROCESS_STAGE,
     RANGE_STAGE,
@@ -36,7 +37,7 @@ from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import describe
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
-from tracekit.model import COLLECTIVE, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
+from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 from tracekit.support.compiled import compiled, given
 
 _CODES = pl.DataFrame(
@@ -57,8 +58,9 @@ class Evidence:
         backward passes) and ``drives`` (whether it drives the training of its process).
     processes
         ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
-        ``loads``, whether it has a data loader that works on the GPU; ``structured``, whether
-        structure may decide; and ``hands_on``, whether its copies between GPUs carry activations.
+        ``infers``; ``loads``, whether it has a data loader that works on the GPU; ``structured``,
+        whether structure may decide; and ``hands_on``, whether its copies between GPUs carry
+        activations.
     """
 
     threads: pl.DataFrame
@@ -76,7 +78,7 @@ class Evidence:
         launches: in a process without any backward range that is BP in the gaps that backward runs
         in. Metric evaluation dominates here as it does for the training thread's own launches.
         ``between``, whether a training thread launches it outside backward windows; ``autograd``,
-        ``trains``, ``loads``, ``structured`` and ``hands_on``.
+        ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``.
         """
         bits = cases.select(
             "thread", "process",
@@ -98,7 +100,8 @@ class Evidence:
         )  # fmt: skip
         return known.select(
             "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
-            pl.col("autograd", "trains", "loads", "structured", "hands_on").fill_null(value=False),
+            pl.col("autograd", "trains", "infers", "loads", "structured", "hands_on")
+            .fill_null(value=False),
             backward_stage=pl.when("autograd").then(backward),
             between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip
@@ -128,6 +131,8 @@ class Launch:
         Whether the launch is not known, and all else on its stream is input.
     relayed
         Whether a backward thread copies it between GPUs through the host, see `find_relayed`.
+    place
+        What its place tells of a collective, see `Places`.
     """
 
     codes: Array
@@ -135,6 +140,7 @@ class Launch:
     structure: Array
     on_input_stream: Array
     relayed: Array
+    place: Array
 
 
 @dataclass(frozen=True)
@@ -212,7 +218,7 @@ class Stages:
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
-            launch.on_input_stream, launch.relayed,
+            launch.on_input_stream, launch.relayed, launch.place,
         )  # fmt: skip
         keys = CaseKeys(*(np.empty(ops.height, np.int64) for _ in CaseKeys._fields))
         loop = compiled(describe, ops.height)
@@ -247,12 +253,16 @@ class Stages:
         ).cast(pl.Int32)
         kinds, size = self._kinds[what >> KIND_PLACE], what >> SIZE & ((1 << KIND_PLACE - SIZE) - 1)
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
-        structure = pl.Series([None, *STAGES])[what >> STRUCTURE & ((1 << STAGE_BITS) - 1)]
+        structure, place = (
+            pl.Series([None, *STAGES])[what >> first & ((1 << STAGE_BITS) - 1)]
+            for first in (STRUCTURE, PLACE)
+        )
         cases = pl.concat(
             [
                 kinds.select(_EVIDENCE).with_columns(
                     bytes=pl.when(bytes_ >= 0).then(bytes_),
                     structure_stage=structure,
+                    place=place,
                     on_input_stream=pl.Series(what & ON_INPUT_STREAM != 0),
                     relayed=pl.Series(what & RELAYED != 0),
                 ),
@@ -347,6 +357,8 @@ _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).f
 _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
+    ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
+    ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
@@ -361,14 +373,53 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("copy_kind", lambda rules: _where(pl.col("trains") & pl.col("between"), _handed(rules))),
     ("copy_kind", lambda rules: _where("trains", _by_sets(rules["copy"]))),
     ("copy_kind", lambda _: pl.when("on_input_stream").then(pl.lit("IO"))),
+    ("verdict", lambda _: _where(pl.col("infers") & _is_kernel(), pl.lit("FP"))),
     ("none", lambda _: pl.lit("OTHER")),
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
 
 
+def _is_kernel() -> pl.Expr:
+    return pl.col("kind").cast(pl.String).is_in([*KERNEL_KINDS, "graph"])
+
+
 def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
     return pl.when(applies).then(stage)
+
+
+def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
+    """Return the stages of kernels of which launches alone say something, by all but their names.
+
+    Parameters
+    ----------
+    launches
+        ``process, thread, code, structure``, as in `Launch`.
+    evidence, rules
+        As in `Stages`.
+    """
+    different = launches.unique()
+    structure = different["structure"].cast(pl.Int64) + 1
+    nothing = dict.fromkeys(("collective", "kernel_stage", "between_stage", "place"), _NO_TEXT)
+    cases = different.select(
+        **nothing, kind=pl.lit("compute"), bytes=pl.lit(None, pl.Int64),
+        structure_stage=pl.Series([None, *STAGES])[structure],
+        on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
+    )  # fmt: skip
+    known = evidence.of(different.select("code", "thread", "process").cast(pl.Int32))
+    told = _decided(_opinions(pl.concat([cases, known], how="horizontal"), rules))
+    stage = different.with_columns(told["stage"].cast(pl.String))
+    return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
+
+
+_NO_TEXT = pl.lit(None, pl.String)
+
+
+def _by_place(rules: Rules) -> pl.Expr:
+    """Tell of which collectives the place decides: no entry of the user's rules speaks of them."""
+    spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
+    said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
+    return pl.col("trains") & pl.col("place").is_not_null() & ~said
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:

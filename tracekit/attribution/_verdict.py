@@ -1,4 +1,4 @@
-"""What each process does with its GPUs: train, infer, or something else; and what says so."""
+"""What each process does with its GPUs: train, infer, something else; and what says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, NamedOps
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import count_kinds
@@ -15,22 +16,47 @@ from tracekit.attribution._rules import Rules
 from tracekit.model import KINDS, OPS, VERDICT, Stream
 from tracekit.support.compiled import compiled, given
 
-_LAYER = (
-    r"(?i)gemm|gemv|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet|softmax|batch_norm"
-    r"|bn_fw|layer_?norm|rms_?norm|pool"
+LAYERS = (
+    r"(?i)gemm|gemv|Cijk_|mat_?mul|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet"
+    r"|softmax|batch_?norm|bn_fw|layer_?norm|rms_?norm|pool"
 )
 """Kernels that the layers of a network run, in training as in inference."""
+
+_OPERATOR = (
+    r"(?i)\bat::|cub::|thrust::|rocprim|cudnn|cublas|cute::|triton_(poi|per|red|tem|mm)_|ck_tile|_ZN2ck"
+    r"|elementwise|reduce|concat|CatArray|copy|fill|memset|transpose|embedding|index|gather|scatter"
+    r"|sort|top_?k|relu|gelu|silu|swiglu|act_and_mul|dropout|rope|rotary|loss|quant|kv_?cache|moe_|rng|random"
+    r"|im2d2col|col2im|SubTensorOp|nvinfer|__myl|generatedNative|dali"
+)
+"""Kernels of which a name, or the library that it is of, says what they do. Those of which nothing
+does, as of compilers (`fusion_3` of XLA, `triton__0d1d2d`), may as well be a backward pass."""
+
+_COMPILED = r"(^|_)fusion(_|$)|^triton__\d"
+"""Kernels that compilers of networks make, where their names say no more than that."""
+
+_DATA_GRADIENT = r"(?i)dgrad|igemm_bwd|bwd_data"
+"""Gradients of a convolution's input: a transposed convolution's forward pass is the same."""
+
+_WEIGHT_GRADIENT = r"(?i)wgrad|_wrw|bwd_weight|bwd_filter|grad_?weight|weight_?grad"
+"""Gradients of weights, which nothing but a backward pass computes."""
 
 _DENSE = 1 << 22
 """Up to how large numbers are counted in a table of all that could be."""
 
-_SIGNS = {"optimizer": pl.Int64, "backward": pl.Int64, "layers": pl.Int64, "exchanges": pl.Int64}
+_SIGNS = dict.fromkeys(
+    ("optimizer", "backward", "data_gradients", "weight_gradients", "layers", "exchanges",
+     "compiled", "unnamed", "kernels"),
+    pl.Int64,
+)  # fmt: skip
 _WORDS = {
     "FP": "forward range", "BP": "backward range", "WU": "weight update range",
     "autograd": "autograd thread", "optimizer": "optimizer kernel", "backward": "backward kernel",
-    "exchanges": "collective of data parallelism", "layers": "kernel of layers",
+    "exchanges": "collective of data parallelism", "serves": "range of a server",
+    "layers": "kernel of layers", "unnamed": "kernel of unknown purpose",
 }  # fmt: skip
 """What the signs are called, one of each."""
+_TELLS = {"layers": ("inference", "unknown"), "unnamed": ("unknown",)}
+"""Verdicts of which a sign is evidence, where it is not of all."""
 
 
 def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -45,8 +71,10 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, ops``; ``optimizer, backward, layers``, kernels that are named so; ``exchanges``,
-    collectives that exchange gradients under the rules.
+    ``process, ops``; ``optimizer, backward, data_gradients, weight_gradients, layers``, kernels
+    that are named so; ``exchanges``, collectives that exchange gradients under the rules;
+    ``compiled``, of a compiler; ``unnamed``, whose names say nothing, as those of a CUDA graph that
+    was recorded as a whole; and ``kernels``, of all these.
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
@@ -55,12 +83,23 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
         for word in entry.get("collective", [])
     ]  # fmt: skip
-    computes, stage = pl.col("kind") == "compute", pl.col("kernel_stage")
+    computes, is_graph = pl.col("kind") == "compute", pl.col("kind") == "graph"
+    stage = pl.col("kernel_stage")
+
+    def named(pattern: str) -> pl.Expr:
+        return pl.col("name").cast(pl.String).str.contains(pattern).fill_null(value=False)
+
+    tells = named(LAYERS) | named(_OPERATOR) | stage.is_not_null()
     signs = {
         "optimizer": computes & (stage == "WU"),
-        "backward": computes & (stage == "BP"),
-        "layers": computes & pl.col("name").cast(pl.String).str.contains(_LAYER),
+        "backward": computes & (stage == "BP") & ~named(_DATA_GRADIENT),
+        "data_gradients": computes & (stage == "BP") & named(_DATA_GRADIENT),
+        "weight_gradients": computes & (stage == "BP") & named(_WEIGHT_GRADIENT),
+        "layers": computes & named(LAYERS),
         "exchanges": pl.col("collective").is_in(gradients),
+        "compiled": computes & named(_COMPILED),
+        "unnamed": is_graph | (computes & ~tells),
+        "kernels": is_graph | computes,
     }
     ops_of = pl.col("ops").cast(pl.Int64)
     return meant.group_by("process").agg(
@@ -105,6 +144,7 @@ def judge(
     processes: pl.Series,
     passes: pl.DataFrame,
     autograd: pl.DataFrame,
+    serving: pl.DataFrame,
     signs: pl.DataFrame,
     claims: Mapping[int, bool],
     rules: Rules,
@@ -112,9 +152,12 @@ def judge(
     """Say of each process what it does.
 
     It trains if it marks its backward passes, or both forward passes and weight updates; if a
-    thread runs backward passes; if the structure of its work says so; or if kernels named after
-    backward propagation run beside an optimizer's or the exchange of gradients. Else it infers if
-    it marks forward passes, or runs layers of networks.
+    thread runs backward passes; if the structure of its work says so; if kernels named after
+    gradients run beside an optimizer's or the exchange of gradients, or compute gradients of
+    weights. It infers if it serves, marks forward passes, or runs layers of networks, and nothing
+    can be part of training: no kernel is named after gradients or an optimizer, and (unless it
+    serves) the names of nearly all say what they do. Else it is not known what a network is run
+    for; without any it is something else.
 
     Parameters
     ----------
@@ -124,6 +167,8 @@ def judge(
         ``process, stage, count``: ranges of passes on training threads, evaluation aside.
     autograd
         ``process, count``: threads that run backward passes.
+    serving
+        ``process, count``: ranges of servers of models.
     signs
         What `kernel_signs` returned.
     claims
@@ -133,9 +178,9 @@ def judge(
 
     Returns
     -------
-    ``process, verdict, given, evidence`` and ``trains``.
+    ``process, verdict, given, evidence``, ``trains`` and ``infers``.
     """
-    counts = _counts(processes, passes, autograd, signs)
+    counts = _counts(processes, passes, {"autograd": autograd, "serves": serving}, signs)
     claimed = pl.DataFrame(
         {"process": list(claims), "claimed": list(claims.values())},
         schema={"process": pl.Int32, "claimed": pl.Boolean},
@@ -143,16 +188,28 @@ def judge(
     known = counts.join(claimed, on="process", how="left").with_columns(
         pl.col("claimed").fill_null(value=False)
     )
-    by_names = (pl.col("backward") > 0) & ((pl.col("optimizer") > 0) | (pl.col("exchanges") > 0))
-    by_ranges = (pl.col("BP") > 0) | ((pl.col("FP") > 0) & (pl.col("WU") > 0))
-    trains = by_ranges | (pl.col("autograd") > 0) | pl.col("claimed") | by_names
-    infers = (pl.col("FP") > 0) | (pl.col("layers") > 0)
+    has = {name: pl.col(name) > 0 for name in (*_WORDS, *_SIGNS)}
+    gradients = has["backward"] | has["data_gradients"]
+    by_names = (
+        (gradients & has["optimizer"]) | (has["backward"] & has["exchanges"])
+        | has["weight_gradients"]
+    )  # fmt: skip
+    by_ranges = has["BP"] | (has["FP"] & has["WU"])
+    trains = by_ranges | has["autograd"] | pl.col("claimed") | by_names
+    may_train = has["backward"] | has["optimizer"]
+    named = pl.col("unnamed") <= CHOSEN.unnamed * pl.col("kernels")
+    network = has["FP"] | has["layers"]
+    infers = has["serves"] | (network & named)
     found = (
         pl.when(trains).then(pl.lit("training"))
-        .when(infers).then(pl.lit("inference"))
+        .when(infers & ~may_train).then(pl.lit("inference"))
+        .when(may_train | network | has["compiled"]).then(pl.lit("unknown"))
         .otherwise(pl.lit("other"))
     )  # fmt: skip
     verdict = found if rules.verdict is None else pl.lit(rules.verdict)
+    # Of training these are a sign as well.
+    of_inputs = pl.when(trains).then("data_gradients").otherwise(0)
+    known = known.with_columns(backward=pl.col("backward") + of_inputs)
     judged = known.select(
         "process", verdict=verdict, given=pl.lit(rules.verdict is not None), found=found,
         evidence=pl.struct(*_WORDS, "claimed"),
@@ -161,12 +218,31 @@ def judge(
     return judged.select(
         "process", pl.col("verdict").cast(VERDICT), "given",
         evidence=pl.Series(worded, dtype=pl.String),
-        trains=pl.col("verdict") == "training",
+        trains=pl.col("verdict") == "training", infers=pl.col("verdict") == "inference",
     )  # fmt: skip
 
 
+def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    """Add to the evidence what collectives are for, as their places tell: `Places.counts`."""
+    texts = [
+        ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
+        for numbers in counts.select("own", "weights").iter_rows()
+    ]
+    told = counts.select("process", said=pl.Series(texts, dtype=pl.String))
+    evidence = pl.concat_str("evidence", "said", separator="; by place ", ignore_nulls=True)
+    joined = verdicts.join(told, on="process", how="left", maintain_order="left")
+    return joined.with_columns(evidence=evidence).drop("said")
+
+
+_PLACES = ("collective of passes (tensor parallelism)", "collective of weights")
+"""What collectives are called whose place tells what they are for, one of each."""
+
+
 def _counts(
-    processes: pl.Series, passes: pl.DataFrame, autograd: pl.DataFrame, signs: pl.DataFrame
+    processes: pl.Series,
+    passes: pl.DataFrame,
+    others: Mapping[str, pl.DataFrame],
+    signs: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return a row per process with how many of each sign it shows."""
     table = pl.DataFrame({"process": processes.cast(pl.Int32)})
@@ -175,9 +251,9 @@ def _counts(
             "process", pl.col("count").alias(stage)
         )
         table = table.join(own, on="process", how="left")
-    table = table.join(
-        autograd.rename({"count": "autograd"}), on="process", how="left"
-    ).join(signs, on="process", how="left")  # fmt: skip
+    for name, found in others.items():
+        table = table.join(found.rename({"count": name}), on="process", how="left")
+    table = table.join(signs, on="process", how="left")
     return table.with_columns(pl.exclude("process").fill_null(0).cast(pl.Int64))
 
 
@@ -186,7 +262,7 @@ def _worded(found: str, signs: Mapping[str, Any]) -> str:
     told = [
         counted(signs[name], word)
         for name, word in _WORDS.items()
-        if signs[name] and (name != "layers" or found == "inference")
+        if signs[name] and found in _TELLS.get(name, (found,))
     ]
     if signs["claimed"]:
         told.append("the structure of its GPU work")

@@ -9,7 +9,7 @@ _TRUST: Said = {
         "What the processes that run ops do, and how many do; all processes where none runs any; "
         "empty where no verdict is stored.",
         "positive",
-        names="training, inference, other",
+        names="training, inference, other, unknown",
     ),
     "given": "true: That the verdict is the user's (--as), and not what was found.",
     "cut": "one of begin, end, both: Which end of the GPU work is missing from the recording.",

@@ -36,8 +36,8 @@ ONE_RUN = "text: Name of the run."
 NO_RUN = "null: The command concerns no single run."
 STAGES = "FP, BP, WU, IO, ME, OTHER"
 STAGE_SOURCES = (
-    "gradient_exchange, nvtx, thread_name, process_range, backward_thread, autograd, structure, "
-    "kernel_name, copy_kind, none"
+    "pass_exchange, weight_exchange, gradient_exchange, nvtx, thread_name, process_range, "
+    "backward_thread, autograd, structure, kernel_name, copy_kind, verdict, none"
 )
 
 

@@ -348,7 +348,8 @@ VERDICTS = Table(
     (
         _REPORT,
         _key("process", "the process"),
-        Column("verdict", VERDICT, "`training`, `inference` or `other`", nullable=False),
+        Column("verdict", VERDICT, "`training`, `inference`, `other`, or `unknown`: a network "
+               "of which it is not known whether it is trained", nullable=False),
         Column("given", pl.Boolean, "whether the user said so", nullable=False),
         Column("evidence", pl.String, "what says so, in words", nullable=False),
         Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "

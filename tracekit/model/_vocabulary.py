@@ -28,6 +28,8 @@ STAGES = ("FP", "BP", "WU", "IO", "ME", "OTHER")
 time of the first one. FP and BP rank equally; where both are busy the time counts once, for FP."""
 
 STAGE_SOURCES = (
+    "pass_exchange",
+    "weight_exchange",
     "gradient_exchange",
     "nvtx",
     "thread_name",
@@ -37,13 +39,14 @@ STAGE_SOURCES = (
     "structure",
     "kernel_name",
     "copy_kind",
+    "verdict",
     "none",
 )
 """How an op's stage was found, in the order in which the rules are tried (metric evaluation, which
 is tried first of all, has the source ``nvtx``)."""
 
-VERDICTS = ("training", "inference", "other")
-"""What a process does with its GPUs."""
+VERDICTS = ("training", "inference", "other", "unknown")
+"""What a process does with its GPUs; ``unknown`` is a network of which it is not known what for."""
 
 COLLECTIVES = (
     "all_reduce",

@@ -155,6 +155,27 @@ class TestNothing:
         assert (structure.period, structure.repeats) == (6, 12.0)
         assert structure.step.tolist() == [n for n in range(12) for _ in range(6)]
 
+    @pytest.mark.parametrize(("layers", "ops"), [(32, 57), (7, 12), (9, 4), (4, 30)])
+    @pytest.mark.parametrize("begin", [0, 1, 9])
+    @pytest.mark.parametrize("rests", [0, 35, 100])
+    def test_layers_of_a_pass_that_repeats_exactly_are_no_iterations(
+        self, layers: int, ops: int, begin: int, rests: int
+    ) -> None:
+        """Where the host rests within a layer, a pass seems to begin there, and in each layer."""
+        layer = [f"m:{'gemm' if n % 3 else 'relu'}_{n}/-" for n in range(ops)]
+        every = ["m:embedding/-", "m:arange/-", *layer * layers, "m:norm/-", "m:head_gemm/-"]
+        size, program = len(every), Program()
+        at = rests % size
+        for _ in range(10):
+            program.run(" ".join(every[:at])).run(" ".join(every[at:]), pause=100)
+        structure = find_structure(program.work().take(np.arange(begin, 10 * size)))
+        assert (structure.method, structure.period) == ("none", size)
+        whole = int(structure.steps["whole"].sum())
+        assert whole == 10 if begin == 0 else whole in (8, 9)
+        assert structure.steps.height in (9, 10)
+        _, ops_of = np.unique(structure.step[structure.step >= 0], return_counts=True)
+        assert set(ops_of[1:-1].tolist()) == {size}
+
     def test_a_kernel_that_repeats_is_no_iteration(self) -> None:
         structure = found(Program().run("m:vectorAdd#1/- ", 100))
         assert structure.method == "none"

@@ -15,6 +15,7 @@ from tracekit.attribution.structure._sequences import (
     common_prefix,
     common_suffix,
     kinds_of,
+    places_of,
     ranges_of,
     total_in,
 )
@@ -25,6 +26,14 @@ symbols = st.lists(st.integers(0, 4), max_size=40)
 
 
 class TestSequences:
+    @given(symbols, st.lists(st.integers(0, 4), max_size=4))
+    def test_places_of_a_piece(self, sequence: list[int], piece: list[int]) -> None:
+        size = len(piece)
+        places = [
+            n for n in range(len(sequence) - size + 1) if size and sequence[n : n + size] == piece
+        ]
+        assert places_of(np.array(piece, np.int64), np.array(sequence, np.int64)).tolist() == places
+
     @given(symbols, symbols)
     def test_common_ends(self, one: list[int], other: list[int]) -> None:
         same = [a == b for a, b in zip(one, other, strict=False)]

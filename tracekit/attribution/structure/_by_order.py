@@ -50,7 +50,7 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
     if not _trains(lane):
-        return _iterates(sequence, found)
+        return _iterates(sequence, _all_whole(sequence) or found)
     apart = take_apart(own.take(step.rows), step)
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
@@ -161,6 +161,14 @@ def _too_few(found: Repeats, expected: float) -> str:
     if steps >= CHOSEN.order_steps and steps >= CHOSEN.order_alike * expected:
         return ""
     return f"only {steps:,} of about {expected:.0f} steps are like the usual one"
+
+
+def _all_whole(sequence: _Sequence) -> Repeats | None:
+    """Return the repetitions from the first op on, if these and nothing else were recorded."""
+    symbols, size = sequence.own.symbol, sequence.period.size
+    if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
+        return None
+    return find_repeats(symbols, symbols[:size], 0)
 
 
 def _iterates(sequence: _Sequence, found: Repeats) -> Told:

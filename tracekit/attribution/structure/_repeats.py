@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._sequences import alike, common_suffix, ranges_of
+from tracekit.attribution.structure._sequences import alike, common_suffix, places_of, ranges_of
 from tracekit.attribution.structure._work import NOTHING, Array
 
 _SPARE = 4
@@ -58,8 +58,9 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
     lead
         How many of its first ops bring input or clear gradients; these vary.
     """
+    exact = _apart(places_of(usual, symbols), usual.size)
     begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
-    begins = _apart(begins, CHOSEN.repeats_apart * usual.size)
+    begins = _around(exact, begins, symbols, usual)
     enough = symbols.size - begins >= CHOSEN.repeats_enough * usual.size
     begins = begins[enough]
     cut = common_suffix(symbols[: int(begins[0])] if begins.size else symbols, usual)
@@ -106,6 +107,25 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
     same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
     seen = np.maximum(inside.sum(axis=1), 1)
     return np.asarray(begins[same.sum(axis=1) > CHOSEN.repeats_agree * seen])
+
+
+def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
+    """Return where steps begin: all that repeat exactly, and such as are alike around these.
+
+    A step of many layers is alike some layers further on, too. So none begins within one that
+    repeats exactly, nor where what comes before the first of those is the end of another one.
+    """
+    distance = CHOSEN.repeats_apart * usual.size
+    if not exact.size:
+        return _apart(begins, distance)
+    following = np.searchsorted(exact, begins, "right")
+    after = np.append(exact, symbols.size + usual.size)[following]
+    before = np.concatenate(([-usual.size], exact))[following]
+    first = int(exact[0])
+    is_end = first < usual.size and common_suffix(symbols[:first], usual) == first
+    free = (begins >= before + usual.size) & (after - begins >= distance)
+    free &= (begins >= first) | (not is_end)
+    return _apart(np.union1d(exact, begins[free]), distance)
 
 
 def _apart(begins: Array, distance: float) -> Array:

@@ -58,6 +58,22 @@ def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+def places_of(piece: Array, symbols: Array) -> Array:
+    """Return where a sequence holds a piece, which may overlap; told by 64-bit polynomials."""
+    room = symbols.size - piece.size + 1
+    if room <= 0 or not piece.size:
+        return np.zeros(0, np.int64)
+    powers, back = (
+        np.full(symbols.size, _BASE),
+        np.full(room, pow(int(_BASE), -1, 1 << 64), np.uint64),
+    )
+    powers[0] = back[0] = 1
+    powers = np.cumprod(powers)
+    until = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(symbols) * powers)))
+    found = (until[piece.size :] - until[:room]) * np.cumprod(back)
+    return np.flatnonzero(found == (_mixed(piece) * powers[: piece.size]).sum(dtype=np.uint64))
+
+
 def _mixed(symbols: Array) -> Array:
     mixed = (symbols.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return np.asarray((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))

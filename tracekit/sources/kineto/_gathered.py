@@ -15,7 +15,7 @@ from tracekit.sources.kineto._events import nanoseconds
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._syncs import records, waits
-from tracekit.sources.kineto._work import gpu_work
+from tracekit.sources.kineto._work import counted_in_threads, gpu_work
 from tracekit.support.spool import Workspace
 
 _GROUPS = {
@@ -95,6 +95,8 @@ class Gathered:
         self.devices: set[int] = set()
         self.active: set[int] = set()
         """CUDA ordinals that are met, and those that ran an op."""
+        self.counted_in_threads: list[pl.Series] = []
+        """Correlation ids of launches whose grid counts threads, and not blocks."""
         self._callers: Counter[int] = Counter()
         self.host = HostRanges(rank)
         self._names = ShortNames()
@@ -123,6 +125,7 @@ class Gathered:
         is_call = pl.col("group") == "call"
         calls = cuda_calls(host.filter(is_call))
         ranges = self.host.of(host.filter(~is_call))
+        self.counted_in_threads.append(counted_in_threads(calls))
         self._callers.update(dict(calls["pid"].value_counts().iter_rows()))
         for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
             self._threads.update(frame.select("pid", "tid").unique().iter_rows())

@@ -125,7 +125,9 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
             "contents": _contents(gathered),
         },
         streams={
-            "ops": Stream("ops", "op", gathered.ops, columns.ops(number_of[gathered.pid])),
+            "ops": Stream(
+                "ops", "op", gathered.ops, columns.ops(number_of[gathered.pid], gathered)
+            ),
             "calls": Stream("calls", "call", gathered.calls, columns.calls()),
             "ranges": Stream("ranges", "range", gathered.ranges, columns.ranges()),
         },
@@ -157,9 +159,16 @@ class _Columns:
         self._owners = owners
         self._origin, self._last = origin, last
 
-    def ops(self, process: int) -> dict[str, Maker]:
+    def ops(self, process: int, gathered: Gathered) -> dict[str, Maker]:
+        in_threads = pl.concat([pl.Series([], dtype=pl.Int64), *gathered.counted_in_threads])
+        needs = ("launch_size", "block_size", "correlation")
         return {
             **self._times(),
+            **(
+                {"launch_size": Maker(needs, partial(_threads, in_threads))}
+                if len(in_threads)
+                else {}
+            ),
             "process": _constant(process, pl.Int32()),
             "stage": _constant("OTHER", STAGE),
             "stage_source": _constant("none", STAGE_SOURCE),
@@ -205,6 +214,13 @@ class _Columns:
         return ids.join(self._threads, on=["pid", "tid"], how="left", maintain_order="left")[
             "thread"
         ]
+
+
+def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
+    """Return with how many threads kernels are launched; the grids of some launches count these."""
+    twice = ops["correlation"].is_in(counted.implode()).fill_null(value=False)
+    size = pl.when(twice).then(pl.col("launch_size") // pl.col("block_size"))
+    return ops.select(launch_size=size.otherwise("launch_size")).to_series()
 
 
 def _constant(value: int | str, dtype: PolarsType) -> Maker:

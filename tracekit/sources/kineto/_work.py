@@ -15,6 +15,7 @@ _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]
 _KIND_OF = {name: kind for name, kind in COPY_KINDS.values() if kind != "unknown"}
 _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
+_COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 _INT32 = (1 << 31) - 1
 _FIRST_NUMBER = r"(\d+)"
 _THREE_NUMBERS = r"^\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]$"
@@ -51,22 +52,34 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
         pl.when(pl.col("group") == "copy").then(pl.col("copy_kind", "source", "target"))
     )
     ops = ops.with_columns(_copied()).with_columns(_ends())
-    return ops.with_columns(*_named(ops, names), _launch_size(ops)).select(
+    return ops.with_columns(*_named(ops, names), *_launch_sizes(ops)).select(
         "start", "end", "device", "context", "stream", "correlation", "graph_node",
         "name", "short_name", "kind", "copy_kind", "src_device", "dst_device",
-        "launch_size", bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
+        "launch_size", "block_size", bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
     )  # fmt: skip
 
 
-def _launch_size(ops: pl.DataFrame) -> pl.Series:
-    """Return how many threads kernels are launched with, from texts such as ``[512, 1, 1]``."""
+def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Return grid times block of kernels, from texts such as ``[512, 1, 1]``, and block alone."""
     kernels = pl.when(pl.col("group") == "kernel")
     numbers = [
         kernels.then(pl.col(given).str.extract(_THREE_NUMBERS, place).cast(pl.Int64)).alias(name)
         for (given, place), name in zip(product(("grid", "block"), (1, 2, 3)), LAUNCH_SIZE,
                                         strict=True)
     ]  # fmt: skip
-    return launch_size(ops.select(numbers))
+    sizes = ops.select(numbers)
+    grid = [pl.lit(1, pl.Int64).alias(name) for name in LAUNCH_SIZE[:3]]
+    return launch_size(sizes), launch_size(sizes.with_columns(grid)).alias("block_size")
+
+
+def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
+    """Return the correlation ids of launches whose grid counts threads, and not blocks.
+
+    HIP's function for kernels of a module that was loaded as a file is given its grid so, and
+    AMD's profiler writes down what the function is given.
+    """
+    of = calls.filter(pl.col("name").cast(pl.String).is_in(_COUNT_THREADS))
+    return of["correlation"].drop_nulls()
 
 
 def _number(*names: str | pl.Expr) -> pl.Expr:
@@ -83,8 +96,12 @@ def _copied() -> pl.Expr:
     from_host, to_host = (pl.col(name).is_in(_HOST_MEMORY) for name in ("source", "target"))
     kind = pl.col("copy_kind").replace_strict(_KIND_OF, default=None, return_dtype=pl.String)
     between = (kind == "d2d") & (pl.col("from_device") != pl.col("to_device"))
+    # AMD's driver runs copies and fills as kernels, too: which ends a copy has is not said.
+    by_kernel = pl.col("name").str.extract(r"^__amd_rocclr_(copy|fill)Buffer")
     return (
-        pl.when(pl.col("group") == "kernel").then(pl.lit("compute"))
+        pl.when((pl.col("group") == "kernel") & by_kernel.is_not_null())
+        .then(pl.when(by_kernel == "copy").then(pl.lit("unknown")).otherwise(pl.lit("memset")))
+        .when(pl.col("group") == "kernel").then(pl.lit("compute"))
         .when(pl.col("group") == "memset").then(pl.lit("memset"))
         .when(halves).then(pl.lit("staged"))
         .when(between).then(pl.lit("p2p"))

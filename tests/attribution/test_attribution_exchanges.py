@@ -1,0 +1,333 @@
+"""What collectives are for, by their place: literal programs on one GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import polars as pl
+import pytest
+from chunk_helpers import assert_same_in_chunks
+from trace_builder import TraceBuilder, default_rules
+
+from tracekit.attribution import Rules, attribute
+from tracekit.model import Trace
+
+NAMES = {
+    "AR": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "AR32": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "AG": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "RS": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "BC": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "RED": "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "gemm": "ampere_bf16_s16816gemm_bf16_128x128",
+    "conv": "sm80_xmma_fprop_implicit_gemm",
+    "gemm2": "ampere_bf16_s16816gemm_bf16_256x64",
+    "gemm3": "ampere_bf16_s16816gemm_bf16_64x64",
+    "gemm4": "ampere_bf16_s16816gemm_bf16_128x64",
+    "gemm_bw": "ampere_bf16_s16816gemm_bf16_128x128_dgrad",
+    "softmax": "softmax_warp_forward",
+    "softmax_bw": "softmax_warp_backward",
+    "norm": "vectorized_layer_norm_kernel",
+    "norm_bw": "layer_norm_grad_input_kernel",
+    "add": "vectorized_elementwise_kernel<4, CUDAFunctor_add>",
+    "adam": "multi_tensor_apply_kernel<AdamFunctor>",
+}
+SIZES = {"gemm2": 8192, "gemm3": 2048, "gemm4": 1024, "softmax": 512, "softmax_bw": 512}
+RANGES = {"F": "forward", "B": "backward", "W": "optimizer"}
+
+
+class Program:
+    """Steps of forward, backward and update on one GPU, as texts of what is launched.
+
+    A token is a name of `NAMES`, and its stream where that is not 7. On the computing stream ops
+    run one after the other. A collective of another stream starts when it is launched; with ``!``
+    the computing stream goes on when it has ended, else at once.
+    """
+
+    def __init__(self, *, autograd: bool = True, ranges: str = "FBW") -> None:
+        self.builder = TraceBuilder()
+        self.builder.thread(0, "main")
+        self.builder.thread(1, "pt_autograd_0" if autograd else "worker")
+        self.autograd, self.ranges = autograd, ranges
+        self.expected: list[tuple[str, str]] = []
+        self.host = 0
+        self.free = {7: 0}
+
+    def step(self, forward: str, backward: str, update: str, times: int = 1) -> Program:
+        for _ in range(times):
+            for stage, text in zip("FBW", (forward, backward, update), strict=True):
+                self._pass(stage, text)
+        return self
+
+    def _pass(self, stage: str, text: str) -> None:
+        begin = self.host
+        for token in text.split():
+            self._launch(token, 1 if stage == "B" and self.autograd else 0)
+        self.host += 2
+        if stage in self.ranges:
+            self.builder.range(begin, self.host, RANGES[stage])
+        self.host += 10
+
+    def _launch(self, token: str, thread: int) -> None:
+        name, _, rest = token.partition("@")
+        waited, stream = rest.endswith("!"), int(rest.rstrip("!") or 7)
+        takes = 60 if name in ("AR", "AR32", "AG", "RS", "BC", "RED") else 30
+        self.host += 4
+        # A stream of its own waits for what was computed so far.
+        start = max(self.host + 3, self.free[7], self.free.get(stream, 0))
+        copies = {"kind": "h2d", "bytes": 1 << 20} if name == "h2d" else {}
+        self.builder.op(
+            NAMES.get(name, name), self.host, thread=thread, start=start, end=start + takes,
+            stream=stream, launch_size=SIZES.get(name, 4096), **copies,
+        )  # fmt: skip
+        self.free[stream] = start + takes
+        if waited:
+            self.free[7] = start + takes
+
+    def trace(self, rules: Rules | None = None) -> Trace:
+        return self.builder.judged(rules)
+
+
+def told(trace: Trace) -> dict[str, Counter[tuple[str, str]]]:
+    """Return how often collectives of each name have which stage, from which source."""
+    short = {name: word for word, name in NAMES.items()}
+    ops = trace.read("ops").select(pl.col("name", "stage", "stage_source").cast(pl.String))
+    found: dict[str, Counter[tuple[str, str]]] = {}
+    for name, stage, source in ops.iter_rows():
+        if name.startswith("nccl"):
+            found.setdefault(short[name], Counter())[stage, source] += 1
+    return found
+
+
+PASS, WEIGHTS, GRADIENTS = "pass_exchange", "weight_exchange", "gradient_exchange"
+TP_FORWARD = "norm gemm gemm AR add norm gemm gemm AR add gemm"
+TP_BACKWARD = "gemm gemm AR norm add gemm gemm AR gemm norm"
+
+
+@pytest.mark.parametrize("ranges", ["FBW", "FW", "FB"])
+@pytest.mark.parametrize("autograd", [True, False])
+@pytest.mark.parametrize("stream", ["", "@9!"])
+def test_tensor_parallelism(ranges: str, stream: str, *, autograd: bool) -> None:
+    if not autograd and "B" not in ranges:
+        pytest.skip("no one says what is backward")
+    texts = (text.replace("AR", f"AR{stream}") for text in (TP_FORWARD, TP_BACKWARD))
+    trace = Program(autograd=autograd, ranges=ranges).step(*texts, "adam adam", 5).trace()
+    assert told(trace) == {"AR": {("FP", PASS): 10, ("BP", PASS): 10}}
+    assert not [text for text in trace.warnings if "exchanges of gradients" in text]
+    (evidence,) = trace.read("verdicts")["evidence"]
+    assert evidence.endswith("; by place 20 collectives of passes (tensor parallelism)")
+
+
+@pytest.mark.parametrize("autograd", [True, False])
+@pytest.mark.parametrize("stream", ["", "@9!"])
+def test_tensor_parallelism_without_ranges(stream: str, *, autograd: bool) -> None:
+    forward = "h2d norm gemm gemm2 AR add norm gemm3 gemm AR add gemm4 softmax"
+    backward = "softmax_bw gemm4 gemm_bw AR norm_bw add gemm_bw gemm3 AR gemm2 norm_bw"
+    texts = (text.replace("AR", f"AR{stream}") for text in (forward, backward))
+    trace = Program(autograd=autograd, ranges="").step(*texts, "adam adam", 8).trace()
+    (verdict,) = trace.read("verdicts").to_dicts()
+    if verdict["decides"]:
+        assert told(trace) == {"AR": {("FP", PASS): 16, ("BP", PASS): 16}}
+    else:  # one that tells no passes leaves what is so by definition
+        assert not autograd
+        assert told(trace) == {"AR": {("WU", GRADIENTS): 32}}
+
+
+def test_tensor_parallelism_beside_data_parallelism() -> None:
+    backward = "gemm gemm AR norm gemm AR32@20 gemm AR gemm norm AR32@20 gemm gemm"
+    trace = Program().step(TP_FORWARD, backward, "adam", 5).trace()
+    assert told(trace) == {
+        "AR": {("FP", PASS): 10, ("BP", PASS): 10}, "AR32": {("WU", GRADIENTS): 10},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("gradients", ["AR32", "AR32@9!"])
+def test_gradients_on_the_stream_of_tensor_parallelism(gradients: str) -> None:
+    """They have another type: forward holds none like them."""
+    stream = gradients[4:]
+    texts = [text.replace("AR", f"AR{stream}") for text in (TP_FORWARD, TP_BACKWARD)]
+    backward = f"{texts[1]} {gradients} gemm norm {gradients} gemm"
+    trace = Program().step(texts[0], backward, "adam", 5).trace()
+    assert told(trace) == {
+        "AR": {("FP", PASS): 10, ("BP", PASS): 10}, "AR32": {("WU", GRADIENTS): 10},
+    }  # fmt: skip
+
+
+def test_sequence_parallelism() -> None:
+    forward = "norm AG@9! gemm gemm RS@9! norm AG@9! gemm gemm RS@9! norm gemm"
+    backward = "gemm AG@9! gemm gemm RS@9! norm AG@9! gemm gemm RS@9! norm gemm"
+    trace = Program().step(forward, backward, "adam", 4).trace()
+    assert told(trace) == {
+        "AG": {("FP", PASS): 8, ("BP", PASS): 8}, "RS": {("FP", PASS): 8, ("BP", PASS): 8},
+    }  # fmt: skip
+
+
+def test_the_last_layer_of_backward() -> None:
+    """No layer follows its all-reduce; what is averaged by hand comes in rows."""
+    backward = "gemm gemm AR norm gemm gemm gemm AR add"
+    for autograd in (True, False):
+        program = Program(autograd=autograd).step(TP_FORWARD, backward, "adam", 3)
+        assert told(program.trace()) == {"AR": {("FP", PASS): 6, ("BP", PASS): 6}}
+    program = Program().step(TP_FORWARD, backward, "AR adam", 3)
+    assert told(program.trace())["AR"]["WU", GRADIENTS] == 3
+    program = Program().step(TP_FORWARD, f"{TP_BACKWARD} AR AR AR", "adam", 3)
+    assert told(program.trace())["AR"]["WU", GRADIENTS] == 9
+
+
+def test_recomputed_forward_passes() -> None:
+    """Backward computes forward anew, with its all-reduces."""
+    trace = Program().step(TP_FORWARD, f"{TP_FORWARD} {TP_BACKWARD}", "adam", 4).trace()
+    assert told(trace) == {"AR": {("FP", PASS): 8, ("BP", PASS): 16}}
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        "gemm gemm AR@20 norm gemm gemm AR@20 norm gemm AR@20",  # DDP
+        "gemm gemm AR@20! norm gemm gemm AR@20! norm gemm",  # without overlap, as DeepSpeed may
+        "gemm gemm AR norm gemm gemm AR norm gemm",
+        "gemm gemm norm gemm gemm norm gemm AR AR add AR add",  # averaged by hand
+        "gemm gemm norm gemm AR",
+    ],
+)
+@pytest.mark.parametrize("ranges", ["FBW", "FW"])
+def test_gradients(backward: str, ranges: str) -> None:
+    trace = Program(ranges=ranges).step("norm gemm norm gemm gemm", backward, "adam", 5).trace()
+    assert told(trace) == {"AR": {("WU", GRADIENTS): 5 * backward.count("AR")}}
+    assert not [text for text in trace.warnings if "exchanges of gradients" in text]
+
+
+def test_gradients_averaged_by_the_main_thread() -> None:
+    """In a range of backward, or of the update, but after all layers."""
+    program = Program()
+    for update in ("AR AR add AR adam", "AR AR AR adam"):
+        program.step("norm gemm norm gemm", "gemm gemm norm gemm", update, 3)
+    assert told(program.trace()) == {"AR": {("WU", GRADIENTS): 18}}
+
+
+def test_a_loss_that_is_averaged_makes_no_tensor_parallelism() -> None:
+    backward = "gemm gemm AR norm gemm gemm AR norm gemm"
+    trace = Program().step("norm gemm norm gemm add AR add", backward, "adam", 5).trace()
+    assert told(trace) == {"AR": {("WU", GRADIENTS): 15}}
+
+
+@pytest.mark.parametrize("waits", ["", "!"])
+def test_sharded_weights(waits: str) -> None:
+    gather, scatter = f"AG@20{waits}", "RS@21"
+    forward = f"{gather} norm gemm gemm {gather} norm gemm gemm"
+    backward = f"{gather} gemm gemm norm {scatter} {gather} gemm gemm norm gemm {scatter}"
+    trace = Program().step(forward, backward, "adam", 5).trace()
+    assert told(trace) == {"AG": {("WU", WEIGHTS): 20}, "RS": {("WU", GRADIENTS): 10}}
+    (evidence,) = trace.read("verdicts")["evidence"]
+    assert evidence.endswith("; by place 20 collectives of weights")
+    assert not [text for text in trace.warnings if "exchanges of gradients" in text]
+
+
+def test_weights_that_are_handed_out() -> None:
+    """As `DataParallel` does before each forward pass, and adds up gradients after it."""
+    forward = "BC@20! BC@20! BC@20! gemm norm gemm"
+    trace = Program().step(forward, "gemm norm gemm RED@20", "adam", 5).trace()
+    assert told(trace) == {"BC": {("WU", WEIGHTS): 15}, "RED": {("WU", GRADIENTS): 5}}
+    assert not [text for text in trace.warnings if "exchanges of gradients" in text]
+
+
+def test_statistics_of_batches_over_gpus() -> None:
+    """Batch normalisation over GPUs gathers in forward, on the computing stream."""
+    forward, backward = "conv AG norm conv AG norm gemm", "gemm norm AR32@20 conv norm conv AR32@20"
+    trace = Program().step(forward, backward, "adam", 5).trace()
+    assert told(trace) == {"AG": {("FP", PASS): 10}, "AR32": {("WU", GRADIENTS): 10}}
+
+
+def test_where_no_stream_computes_most_nothing_is_said_of_places() -> None:
+    texts = (TP_FORWARD, TP_BACKWARD)
+    spread = (
+        " ".join(f"{w}@{8 + n % 3}" if w == "gemm" else w for n, w in enumerate(text.split()))
+        for text in texts
+    )
+    trace = Program().step(*spread, "adam", 5).trace()
+    assert set(told(trace)["AR"]) == {("WU", GRADIENTS)}
+
+
+def _rules(path: Path, entry: str) -> Rules:
+    path.write_text(f"version = 1\n[[exchange]]\ncollective = ['all_reduce']\n{entry}\n")
+    return Rules.load(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ("stage = 'WU'", {("WU", GRADIENTS): 20}),
+        ("ignore = true", {("FP", "nvtx"): 10, ("BP", "backward_thread"): 10}),
+    ],
+)
+def test_rules_of_the_user_decide(
+    tmp_path: Path, entry: str, found: dict[tuple[str, str], int]
+) -> None:
+    program = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 5)
+    assert told(program.trace(_rules(tmp_path / "r.toml", entry))) == {"AR": found}
+
+
+def test_where_nothing_trains_there_are_no_places() -> None:
+    trace = Program(ranges="").step(TP_FORWARD, "", "", 5).trace()
+    assert told(trace) == {"AR": {("FP", "verdict"): 10}}
+
+
+def test_a_process_that_trains_beside_one_that_infers() -> None:
+    """Both run collectives of the same name; only those of the first one are told by place."""
+    program = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 5)
+    for n in range(200):
+        program.builder.op(NAMES["gemm"], 10 * n, thread=10)
+        program.builder.op(NAMES["AR"], 10 * n + 5, thread=10)
+    assert told(program.trace()) == {
+        "AR": {("FP", PASS): 10, ("BP", PASS): 10, ("FP", "verdict"): 200}
+    }
+
+
+@pytest.mark.parametrize("heights", [[1], [7], [3, 1, 50]])
+def test_places_are_the_same_chunk_by_chunk(heights: list[int]) -> None:
+    trace = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 4).builder.trace()
+    assert_same_in_chunks(trace, attribute(trace, default_rules()), heights)
+
+
+def _generated(seed: int, kind: str) -> tuple[Program, dict[str, Counter[tuple[str, str]]]]:
+    """Return a program of one kind, of random size, and what its collectives are."""
+    random = Random(seed)
+    layers, steps, passes = random.randint(2, 9), random.randint(3, 5), random.choice([1, 2, 4])
+    stream, ranges = random.choice(["", "@9!"]), random.choice(["FBW", "FW"])
+    forward, backward = ["norm gemm gemm2 add"] * layers, ["gemm gemm3 norm add gemm"] * layers
+    each, update, n = layers * steps * passes, "adam " * random.randint(1, 4), layers * passes
+    if kind == "tensor":
+        forward, backward = ([f"{text} AR{stream} add" for text in p] for p in (forward, backward))
+        expected = {"AR": {("FP", PASS): each, ("BP", PASS): each}}
+    elif kind == "sequence":
+        forward, backward = (
+            [f"AG{stream} {text} RS{stream}" for text in p] for p in (forward, backward)
+        )
+        both = {("FP", PASS): each, ("BP", PASS): each}
+        expected = {"AG": both, "RS": both}
+    elif kind == "sharded":
+        forward = [f"AG@20{random.choice(['', '!'])} {text}" for text in forward]
+        backward = [f"AG@20 {text} RS@21" for text in backward]
+        expected = {"AG": {("WU", WEIGHTS): 2 * each}, "RS": {("WU", GRADIENTS): each}}
+    else:
+        exchange = {"overlapped": "AR@20", "waited": "AR@20!", "by hand": ""}[kind]
+        backward = [f"{text} {exchange}" for text in backward]
+        update = f"{'AR ' * n if kind == 'by hand' else ''}{update}"
+        expected = {"AR": {("WU", GRADIENTS): steps * n}}
+    program = Program(ranges=ranges)
+    for _ in range(steps):
+        for left in range(passes - 1, -1, -1):
+            texts = " ".join(forward), " ".join(backward)
+            program.step(*texts, "" if left else update)
+    return program, {name: Counter(found) for name, found in expected.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "kind", ["tensor", "sequence", "sharded", "overlapped", "waited", "by hand"]
+)
+def test_generated_programs(kind: str, seed: int) -> None:
+    program, expected = _generated(seed, kind)
+    assert told(program.trace()) == expected

@@ -1,0 +1,282 @@
+"""What collectives are for, as their place tells: a pass, the weights of layers, or gradients.
+
+An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
+backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between
+their layers, on the same stream, and nothing is computed beside them; and these belong to theirs.
+What is gathered, or handed out, before layers are their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._columns import Array, Exchanges, PlaceRows, PlaceState
+from tracekit.attribution._names import classify_kernels, codes_of
+from tracekit.attribution._op_loops import (
+    GATHERS,
+    LAYER,
+    OTHER,
+    REDUCES,
+    SCATTERS,
+    SHARES,
+    place_exchanges,
+)
+from tracekit.attribution._rules import Rules
+from tracekit.attribution._stages import Evidence, stages_of_launches
+from tracekit.attribution._structuring import Structures
+from tracekit.attribution._verdict import LAYERS
+from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Stream
+from tracekit.support.compiled import compiled, given
+
+_ROLES = {
+    "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
+    "broadcast": SHARES,
+}  # fmt: skip
+_GPU = ("process", "device")
+_STREAM = (*_GPU, "context", "stream")
+_COLUMNS = (*_STREAM, "name", "kind", "start", "end")
+_SAMPLED = 1 << 16
+"""Ops that say which streams compute: of many more, so many throughout the trace."""
+_IS_KERNEL = np.isin(KINDS, KERNEL_KINDS)
+_WHO = ("process", "thread", "code", "structure")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The collectives whose place tells what they are for.
+
+    Parameters
+    ----------
+    op
+        Their numbers, in order.
+    stage
+        The place in the list of stages: of the pass that each belongs to; of the weight update
+        for weights.
+    process
+        The process of each.
+    """
+
+    op: Array
+    stage: Array
+    process: Array
+
+    def of(self, first: int, rows: int) -> Array:
+        """Return the places of ops from `first` on, counted from 1; 0 where none tells."""
+        found = np.zeros(rows, np.int8)
+        begin, end = np.searchsorted(self.op, (first, first + rows))
+        found[self.op[begin:end] - first] = self.stage[begin:end] + 1
+        return found
+
+    def counts(self) -> pl.DataFrame:
+        """Return by ``process`` how many belong to passes, and how many move ``weights``."""
+        weights = pl.Series("weights", self.stage == STAGES.index("WU"))
+        rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
+        return rows.group_by("process").agg(
+            pl.col("weights").sum().cast(pl.Int64), own=(~pl.col("weights")).sum().cast(pl.Int64)
+        )
+
+
+def find_places(
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    counted: pl.DataFrame,
+    evidence: Evidence,
+    structures: Structures,
+    rules: Rules,
+) -> Places:
+    """Find which collectives of processes that train belong to passes, or move weights.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    launches
+        Returns of a chunk of ops, or of some rows of it, where their launches stand.
+    counted
+        What `count_names` returned.
+    evidence
+        What launches say of stages.
+    structures
+        What structure says of ops.
+    rules
+        What names mean.
+    """
+    trains = evidence.processes.filter("trains")["process"]
+    own = counted.filter(pl.col("process").is_in(trains.implode()))
+    roles = _roles(own, rules)
+    exchanges = int(own.filter(_roles_of(own, roles) > LAYER)["ops"].sum())
+    streams = _computing(ops, roles, trains) if exchanges else pl.DataFrame()
+    if streams.is_empty():
+        return Places(*np.empty((3, 0), np.int64))
+    found = _placed(ops, roles, streams, exchanges)
+    told = _told(_with_stages(found, ops, launches, evidence, structures, rules)).sort("op")
+    stage = told["place"].replace_strict({s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8)
+    return Places(told["op"].to_numpy(), stage.to_numpy(), told["process"].to_numpy())
+
+
+def _roles(counted: pl.DataFrame, rules: Rules) -> Array:
+    """Return by the code of a name what such kernels are to places; the last one is of no name."""
+    names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
+    meant = classify_kernels(names, rules)
+    is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
+    role = meant.select(
+        pl.when(pl.col("kind") == "collective")
+        .then(pl.col("collective").cast(pl.String).replace_strict(_ROLES, default=-1))
+        .when((pl.col("kind") == "compute") & is_layer).then(LAYER)
+        .when(pl.col("kind") == "compute").then(OTHER)
+        .otherwise(-1)
+    ).to_series()  # fmt: skip
+    codes = codes_of(meant["name"])
+    roles = np.full(int(codes.max(initial=-1)) + 2, -1, np.int8)
+    roles[codes] = role.to_numpy()
+    roles[-1] = -1
+    return roles
+
+
+def _roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
+    """Return what ops are to places."""
+    codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
+    return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
+
+
+def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
+    """Return the stream on which each GPU of some processes spends most of the time of layers."""
+    parts, stride = [], max(1, ops.height // _SAMPLED)
+    for number, height in enumerate(ops.heights):
+        some = np.arange(-ops.first[number] % stride, height, stride)
+        rows = ops.read(number, *_COLUMNS)[some]
+        layers = rows.filter(_roles_of(rows, roles) == LAYER)
+        parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
+    sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
+    share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
+    chosen = (share > CHOSEN.computing_stream) & pl.col("process").is_in(processes.implode())
+    return sums.filter(chosen).sort(_STREAM).drop("ns")
+
+
+def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
+    """Return each collective, and the layers around it on the computing stream of its GPU."""
+    found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
+    layer, end, waiting, fresh = np.full((4, streams.height), -1)
+    earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)
+    state = PlaceState(layer, end, waiting, fresh, earlier, total)
+    process, device, context, stream = (given(column, np.int64, null=-1) for column in streams)
+    lines = np.full((process.max() + 1, device.max() + 1), -1)
+    lines[process, device] = np.arange(streams.height)
+    loop = compiled(place_exchanges, ops.height)
+    for number in range(len(ops)):
+        rows = ops.read(number, *_COLUMNS)
+        columns = {
+            name: given(rows[name], np.int64, null=-1) for name in (*_STREAM, "start", "end")
+        }
+        placed = PlaceRows(first=ops.first[number], role=given(_roles_of(rows, roles)), **columns)
+        loop(placed, lines, (context, stream), state, found)
+    return pl.DataFrame(found._asdict()).head(int(state.total[0]))
+
+
+def _with_stages(
+    found: pl.DataFrame,
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    evidence: Evidence,
+    structures: Structures,
+    rules: Rules,
+) -> pl.DataFrame:
+    """Add ``process, thread``, ``on, symbol`` (stream and name), and stages ``own, before, after``.
+
+    Those are told by all but names and places; of the layers the threads are added, too.
+    """
+    asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
+    launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
+    known = launched.with_columns(stages_of_launches(launched.select(_WHO), evidence, rules))
+    # Structure calls all that may exchange gradients an update: here the place is to tell.
+    alone = launched.with_columns(structure=pl.lit(-1, pl.Int8)).select(_WHO)
+    own = launched.with_columns(own=stages_of_launches(alone, evidence, rules))
+    found = found.join(own.drop("code", "structure"), on="op")
+    for who in ("before", "after"):
+        layers = known.select(
+            pl.col("op").alias(f"{who}_op"),
+            pl.col("stage").alias(who), pl.col("thread").alias(f"{who}_thread"),
+        )  # fmt: skip
+        found = found.rename({who: f"{who}_op"}).join(layers, on=f"{who}_op", how="left")
+    return found
+
+
+def _launched(
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    numbers: Array,
+    structures: Structures,
+) -> pl.DataFrame:
+    """Return ``op, on, symbol`` of some ops, and what tells their stages."""
+    parts = []
+    for number, height in enumerate(ops.heights):
+        first = ops.first[number]
+        rows = numbers[(numbers >= first) & (numbers < first + height)] - first
+        launch = launches(number, rows)
+        parts.append(
+            ops.read(number, "process", "context", "stream", "name")[rows].with_columns(
+                op=pl.Series(rows + first), thread=pl.Series(launch["thread"]),
+                code=pl.Series(launch["evidence"]),
+                structure=pl.Series(structures.stage(first, height)[rows]),
+            )
+        )  # fmt: skip
+    found = pl.concat(parts)
+    return found.select(
+        "op", *_WHO, on=pl.struct("context", "stream"), symbol=pl.Series(codes_of(found["name"]))
+    )
+
+
+def _told(found: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, process, place`` of the collectives whose place tells what they are for."""
+    passes = ["FP", "BP"]
+    untold = pl.col("own") == "OTHER"
+    found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
+    between = (
+        pl.col("own").is_in(passes)
+        & (pl.col("before") == pl.col("own")) & (pl.col("after") == pl.col("own"))
+    ).fill_null(value=False)  # fmt: skip
+    reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
+    forward, backward = (between & (pl.col("own") == stage) for stage in passes)
+    computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
+    stream, alike = ["line", "on"], ["line", "on", "symbol"]
+    # Both passes hold what belongs to them; else a pass may be called what it is not.
+    counts = [each.sum().over(alike) for each in (forward, backward)]
+    most, least = pl.max_horizontal(counts), pl.min_horizontal(counts)
+    often = (least > 0) & (least >= CHOSEN.both_passes * most)
+    reduced_forward = (forward & reduces & often).any().over(stream)
+    waited = computes | (
+        (between & beside).sum().over(stream) <= CHOSEN.beside * between.sum().over(stream)
+    )
+    # What backward scatters and forward does not are gradients, of weights that are gathered.
+    scatters = pl.col("role") == SCATTERS
+    shards = (backward & scatters).any().over("line") & ~(forward & scatters).any().over("line")
+    # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
+    # At the end of backward may be one of its last layer, where averaged gradients come in a row.
+    # Backward begins with a gather where forward ends with a scatter.
+    told_first = (
+        (pl.col("after") == pl.col("own")) & ~pl.col("untold")
+        & ((pl.col("own") == "FP") | (gathers & (pl.col("own") == "BP")))
+    )  # fmt: skip
+    told_last = (
+        (pl.col("own") == "BP") & (pl.col("before") == "BP")
+        & (pl.col("thread") == pl.col("before_thread"))
+        & (~pl.col("untold") | (pl.col("thread") != pl.col("after_thread")))
+        & (pl.len().over(*alike, "own", "before_op", "thread") == 1)
+    )  # fmt: skip
+    ends = (pl.col("own") == "FP") & (pl.col("before") == "FP")
+    edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
+    own = (
+        (between | (edges & reduced_forward)) & waited
+        & ((reduces & often) | (gathers & reduced_forward)
+           | (gathers & computes & ~shards))
+    )  # fmt: skip
+    moves = (
+        ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
+    )
+    place = pl.when(own).then("own").when(moves).then(pl.lit("WU"))
+    return found.select("op", "process", place=place).drop_nulls()
