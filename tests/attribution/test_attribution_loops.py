@@ -220,7 +220,7 @@ def _facts(trace: Trace, launches: list[dict[str, int]]) -> _Facts:
     """Find what `launches` need to know: training threads, steps, windows, autograd threads."""
     rules = default_rules()
     rows = _meant_ranges(trace)
-    skeleton = pl.DataFrame(rows, schema=_SKELETON)
+    skeleton = pl.DataFrame(rows, schema=_SKELETON).with_columns(open=pl.lit(value=False))
     threads = classify_threads(trace.read("threads"), rules)
     counted = pl.DataFrame(launches, schema={"process": pl.Int32, "thread": pl.Int32})
     marks = (
