@@ -376,7 +376,7 @@ def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
     _op(builder, "FP", 40, 50, at=15)
     _op(builder, "FP", 40, 60, at=25, stream=8)
     table = breakdown(builder.trace(), skip=2, per_iteration=True).rows
-    assert table.select("ops", "busy_ns", "iterations", "p5_ns").rows() == [(2, 20, 1, 20)]
+    assert table.select("ops", "busy_ns", "iterations", "median_ns").rows() == [(2, 20, 1, 20)]
 
 
 def test_windows_that_begin_together_lose_nothing() -> None:
@@ -403,6 +403,16 @@ def test_per_iteration_statistics() -> None:
         ("FP", 3, 40, 40, 40), ("WU", 3, 0, 30, 60), ("IO", 3, 0, 0, 0), ("OTHER", 3, 0, 0, 0),
     ]  # fmt: skip
     assert table.drop(added).equals(breakdown(_iterations()).rows)
+
+
+def test_one_step_has_no_spread() -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 0, 10)
+    _op(builder, "FP", 5, 15)
+    answer = breakdown(builder.trace(), per_iteration=True)
+    values = answer.rows.select("iterations", "p5_ns", "median_ns", "p95_ns").rows()
+    assert values == [(1, None, 10, None)]
+    assert answer.meta["percentiles_per"] == "step/GPU (one step, no spread)"
 
 
 def test_percentiles_are_shown_per_gpu() -> None:

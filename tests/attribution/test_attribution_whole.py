@@ -142,6 +142,12 @@ def test_a_recording_that_begins_within_a_step_is_cut_there() -> None:
     assert cuts(table, torn)["cut"].to_list() == ["begin", "both"]
 
 
+def test_the_only_step_is_cut_at_its_end() -> None:
+    table = _iterations([(0, 0)]).with_columns(open=pl.lit(value=True))
+    found = with_work(table, _sums([5]), pl.Series([0], dtype=pl.Int32))
+    assert cuts(found, NO_CUTS).rows() == [(0, 1, 1, "end", 0)]
+
+
 def test_processes_are_judged_apart() -> None:
     rows = [*((0, n) for n in (10, 10, 10, 2)), *((1, n) for n in (0, 20, 20, 20, 20))]
     table = _worked(rows)

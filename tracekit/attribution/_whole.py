@@ -171,11 +171,13 @@ def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
     iterations, else null. The one of the processes in `torn` begins within a step.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
-    # Of work in one iteration alone, those without any tell at which end it was cut.
+    # Of work in one iteration alone, those without any tell at which end it was cut; the only one
+    # that there is began in the recording.
     is_torn = (held & ~whole) & (held.sum() > 1)
+    ends_in_only_one = (held & ~whole).last() & (pl.len() == 1)
     lacks_before = pl.col("process").is_in(torn.implode()).first()
     begin = ~held.first() | is_torn.first() | lacks_before
-    end = ~held.last() | is_torn.last()
+    end = ~held.last() | is_torn.last() | ends_in_only_one
     cut = (
         pl.when(begin & end).then(pl.lit("both"))
         .when(begin).then(pl.lit("begin"))
