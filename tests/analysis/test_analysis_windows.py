@@ -108,10 +108,9 @@ def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int
         begin, order = -10_000, sorted(launched)
         taken, lost = _own_input(own, launched, parts)
         every = [op for op in own if op.at is not None]
-        for place, part in enumerate(order):
+        for part in order:
             work = [op for op in launched[part] if op.stage != "IO"] + taken[part]
-            handed = taken[order[place + 1]] if place + 1 < len(order) else []
-            left = [op for op in launched[part] if op not in handed]
+            left = launched[part] if parts[part][1] is not None or part == 0 else []
             if work or left:
                 if not begins and min(op.start for op in every) >= lost:
                     work = every
@@ -583,8 +582,7 @@ def test_input_that_runs_beside_the_step_before_does_not_begin_one() -> None:
 def test_input_that_is_launched_before_the_range_of_its_step_is_of_that_step() -> None:
     ahead = [(10, 20, 5, "FP"), (96, 99, 95, "IO"), (150, 160, 104, "FP")]
     assert _step_begins(ahead, thread=0) == [(0, 10), (1, 96)]
-    # Another thread's is not known to be; what else runs between two steps is the first one's.
-    assert _step_begins(ahead, thread=1) == [(0, 10), (None, 96), (1, 150)]
+    assert _step_begins(ahead, thread=1) == [(0, 10), (1, 150)]
     evaluated = [(10, 20, 5, "FP"), (93, 95, 92, "ME"), (96, 99, 95, "IO"), (150, 160, 104, "FP")]
     assert _step_begins(evaluated, thread=0) == [(0, 10), (None, 93), (1, 96)]
 

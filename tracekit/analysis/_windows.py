@@ -30,8 +30,8 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     An iteration begins on a device when the first op of it starts there, input copies aside that
     run ahead. Not aside are those that its own thread launches, in it or since the one before,
-    where all earlier work has ended when they start. It ends when the next iteration, or work
-    launched between the two, begins. An op is of the iteration that its process was in when it
+    where all earlier work has ended when they start. It ends when the next iteration, or work but
+    input that is launched between the two, begins. An op is of the iteration that its process was in when it
     launched it; where several threads train in a process, of that which its own thread was in,
     since one may be in the next before another is. The last iteration ends with the step's last op
     on any device (`with_step_ends`). The first of these windows begins with the first op that its
@@ -126,13 +126,13 @@ def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
             handed=pl.when(pl.col("handed") >= ended).then("handed"),
             begun=pl.when(is_step & (pl.col("own") >= ended)).then("own"),
         )
-        .with_columns(gone=pl.col("handed").shift(-1).over(_OWNER).is_not_null())
     )
-    own = pl.when(~pl.col("gone")).then("own")
+    # Between two iterations input alone begins nothing.
+    input_alone = pl.when(is_step | (pl.col("part") < 0)).then(pl.min_horizontal("own", "other"))
     begins = pl.min_horizontal("work", "handed", "begun")
     return known.select(
         *_OWNER, "part", "iteration", "lost",
-        start=pl.coalesce(begins, pl.min_horizontal(own, "other")),
+        start=pl.coalesce(begins, input_alone),
     ).drop_nulls("start")  # fmt: skip
 
 
