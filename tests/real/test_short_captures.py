@@ -1,4 +1,4 @@
-"""Captures of a few steps, which begin or end within one: what is torn is told, and counts in no mean."""
+"""Captures of a few steps that begin or end within one: what is torn is told, and not averaged."""
 
 from __future__ import annotations
 
