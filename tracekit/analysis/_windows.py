@@ -30,14 +30,14 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
     An iteration begins on a device when the first op of it starts there, input copies aside that
     run ahead. Not aside are those that its own thread launches, in it or since the one before,
-    where all earlier work has ended when they start. It ends when the next iteration, or work but
-    input that is launched between the two, begins. An op is of the iteration that its process was in when it
-    launched it; where several threads train in a process, of that which its own thread was in,
-    since one may be in the next before another is. The last iteration ends with the step's last op
-    on any device (`with_step_ends`). The first of these windows begins with the first op that its
-    process launches on that device and the last one ends no earlier than its last, so that none is
-    lost. What ran before all that was launched has a window outside of all iterations, as has all
-    of a process of which no launch is known.
+    where all earlier work has ended when they start. It ends when the next iteration begins, or
+    work but input that is launched between the two. An op is of the iteration that its process was
+    in when it launched it; where several threads train in a process, of that which its own thread
+    was in, since one may be in the next before another is. The last iteration ends with the step's
+    last op on any device (`with_step_ends`). The first of these windows begins with the first op
+    that its process launches on that device and the last one ends no earlier than its last, so that
+    none is lost. What ran before all that was launched has a window outside of all iterations, as
+    has all of a process of which no launch is known.
 
     Parameters
     ----------

@@ -504,14 +504,11 @@ def _lasting(recording: Recording) -> tuple[str, ...]:
 def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     repeated, (earlier, length) = launches.repeated, launches.earlier
     alone = launches.alone - earlier
+    before = f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before recording"
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
         (leads.size, early(leads)),
-        (
-            earlier,
-            f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before the recording"
-            " began: they are of no step, and no range is known of them",
-        ),
+        (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
     )
     return tuple(text for count, text in checks if count)
