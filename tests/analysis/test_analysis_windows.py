@@ -112,11 +112,11 @@ def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int
             work = [op for op in launched[part] if op.stage != "IO"] + taken[part]
             left = launched[part] if parts[part][1] is not None or part == 0 else []
             if work or left:
-                if not begins and min(op.start for op in every) >= lost:
-                    work = every
                 begin = max(begin, min(op.start for op in work or left))
                 begins.append((begin, parts[part][1]))
         first = min(op.start for op in own)
+        if begins and min(op.start for op in every) >= lost:
+            begins[0] = (min(op.start for op in every), begins[0][1])
         if not begins or first < begins[0][0]:
             begins.insert(0, (first, None))
         found[process, device] = begins

@@ -65,7 +65,7 @@ def _linked(
     )
     # What starts when does not matter, nor does the order in which ops start.
     streams = (
-        stream(table, rows.with_row_index(key).with_columns(start=0), heights)
+        stream(table, rows.with_row_index(key).with_columns(start=0, end=0), heights)
         for table, key, rows, heights in (
             ("ops", "op", op_rows, op_heights),
             ("calls", "call", call_rows, call_heights),

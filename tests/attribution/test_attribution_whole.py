@@ -120,14 +120,10 @@ def test_the_last_one_that_repetition_tells_is_not_compared() -> None:
         ([8, 10, 8], False, [False, True, False], [True, True, True]),
         # Two unlike ones both stand, the last one of which has its update.
         ([20, 5], False, [True, True], [True, True]),
-        # Its range ended last of all, as one does that the recording ends: its ops tell.
-        ([10, 8], None, [True, True], [True, False]),
-        ([10, 9], None, [True, True], [True, True]),
-        ([8], None, [True], [True]),
     ],
 )
 def test_the_last_one_that_the_recording_ends(
-    counts: list[int], is_open: bool | None, updated: list[bool], expected: list[bool]
+    counts: list[int], is_open: bool, updated: list[bool], expected: list[bool]
 ) -> None:
     table = _iterations([(0, 0)] * len(counts))
     last = pl.int_range(pl.len()) == len(counts) - 1

@@ -63,12 +63,12 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
         .join(launched.group_by(_OWNER).agg(first_launched=first), on=_OWNER, how="left")
         .sort(*_OWNER, "part")
         .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
+        .with_columns(pl.col("start").cum_max().over(_OWNER))
         .with_columns(
             start=pl.when(pl.col("is_first") & (pl.col("first_launched") >= pl.col("lost")))
             .then("first_launched")
             .otherwise("start")
         )
-        .with_columns(pl.col("start").cum_max().over(_OWNER))
         .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
     )
     ahead = windows.filter("is_first", pl.col("first") < pl.col("start")).with_columns(

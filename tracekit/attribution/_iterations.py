@@ -148,7 +148,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         .agg(
             pl.col("thread", "report", "start").first(),
             end=pl.col("end").max(),
-            open=pl.col("open").any(ignore_nulls=False),
+            open=pl.col("open").any(),
         )
         .sort("process", "step")
     )

@@ -55,8 +55,7 @@ class Nesting:
         The ranges that tell what a process does: those that may be steps, those with a stage that
         none around them has (or one alone), start/end ranges with a stage, and those with which
         evaluation begins. Beside columns of the canonical table, of which ``open`` is also true
-        for ranges that all ended with the recording, and null for a single one that ended last of
-        all: ``base, stage, rule, number``;
+        for ranges that the recording ended together: ``base, stage, rule, number``;
         ``around``, the nearest range of a pass; and the flags ``evaluates, apart, begins,
         covered``.
     marks
@@ -108,9 +107,7 @@ def look_at_ranges(
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
     skeleton = pl.concat([_NO_SKELETON, *skeletons])
     # Ranges that a program ends do not end in one instant; those that the recording ends do.
-    ended = pl.when(pl.lit(count > 1)).then(pl.lit(value=True))
-    cut_off = pl.when(pl.col("end") < last).then(pl.lit(value=False)).otherwise(ended)
-    is_open = pl.when("open").then(pl.lit(value=True)).otherwise(cut_off)
+    is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
     return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
 
 

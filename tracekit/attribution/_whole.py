@@ -19,8 +19,7 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     tells ends before what follows its ranges, which the others hold, so its count says nothing.
 
     However few there are, one whose range was open when the recording ended is cut; so is the last
-    one if it has no update after its backward pass and all others have, or if its range ended last
-    of all that was recorded and it holds over a tenth less than any other.
+    one if it has no update after its backward pass and all others have.
 
     Parameters
     ----------
@@ -50,14 +49,12 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
         .then(pl.when(is_told).then(pl.col("steady") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
-    lesser = pl.col("steady") < CHOSEN.like_others * pl.col("least_before")
-    is_cut_off = pl.col("open") | (pl.col("open").is_null() & lesser)
-    lacks_update = pl.col("all_updated") & ~pl.col("updated") & comparable
-    is_torn = pl.col("open") | (at_end & (is_cut_off | lacks_update))
+    lacks_update = at_end & comparable & pl.col("all_updated") & ~pl.col("updated")
+    is_torn = pl.col("open") | lacks_update.fill_null(value=False)
     whole = (
         (pl.col("ops") > 0)
         & (~(at_begin | at_end) | enough)
-        & ~is_torn.fill_null(value=False)
+        & ~is_torn
     )  # fmt: skip
     return known.select(*iterations.drop("open").columns, "ops", whole=whole)
 
@@ -66,8 +63,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     """Add to each iteration what is known of all of its process.
 
     Those are ``first_of_all, last_of_all``; of those with work ``first, last``; how many there
-    are ``between`` these, with the ``least, usual, most`` ops that one of them holds; and of all
-    but the last one ``least_before`` and ``all_updated``.
+    are ``between`` these, with the ``least, usual, most`` ops that one of them holds; and
+    ``all_updated`` of all but the last one.
     """
     row, steady = pl.col("row"), pl.col("steady")
     held = counted.filter(pl.col("ops") > 0)
@@ -79,7 +76,7 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
             least=steady.min(), usual=steady.median(), most=steady.max(), between=pl.len()
         ),
         held.filter(place < count - 1).group_by("process").agg(
-            least_before=steady.min(), all_updated=pl.col("updated").all()
+            all_updated=pl.col("updated").all()
         ),
     )  # fmt: skip
     for table in of_processes:
