@@ -138,7 +138,7 @@ def attribute_recording(
         *offset.warning(),
         *_checks(launches, passed.early, ops.height),
         *late(passed.waits, offset.slack),
-        *findings(verdicts, opinions, people.processes_of),
+        *findings(verdicts, opinions, people.processes_of, iterations),
         *unmatched.warnings(),
     )
 

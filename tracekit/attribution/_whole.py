@@ -105,7 +105,7 @@ class Opening:
                 begin=pl.col("start").first(), until=pl.col("end").first()
             )
         )  # fmt: skip
-        self._until = int(self._first["until"].max() or 0)
+        self._until = max(self._first["until"], default=0)
         self._parts = [pl.DataFrame(schema=_KERNELS)]
 
     def add(self, ops: pl.DataFrame) -> None:
@@ -116,7 +116,8 @@ class Opening:
         ops
             A chunk of the canonical table, by start.
         """
-        if int(ops["launch_start"].min() or 0) >= self._until:
+        launched = ops["launch_start"].to_physical()
+        if not (launched.is_null() | (launched < self._until)).any():
             return  # so it goes for nearly all chunks
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         # What was launched before the recording began has no launch.
@@ -134,7 +135,7 @@ class Opening:
             )
             .agg(ops=pl.len())
         )
-        self._parts.append(counts.select(*_KERNELS).cast(_KERNELS))
+        self._parts.append(pl.DataFrame(counts.select(*_KERNELS), schema_overrides=_KERNELS))
 
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
