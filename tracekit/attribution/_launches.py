@@ -102,11 +102,13 @@ def link_launches(
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
     """Return how many ops were launched before all calls, and how long they take together."""
-    ids = [calls.read(number, "process", "correlation") for number in range(len(calls))]
-    least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
-    first = pl.concat(least).group_by("process").agg(pl.col("least").min()) if least else None
     count = length = 0
-    for number in range(len(ops) if first is not None else 0):
+    ids = (calls.read(number, "process", "correlation") for number in range(len(calls)))
+    least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
+    if not least:
+        return count, length
+    first = pl.concat(least).group_by("process").agg(pl.col("least").min())
+    for number in range(len(ops)):
         alone = np.flatnonzero(found.read(number, "call")[0] < 0)
         if alone.size:
             rows = ops.read(number, "process", "correlation", "start", "end")[alone]

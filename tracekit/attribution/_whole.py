@@ -51,11 +51,8 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     )  # fmt: skip
     lacks_update = at_end & comparable & pl.col("all_updated") & ~pl.col("updated")
     is_torn = pl.col("open") | lacks_update.fill_null(value=False)
-    whole = (
-        (pl.col("ops") > 0)
-        & (~(at_begin | at_end) | enough)
-        & ~is_torn
-    )  # fmt: skip
+    whole = (pl.col("ops") > 0) & (~(at_begin | at_end) | enough)
+    whole = whole & pl.when(pl.col("ops").is_not_null()).then(~is_torn)
     return known.select(*iterations.drop("open").columns, "ops", whole=whole)
 
 
@@ -100,11 +97,8 @@ class Opening:
     """
 
     def __init__(self, iterations: pl.DataFrame) -> None:
-        self._first = (
-            iterations.sort("process", "start").group_by("process").agg(
-                begin=pl.col("start").first(), until=pl.col("end").first()
-            )
-        )  # fmt: skip
+        first = iterations.sort("start").group_by("process", maintain_order=True).first()
+        self._first = first.select("process", begin="start", until="end")
         self._until = max(self._first["until"], default=0)
         self._parts = [pl.DataFrame(schema=_KERNELS)]
 
@@ -116,8 +110,8 @@ class Opening:
         ops
             A chunk of the canonical table, by start.
         """
-        launched = ops["launch_start"].to_physical()
-        if not (launched.is_null() | (launched < self._until)).any():
+        launched = ops["launch_start"]
+        if self._first.is_empty() or not (launched.is_null() | (launched < self._until)).any():
             return  # so it goes for nearly all chunks
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         # What was launched before the recording began has no launch.
