@@ -255,7 +255,7 @@ class TestTransformer:
             None,
         ]
         # The input of what follows the last step is copied after its last op of training.
-        assert table["ops"].to_list()[:5] == [2_458, 2_236, 2_236, 2_236, 2_234]
+        assert table["ops"].to_list()[:5] == [2_458, 2_236, 2_236, 2_236, 2_236]
 
     def test_and_by_range(self, real_run: RunOf) -> None:
         table = real_run(TRANSFORMER).breakdown("range")

@@ -120,7 +120,7 @@ class Opening:
             ops.filter(launch < self._until)
             .filter(kind.is_in(["compute", "collective"]), ~stage.is_in(["IO", "ME"]))
             .join(self._first, on="process")
-            .filter(launch < pl.col("until"), pl.col("start") < pl.col("until"))
+            .filter(pl.coalesce("launch_start", "start") < pl.col("until"))
             .group_by(
                 "process",
                 pl.col("name").cast(pl.String),
