@@ -254,7 +254,7 @@ class TestTransformer:
             *(f"Warm-up Step {number}" for number in range(1, 6)),
             None,
         ]
-        # The input of what follows the last step is copied after its last op of training.
+        # Each begins with the two copies of its own input.
         assert table["ops"].to_list()[:5] == [2_458, 2_236, 2_236, 2_236, 2_236]
 
     def test_and_by_range(self, real_run: RunOf) -> None:
