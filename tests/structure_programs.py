@@ -31,6 +31,7 @@ class Program:
     """Launches in order, 10 ns apart unless `pause` says otherwise; each runs for `length` ns."""
 
     main: str | None = "m"
+    length: int = 7
     rows: list[dict[str, Any]] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
     now: int = 0
@@ -60,7 +61,7 @@ class Program:
         self.rows.append(
             {
                 "kind": KINDS.index(kind), "device": device, "start": self.now + 5,
-                "end": self.now + 12, "launch": self.now, "thread": ord(thread),
+                "end": self.now + 5 + self.length, "launch": self.now, "thread": ord(thread),
                 "context_stream": int(stream or 7), "name": op if kind == "compute" else None,
                 "size": int(size or -1), "bytes": bytes_, "collective": collective,
             }

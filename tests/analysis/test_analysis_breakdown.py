@@ -225,8 +225,8 @@ def test_by_kind_and_device() -> None:
 def _iterations() -> Trace:
     """Three steps on the host, and what they run on the GPU.
 
-    The input of the second step is copied while the first still computes; an op of the first runs
-    into the second; after the third one something is left over.
+    The first one begins with its input. That of the second is copied while the first still
+    computes; an op of the first runs into the second; after the third one something is left over.
     """
     builder = TraceBuilder()
     for number in range(3):
@@ -245,7 +245,7 @@ def _iterations() -> Trace:
 
 
 def test_by_iteration() -> None:
-    # Windows: begin [5, 20), step 0 [20, 120), 1 [120, 220), 2 [220, 260), left over [260, 290).
+    # Windows: begin [5, 10), step 0 [10, 120), 1 [120, 220), 2 [220, 260), left over [260, 290).
     table = breakdown(_iterations(), "iteration").rows
     assert table.columns == [
         "iteration", "iteration_name", "ops", "total_ns", "busy_ns", "window_ns", "idle_ns",
@@ -253,10 +253,10 @@ def test_by_iteration() -> None:
     ]  # fmt: skip
     # Between 190 and 220 nothing runs; the host is between its iterations from 190 to 200.
     assert table.rows() == [
-        (0, "step 0", 3, 120, 100, 100, 0, 0, 1.0, 1),
+        (0, "step 0", 4, 125, 105, 110, 5, 0, pytest.approx(105 / 110), 1),
         (1, "step 1", 2, 70, 70, 100, 20, 10, 0.7, 1),
         (2, "step 2", 1, 40, 40, 40, 0, 0, 1.0, 1),
-        (None, None, 3, 29, 29, 45, 16, 0, pytest.approx(29 / 45), 1),
+        (None, None, 2, 24, 24, 35, 11, 0, pytest.approx(24 / 35), 1),
     ]
 
 
@@ -277,18 +277,18 @@ def test_by_iteration_and_stage() -> None:
         "share", "devices",
     ]  # fmt: skip
     assert table.drop("iteration_name", "devices").rows() == [
-        (0, "FP", 1, 40, 40, 0, 0.4),
-        (0, "WU", 1, 60, 60, 0, 0.6),
-        (0, "IO", 1, 10, 0, 10, 0.0),
+        (0, "FP", 1, 40, 40, 0, pytest.approx(40 / 110)),
+        (0, "WU", 1, 60, 60, 0, pytest.approx(60 / 110)),
+        (0, "IO", 2, 15, 5, 10, pytest.approx(5 / 110)),
+        (0, "idle", None, None, 5, None, pytest.approx(5 / 110)),
         (1, "FP", 1, 40, 40, 0, 0.4),
         (1, "WU", 1, 40, 30, 10, 0.3),
         # Nothing runs from 190 to 220; the host is between its iterations from 190 to 200.
         (1, "idle", None, None, 20, None, 0.2),
         (1, "between", None, None, 10, None, 0.1),
         (2, "FP", 1, 40, 40, 0, 1.0),
-        (None, "IO", 1, 5, 5, 0, pytest.approx(5 / 45)),
-        (None, "OTHER", 2, 24, 24, 0, pytest.approx(24 / 45)),
-        (None, "idle", None, None, 16, None, pytest.approx(16 / 45)),
+        (None, "OTHER", 2, 24, 24, 0, pytest.approx(24 / 35)),
+        (None, "idle", None, None, 11, None, pytest.approx(11 / 35)),
     ]
     by_device = breakdown(_iterations(), "device,stage,iteration").rows
     assert by_device["exposed_ns"].to_list() == table["exposed_ns"].to_list()
@@ -307,7 +307,7 @@ def test_by_iteration_and_device() -> None:
         "iteration", "device", "ops", "window_ns", "idle_ns"
     )
     assert table.rows() == [
-        (0, 0, 3, 100, 0), (1, 0, 2, 100, 20), (2, 0, 1, 40, 0), (None, 0, 3, 45, 16),
+        (0, 0, 4, 110, 5), (1, 0, 2, 100, 20), (2, 0, 1, 40, 0), (None, 0, 2, 35, 11),
     ]  # fmt: skip
 
 
@@ -376,7 +376,7 @@ def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
     _op(builder, "FP", 40, 50, at=15)
     _op(builder, "FP", 40, 60, at=25, stream=8)
     table = breakdown(builder.trace(), skip=2, per_iteration=True).rows
-    assert table.select("ops", "busy_ns", "iterations", "p5_ns").rows() == [(2, 20, 1, 20)]
+    assert table.select("ops", "busy_ns", "iterations", "median_ns").rows() == [(2, 20, 1, 20)]
 
 
 def test_windows_that_begin_together_lose_nothing() -> None:
@@ -394,15 +394,25 @@ def test_windows_that_begin_together_lose_nothing() -> None:
 
 
 def test_per_iteration_statistics() -> None:
-    # Of the exposed times: FP 40, 40, 40; WU 60, 30, none; IO 0, none, none.
+    # Of the exposed times: FP 40, 40, 40; WU 60, 30, none; IO 5, none, none.
     table = breakdown(_iterations(), per_iteration=True).rows
     added = ["iterations", "p5_ns", "median_ns", "p95_ns", "devices"]
     assert table.columns[-5:] == added
     statistics = table.select("stage", "iterations", "p5_ns", "median_ns", "p95_ns").rows()
     assert statistics == [
-        ("FP", 3, 40, 40, 40), ("WU", 3, 0, 30, 60), ("IO", 3, 0, 0, 0), ("OTHER", 3, 0, 0, 0),
+        ("FP", 3, 40, 40, 40), ("WU", 3, 0, 30, 60), ("IO", 3, 0, 0, 5), ("OTHER", 3, 0, 0, 0),
     ]  # fmt: skip
     assert table.drop(added).equals(breakdown(_iterations()).rows)
+
+
+def test_one_step_has_no_spread() -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 0, 10)
+    _op(builder, "FP", 5, 15)
+    answer = breakdown(builder.trace(), per_iteration=True)
+    values = answer.rows.select("iterations", "p5_ns", "median_ns", "p95_ns").rows()
+    assert values == [(1, None, 10, None)]
+    assert answer.meta["percentiles_per"] == "step/GPU (one step, no spread)"
 
 
 def test_percentiles_are_shown_per_gpu() -> None:

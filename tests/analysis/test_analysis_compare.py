@@ -742,10 +742,12 @@ def _steps_by_sql(run: Trace) -> int:
     """Return the lengths of all steps but the first, by SQL: from first to last op of each GPU."""
     statement = """
         WITH kept AS (
-            SELECT o.device, o.start, o.end, o.stage FROM ops o JOIN iterations i
+            SELECT o.device, o.start, o.end, o.stage, o.launch_thread = i.thread AS own
+            FROM ops o JOIN iterations i
             ON o.process = i.process AND o.launch_start >= i.start AND o.launch_start < i.end
             WHERE i.iteration >= 1),
-        begins AS (SELECT device, MIN(start) AS begin FROM kept WHERE stage <> 'IO' GROUP BY device)
+        begins AS (SELECT device, MIN(start) AS begin FROM kept
+            WHERE stage <> 'IO' OR own GROUP BY device)
         SELECT SUM((SELECT MAX("end") FROM kept WHERE stage <> 'ME') - begin) AS total FROM begins
     """
     return int(query(run, statement)["total"].item())

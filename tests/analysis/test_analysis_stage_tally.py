@@ -194,16 +194,16 @@ def test_thinned_ops_have_the_same_windows(
     ops: list[tuple[int, int, int, int, int | None, str, int | None]], size: int, starts: set[int]
 ) -> None:
     schema = dict.fromkeys(NEEDED, pl.Int64) | {
-        "process": pl.Int32, "device": pl.Int32, "stage": STAGE,
+        "process": pl.Int32, "device": pl.Int32, "launch_thread": pl.Int32, "stage": STAGE,
     }  # fmt: skip
     frame = pl.DataFrame(
-        [(p, d, start, start + length, at, stage, own) for p, d, start, length, at, stage, own
-         in ops], schema=schema, orient="row",
+        [(p, d, start, start + length, at, start % 2, stage, own)
+         for p, d, start, length, at, stage, own in ops], schema=schema, orient="row",
     )  # fmt: skip
     steps = pl.DataFrame(
-        [(p, n, begin, begin + 6, "host", "ranges" if p else "structure")
+        [(p, n, begin, begin + 6, 0, "host", "ranges" if p else "structure")
          for p in (0, 1) for n, begin in enumerate(sorted(starts))],
-        ["process", "iteration", "start", "end", "clock", "source"], orient="row",
+        ["process", "iteration", "start", "end", "thread", "clock", "source"], orient="row",
     ).cast({"process": pl.Int32})  # fmt: skip
     batches = (frame[at : at + size] for at in range(0, len(ops), size))
     few = thinned(batches, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import polars as pl
 import pytest
@@ -34,6 +35,8 @@ class Op:
     kind: str
     own: int | None = None
     """The iteration that its own thread was in, where that is known."""
+    by_driver: bool = True
+    """Whether the thread launches it that drives the iterations."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +104,51 @@ def _begins(ops: list[Op], steps: Steps) -> dict[tuple[int, int], list[tuple[int
         for op in own:
             if op.at is not None:
                 launched[_part_of(op, parts)].append(op)
-        begin = -10_000
         begins: list[tuple[int, int | None]] = []
-        for part in sorted(launched):
-            work = [op for op in launched[part] if op.stage != "IO"] or launched[part]
-            begin = max(begin, min(op.start for op in work))
-            begins.append((begin, parts[part][1]))
+        begin, order = -10_000, sorted(launched)
+        taken, lost = _own_input(own, launched, parts)
+        every = [op for op in own if op.at is not None]
+        for part in order:
+            work = [op for op in launched[part] if op.stage != "IO"] + taken[part]
+            left = launched[part] if parts[part][1] is not None or part == 0 else []
+            if work or left:
+                begin = max(begin, min(op.start for op in work or left))
+                begins.append((begin, parts[part][1]))
         first = min(op.start for op in own)
-        begins[:1] = [(first, begins[0][1] if begins else None)]
+        if begins and min(op.start for op in every) >= lost:
+            begins[0] = (min(op.start for op in every), begins[0][1])
+        if not begins or first < begins[0][0]:
+            begins.insert(0, (first, None))
         found[process, device] = begins
     return found
+
+
+def _own_input(
+    ops: list[Op], launched: dict[int, list[Op]], parts: list[tuple[int, int | None]]
+) -> tuple[dict[int, list[Op]], int]:
+    """By part of a device, the input that it begins with, if all earlier work has ended by then.
+
+    That is what the driver of the steps launched in a step, or between it and the one before.
+    And when what ran before all that was launched has ended.
+    """
+    found: dict[int, list[Op]] = defaultdict(list)
+    order = sorted(launched)
+    works = [op for part in order for op in launched[part] if op.stage != "IO"]
+    begun = min((op.start for op in works), default=-10_000)
+    lost = max((op.end for op in ops if op.at is None and op.start < begun), default=-10_000)
+    ended = lost
+    for place, part in enumerate(order):
+        before = order[place - 1] if place else None
+        drives = any(number is not None for _, number in parts[part:])
+        if parts[part][1] is not None:
+            # Before all steps, weights are copied as well.
+            given_on = [before] if before and parts[before][1] is None else []
+            for of in (*given_on, part):
+                own = [op for op in launched[of] if op.stage == "IO" and op.by_driver and drives]
+                if own and min(op.start for op in own) >= ended:
+                    found[part] += own
+        ended = max([ended, *(op.end for op in launched[part] if op.stage != "IO")])
+    return found, lost
 
 
 def _iteration_of(op: Op, steps: Steps) -> int | None:
@@ -256,7 +294,7 @@ def _found(trace: Trace, skip: int = 0) -> dict[str, tuple[int, int, int]]:
 
 OPS = st.lists(
     st.builds(
-        lambda process, device, at, delay, length, stage, kind, launched, own: Op(
+        lambda process, device, at, delay, length, stage, kind, launched, own, by_driver: Op(
             process,
             device,
             at + delay,
@@ -265,6 +303,7 @@ OPS = st.lists(
             stage,
             kind,
             own,
+            by_driver,
         ),
         st.integers(0, 1),
         st.integers(0, 1),
@@ -275,6 +314,7 @@ OPS = st.lists(
         st.sampled_from(("compute", "collective", "memset")),
         st.sampled_from((True, True, True, False)),
         st.sampled_from((None, None, 0, 1)),
+        st.booleans(),
     ),
     min_size=1,
     max_size=14,
@@ -295,7 +335,8 @@ def _trace(ops: list[Op], steps: Steps) -> Trace:
     builder = TraceBuilder()
     for number, op in enumerate(ops):
         builder.op(
-            f"op {number}", op.at, thread=10 * op.process, process=op.process, device=op.device,
+            f"op {number}", op.at, thread=10 * op.process + (not op.by_driver),
+            process=op.process, device=op.device,
             start=op.start, end=op.end, stage=op.stage, kind=op.kind,
             iteration=op.own,
         )  # fmt: skip
@@ -400,6 +441,9 @@ def test_statistics_over_iterations(ops: list[Op], steps: Steps) -> None:
         assert row["iterations"] == len(times)
         stepping = {(w.process, w.device) for w in windows if w.iteration in ran}
         assert row["devices"] == len(stepping)
+        if len(times) == 1:  # no spread
+            assert (row["p5_ns"], row["median_ns"], row["p95_ns"]) == (None, times[0], None)
+            continue
         assert times[0] <= row["p5_ns"] <= row["median_ns"] <= row["p95_ns"] <= times[-1]
         assert {row["p5_ns"], row["median_ns"], row["p95_ns"]} <= set(times)
         if len(times) % 2:
@@ -501,17 +545,48 @@ def test_idle_ranges_add_up_to_idle_time(
             assert idle_ranges(trace).equals(ranges)
 
 
-def test_a_step_begins_with_its_first_op_that_is_no_input_copy_else_with_its_first() -> None:
-    ops = [(10, 20, 5, "FP"), (110, 120, 102, "IO"), (130, 140, 103, "IO"), (150, 160, 104, "FP"),
-           (170, 180, 105, "BP"), (230, 240, 202, "IO"), (250, 260, 203, "IO")]  # fmt: skip
-    columns = ("start", "end", "launch_start", "stage")
+STEP_OPS = [(10, 20, 5, "FP"), (110, 120, 102, "IO"), (130, 140, 103, "IO"), (150, 160, 104, "FP"),
+            (170, 180, 105, "BP"), (230, 240, 202, "IO"), (250, 260, 203, "IO")]  # fmt: skip
+"""Start, end, launch and stage of ops of three steps, which begin at 0, 100 and 200."""
+
+
+def _step_begins(ops: list[tuple[int, int, int | None, str]], thread: int) -> list[Any]:
+    """When on a device steps begin whose input copies a thread launches; they are of thread 0."""
+    columns, launch = ("start", "end", "launch_start", "stage"), pl.col("launch_start")
     rows = pl.DataFrame(ops, schema=columns, orient="row").with_columns(
-        process=0, device=0, iteration=pl.col("launch_start") // 100
-    )
-    rows = rows.cast({"process": pl.Int32, "device": pl.Int32})
+        process=0, device=0,
+        iteration=pl.when(launch % 100 < 90).then(launch // 100),
+        launch_thread=pl.when(pl.col("stage") == "IO").then(thread).otherwise(0),
+    ).cast({"process": pl.Int32, "device": pl.Int32})  # fmt: skip
     steps = pl.DataFrame(
-        {"process": 0, "thread": 0, "iteration": n, "start": 100 * n, "end": 100 * n + 100,
+        {"process": 0, "thread": 0, "iteration": n, "start": 100 * n, "end": 100 * n + 90,
          "clock": "a", "source": "ranges"} for n in range(3)
     )  # fmt: skip
     found = iteration_windows(rows, steps.cast({"process": pl.Int32}))
-    assert found.sort("start").select("iteration", "start").rows() == [(0, 10), (1, 150), (2, 230)]
+    return found.sort("start").select("iteration", "start").rows()
+
+
+def test_input_of_another_thread_begins_a_step_only_where_nothing_else_does() -> None:
+    assert _step_begins(STEP_OPS, thread=1) == [(0, 10), (1, 150), (2, 230)]
+
+
+def test_input_that_a_step_launches_itself_begins_it() -> None:
+    assert _step_begins(STEP_OPS, thread=0) == [(0, 10), (1, 110), (2, 230)]
+
+
+def test_input_that_runs_beside_the_step_before_does_not_begin_one() -> None:
+    late = [(10, 115, 5, "FP"), *STEP_OPS[1:]]
+    assert _step_begins(late, thread=0) == [(0, 10), (1, 150), (2, 230)]
+
+
+def test_input_that_is_launched_before_the_range_of_its_step_is_of_that_step() -> None:
+    ahead = [(10, 20, 5, "FP"), (96, 99, 95, "IO"), (150, 160, 104, "FP")]
+    assert _step_begins(ahead, thread=0) == [(0, 10), (1, 96)]
+    assert _step_begins(ahead, thread=1) == [(0, 10), (1, 150)]
+    evaluated = [(10, 20, 5, "FP"), (93, 95, 92, "ME"), (96, 99, 95, "IO"), (150, 160, 104, "FP")]
+    assert _step_begins(evaluated, thread=0) == [(0, 10), (None, 93), (1, 96)]
+
+
+def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:
+    earlier: list[tuple[int, int, int | None, str]] = [(1, 4, None, "FP"), (4, 8, None, "WU")]
+    assert _step_begins([*earlier, *STEP_OPS], thread=0)[:2] == [(None, 1), (0, 10)]

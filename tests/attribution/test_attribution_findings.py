@@ -28,7 +28,10 @@ def _verdict(process: int = 0, **row: Any) -> dict[str, Any]:
 
 
 def _told(
-    *verdicts: dict[str, Any], opinions: list[Opinion] | None = None, process: int = 0
+    *verdicts: dict[str, Any],
+    opinions: list[Opinion] | None = None,
+    process: int = 0,
+    iterations: pl.DataFrame | None = None,
 ) -> tuple[str, ...]:
     """Return the findings; each opinion of a source on itself is how much it decides."""
     rows = [(0, process, *four, 1, length) for *four, length in opinions or []]
@@ -38,6 +41,7 @@ def _told(
         TABLES["verdicts"].conform(pl.DataFrame(verdicts, infer_schema_length=None)),
         pl.DataFrame(rows, schema=schema, orient="row"),
         pl.DataFrame(processes, schema={"process": pl.Int32, "pid": pl.Int64}),
+        TABLES["iterations"].empty() if iterations is None else iterations,
     )
 
 
@@ -211,3 +215,14 @@ def test_of_several_processes_each_is_named() -> None:
         "process 501: the recording of GPU work is cut at its end: of 3 iterations 2 hold GPU "
         "work, 1 of them whole"
     )
+
+
+@pytest.mark.parametrize(
+    ("ops", "said"), [((404, 130), True), ((10, 9), False), ((10, 2, 10), False), ((10,), False)]
+)
+def test_two_iterations_that_differ(ops: tuple[int, ...], said: bool) -> None:
+    same = dict.fromkeys(("report", "process", "thread", "start", "end"), 0)
+    rows = [{**same, "iteration": n, "ops": count, "whole": True} for n, count in enumerate(ops)]
+    table = TABLES["iterations"].conform(pl.DataFrame(rows))
+    expected = ("its 2 whole iterations hold 404 and 130 ops: what is usual is not known",)
+    assert _told(_verdict(), iterations=table) == (expected if said else ())

@@ -40,6 +40,20 @@ def test_a_correlation_id_counts_in_its_own_process() -> None:
     )  # fmt: skip
 
 
+def test_what_was_launched_before_the_recording_began() -> None:
+    builder = TraceBuilder()
+    builder.call(100, 101, correlation=7)
+    builder.call(102, 103, thread=10, correlation=2)
+    builder.op("earlier", start=0, correlation=5)
+    builder.op("also earlier", start=10, correlation=6)
+    builder.op("first", start=104, correlation=7)
+    builder.op("lost", start=120, correlation=9)
+    builder.op("of another process", start=121, process=1, correlation=5)
+    earlier, lost = builder.attributed().warnings
+    assert earlier.startswith("2 of 5 ops (0.000 ms) were launched before recording began")
+    assert lost == "2 of 5 ops have no launching call: no range is known of these"
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 def test_work_of_a_process_without_calls(calls: int) -> None:
     """nvprof records none with --profile-api-trace none."""

@@ -65,7 +65,7 @@ def _linked(
     )
     # What starts when does not matter, nor does the order in which ops start.
     streams = (
-        stream(table, rows.with_row_index(key).with_columns(start=0), heights)
+        stream(table, rows.with_row_index(key).with_columns(start=0, end=0), heights)
         for table, key, rows, heights in (
             ("ops", "op", op_rows, op_heights),
             ("calls", "call", call_rows, call_heights),
@@ -220,7 +220,7 @@ def _facts(trace: Trace, launches: list[dict[str, int]]) -> _Facts:
     """Find what `launches` need to know: training threads, steps, windows, autograd threads."""
     rules = default_rules()
     rows = _meant_ranges(trace)
-    skeleton = pl.DataFrame(rows, schema=_SKELETON)
+    skeleton = pl.DataFrame(rows, schema=_SKELETON).with_columns(open=pl.lit(value=False))
     threads = classify_threads(trace.read("threads"), rules)
     counted = pl.DataFrame(launches, schema={"process": pl.Int32, "thread": pl.Int32})
     marks = (

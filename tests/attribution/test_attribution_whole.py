@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.attribution._columns import StepSums
+from tracekit.attribution._launch_loops import NEVER
 from tracekit.attribution._whole import cuts, with_work
 
 Row = tuple[int, int]
@@ -20,18 +23,31 @@ Row = tuple[int, int]
 def _iterations(rows: Sequence[Row]) -> pl.DataFrame:
     """Iterations one after the other, in the order in which attribution holds them."""
     return pl.DataFrame(
-        [(process, n, f"step {n}", 10 * n, 10 * n + 9) for n, (process, _) in enumerate(rows)],
+        [
+            (process, n, f"step {n}", 10 * n, 10 * n + 9, False)
+            for n, (process, _) in enumerate(rows)
+        ],
         schema={
             "process": pl.Int32, "iteration": pl.Int64, "name": pl.String, "start": pl.Int64,
-            "end": pl.Int64,
+            "end": pl.Int64, "open": pl.Boolean,
         },
         orient="row",
     )  # fmt: skip
 
 
+def _sums(counts: Sequence[int], updated: Sequence[bool] = ()) -> StepSums:
+    """Sums of steps with so many ops, and an update after the backward pass in some of them."""
+    backward = np.array([10 if updated else NEVER] * len(counts))
+    update = np.array([20 if has else NEVER for has in updated or [False] * len(counts)])
+    return StepSums(np.array(counts, np.int64), np.array(counts, np.int64), backward, update)
+
+
 def _worked(rows: Sequence[Row], recorded: Sequence[int] = (0, 1)) -> pl.DataFrame:
-    counts = pl.Series([ops for _, ops in rows], dtype=pl.Int64)
-    return with_work(_iterations(rows), counts, counts, pl.Series(recorded, dtype=pl.Int32))
+    counts = _sums([ops for _, ops in rows])
+    return with_work(_iterations(rows), counts, pl.Series(recorded, dtype=pl.Int32))
+
+
+NO_CUTS = pl.Series([], dtype=pl.Int32)
 
 
 def _whole(*counts: int) -> str:
@@ -80,32 +96,71 @@ def test_which_are_whole(counts: list[int], expected: str) -> None:
 
 def test_the_last_one_that_repetition_tells_is_not_compared() -> None:
     table = _iterations([(0, 0)] * 5).with_columns(name=pl.lit(None, pl.String))
-    counts, recorded = pl.Series([2, 10, 10, 10, 2]), pl.Series([0], dtype=pl.Int32)
-    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
-    counts = pl.Series([10, 10, 10, 2, 0])
-    assert with_work(table, counts, counts, recorded)["whole"].to_list() == [
+    counts, recorded = _sums([2, 10, 10, 10, 2]), pl.Series([0], dtype=pl.Int32)
+    assert with_work(table, counts, recorded)["whole"].to_list() == [False, *[True] * 4]
+    counts = _sums([10, 10, 10, 2, 0])
+    assert with_work(table, counts, recorded)["whole"].to_list() == [
         *[True] * 3,
         *[False] * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_open", "updated", "expected"),
+    [
+        # The range of the last one was open when the recording ended: it is cut, however few.
+        ([10], True, [True], [False]),
+        ([10, 10], True, [True, True], [True, False]),
+        ([10, 4, 3], True, [True, True, False], [True, True, False]),
+        # It ended, but lacks the update that all others have.
+        ([10, 8], False, [True, False], [True, False]),
+        ([10, 8, 8], False, [True, True, False], [True, True, False]),
+        ([10, 8], False, [False, False], [True, True]),
+        ([8, 10], False, [False, True], [True, True]),  # a first one is not judged so
+        ([8, 10, 8], False, [False, True, False], [True, True, True]),
+        # Two unlike ones both stand, the last one of which has its update.
+        ([20, 5], False, [True, True], [True, True]),
+    ],
+)
+def test_the_last_one_that_the_recording_ends(
+    counts: list[int], is_open: bool, updated: list[bool], expected: list[bool]
+) -> None:
+    table = _iterations([(0, 0)] * len(counts))
+    last = pl.int_range(pl.len()) == len(counts) - 1
+    table = table.with_columns(open=pl.when(last).then(pl.lit(is_open)).otherwise("open"))
+    found = with_work(table, _sums(counts, updated), pl.Series([0], dtype=pl.Int32))
+    assert found["whole"].to_list() == expected
+
+
+def test_a_recording_that_begins_within_a_step_is_cut_there() -> None:
+    table = _worked([(0, 5), (0, 5), (1, 5), (1, 0)])
+    torn = pl.Series([0, 1], dtype=pl.Int32)
+    assert cuts(table, torn)["cut"].to_list() == ["begin", "both"]
+
+
+def test_the_only_step_is_cut_at_its_end() -> None:
+    table = _iterations([(0, 0)]).with_columns(open=pl.lit(value=True))
+    found = with_work(table, _sums([5]), pl.Series([0], dtype=pl.Int32))
+    assert cuts(found, NO_CUTS).rows() == [(0, 1, 1, "end", 0)]
 
 
 def test_processes_are_judged_apart() -> None:
     rows = [*((0, n) for n in (10, 10, 10, 2)), *((1, n) for n in (0, 20, 20, 20, 20))]
     table = _worked(rows)
     assert table["whole"].to_list() == [True] * 3 + [False] * 2 + [True] * 4
-    assert cuts(table).rows() == [(0, 4, 4, "end", 3), (1, 5, 4, "begin", 4)]
+    assert cuts(table, NO_CUTS).rows() == [(0, 4, 4, "end", 3), (1, 5, 4, "begin", 4)]
 
 
 def test_of_a_process_without_gpu_work_nothing_is_known() -> None:
     table = _worked([(0, 0), (0, 0), (1, 4), (1, 4)], recorded=[1])
     assert table["ops"].to_list() == [None, None, 4, 4]
     assert table["whole"].to_list() == [None, None, True, True]
-    assert cuts(table).rows() == [(1, 2, 2, None, 2)]
+    assert cuts(table, NO_CUTS).rows() == [(1, 2, 2, None, 2)]
 
 
 def test_other_columns_and_the_order_stay() -> None:
     rows = [(0, 1), (0, 1), (1, 1)]
-    assert _worked(rows).drop("ops", "whole").equals(_iterations(rows))
+    assert _worked(rows).drop("ops", "whole").equals(_iterations(rows).drop("open"))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +186,7 @@ def test_other_columns_and_the_order_stay() -> None:
 def test_which_end_is_missing(
     counts: list[int], cut: str | None, with_work: int, whole: int
 ) -> None:
-    found = cuts(_worked([(0, count) for count in counts]))
+    found = cuts(_worked([(0, count) for count in counts]), NO_CUTS)
     assert found.columns == ["process", "iterations", "with_work", "cut", "whole"]
     assert found.rows() == [(0, len(counts), with_work, cut, whole)]
 
@@ -171,7 +226,8 @@ def test_against_going_through_one_by_one(first: list[int], second: list[int]) -
 def test_an_end_that_lacks_iterations_is_always_named(
     counts: list[int], before: int, after: int
 ) -> None:
-    (row,) = cuts(_worked([(0, n) for n in [0] * before + counts + [0] * after])).to_dicts()
+    table = _worked([(0, n) for n in [0] * before + counts + [0] * after])
+    (row,) = cuts(table, NO_CUTS).to_dicts()
     assert not before or row["cut"] in {"begin", "both"}
     assert not after or row["cut"] in {"end", "both"}
     assert row["with_work"] == len(counts)

@@ -29,7 +29,6 @@ from tracekit.analysis._steps import (
     by_host,
     counted_steps,
     numbered_alike,
-    torn,
     with_steps,
 )
 from tracekit.analysis._tallies import Named
@@ -177,7 +176,8 @@ def _measured(
     # By device no row is a sum over several.
     over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
     if per_iteration:
-        over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"]
+        alone = "" if table["iterations"].max() != 1 else " (one step, no spread)"
+        over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"] + alone
     return table, {**meta, **over, **outliers}
 
 
@@ -469,7 +469,7 @@ def _with_statistics(
 ) -> pl.DataFrame:
     """Add percentiles over the steps that count; a group that a step lacks has length 0 in it.
 
-    Of fewer than two steps of a run that was cut they are null.
+    One step has a median alone.
     """
     if "iteration" in keys:
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
@@ -478,8 +478,6 @@ def _with_statistics(
     found, _ = _found_steps(paired, keys, skip)
     inside = found.windows.drop_nulls("iteration")
     each = _lengths(keys, found).drop_nulls("iteration")
-    is_cut = not torn(work.trace.read("iterations")).is_empty()
-    enough = pl.len() >= (_SEVERAL if is_cut else 1)
     statistics = (
         table.select(columns)
         .join(inside.select("iteration").unique(), how="cross")
@@ -489,7 +487,7 @@ def _with_statistics(
         .agg(
             pl.len().cast(pl.Int64).alias("iterations"),
             *(
-                pl.when(enough)
+                pl.when(pl.len() >= (1 if name == "median_ns" else _SEVERAL))
                 .then(pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64))
                 .alias(name)
                 for name, q in _PERCENTILES.items()

@@ -10,7 +10,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._lines import Lines
-from tracekit.analysis._sweep_loops import NONE, Groups, Launched, Marks, group
+from tracekit.analysis._sweep_loops import (
+    INPUT,
+    NONE,
+    OWN_INPUT,
+    SORTS,
+    Groups,
+    Launched,
+    Marks,
+    group,
+)
 from tracekit.model import STAGE, STAGES
 from tracekit.support.batches import in_batches
 from tracekit.support.compiled import compiled, given
@@ -20,9 +29,11 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 _NEVER = 1 << 62
+_NO_THREAD, _NOBODY = -1, -2
+"""Stand for the thread of an op, and of an iteration, that is not known: they are not the same."""
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _OWNER = ["process", "device"]
-NEEDED = (*_OWNER, "start", "end", "launch_start", "stage", "iteration")
+NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "iteration")
 """The columns of ops that are looked at."""
 
 
@@ -61,6 +72,9 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 class LaunchGroups:
     """Groups of launched ops: those of one device and stage, of one iteration or between two.
 
+    Input that the thread of the iteration launches itself, or between two that of the next one, is
+    apart from other input.
+
     An op is of the iteration which ranges tell of the thread that launched it, where it is in one;
     else of what its process was in then.
 
@@ -92,6 +106,7 @@ class LaunchGroups:
             given(launched["launch_start"]),
             given(launched["iteration"], null=NONE),
             given(launched["stage"].cast(STAGE).to_physical()),
+            given(launched["launch_thread"], null=_NO_THREAD),
         )
         run = compiled(group, launched.height)
         run(ops, processes, self._marks, self._near, self._begins, self._groups)
@@ -116,13 +131,14 @@ class LaunchGroups:
 
         Returns
         -------
-        ``process, device, stage``; ``iteration`` and ``part``: what they are of, null and -1 before
-        all iterations; ``start, end`` of the first and the last one; ``launch_start`` and ``own``,
+        ``process, device, stage``; ``is_own``, whether they are input that the iteration's thread
+        launches; ``iteration`` and ``part``: what they are of, null and -1 before all iterations;
+        ``start, end`` of the first and the last one; ``launch_start, launch_thread`` and ``own``,
         the iteration of the launching thread, of one of them.
         """
         groups = self._groups
         used = np.flatnonzero(groups.starts < _NEVER)
-        place, stage = np.divmod(used, len(STAGES))
+        place, sort = np.divmod(used, SORTS)
         line = np.searchsorted(self._begins, place, side="right") - 1
         part = place - self._begins[line] - 1
         mark = pl.Series(self._marks.first[self._places()[line]] + part)
@@ -130,12 +146,14 @@ class LaunchGroups:
         return pl.DataFrame(
             {
                 **{name: self._lines.owners[name].gather(line) for name in _OWNER},
-                "stage": _STAGES.gather(stage),
+                "stage": _STAGES.gather(np.where(sort == OWN_INPUT, INPUT, sort)),
+                "is_own": sort == OWN_INPUT,
                 "iteration": self._table["iteration"].gather(mark.set(pl.Series(part < 0), None)),
                 "part": part,
                 "start": groups.starts[used],
                 "end": groups.ends[used],
                 "launch_start": groups.launches[used],
+                "launch_thread": groups.threads[used].astype(np.int32),
                 "own": own.set(own == NONE, None),
             }
         )
@@ -173,9 +191,13 @@ def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> M
         np.append(np.searchsorted(rows["process"].to_numpy(), processes), [rows.height] * 2)
         for rows in (table, own)
     )
+    threads = table.join(
+        iterations.select("process", "iteration", "thread").unique(["process", "iteration"]),
+        on=["process", "iteration"], how="left", maintain_order="left",
+    ).select(pl.col("thread").backward_fill().over("process").fill_null(_NOBODY))  # fmt: skip
     return Marks(
         first, table["time"].to_numpy(), told_first, own["iteration"].to_numpy(),
-        own["mark"].to_numpy().astype(np.int64),
+        own["mark"].to_numpy().astype(np.int64), threads.to_series().to_numpy(),
     )  # fmt: skip
 
 
@@ -186,6 +208,6 @@ def _place(processes: Array, owners: Array) -> Array:
 
 
 def _unused(count: int) -> Groups:
-    size = count * len(STAGES)
+    size = count * SORTS
     never = np.full(size, _NEVER)
-    return Groups(never, -never, np.zeros(size, np.int64), np.zeros(size, np.int64))
+    return Groups(never, -never, *np.zeros((3, size), np.int64))

@@ -301,6 +301,8 @@ class Marks(NamedTuple):
     """The iterations that ranges tell of, in order; those of a process likewise."""
     places: Array
     """The mark at which each of these begins."""
+    threads: Array
+    """By mark the thread that drives the iteration, or the next one; -1 where none is known."""
 
 
 class Launched(NamedTuple):
@@ -313,19 +315,26 @@ class Launched(NamedTuple):
     own: Array
     """The iteration that the launching thread was in, `NONE` where that is not known."""
     stages: Array
+    threads: Array
 
 
 class Groups(NamedTuple):
-    """What ops of one line, launched after one mark, and of one stage have in common."""
+    """What ops of one line, launched after one mark, and of one stage have in common.
+
+    Input that the thread of the iteration launches itself is apart from other input.
+    """
 
     starts: Array
     ends: Array
     launches: Array
     own: Array
-    """These two of any one of them."""
+    threads: Array
+    """These three of any one of them."""
 
 
-_STAGES = len(STAGES)
+INPUT, OWN_INPUT = STAGES.index("IO"), len(STAGES)
+SORTS = len(STAGES) + 1
+"""How many sorts of ops are told apart: stages, and `OWN_INPUT`."""
 NONE = -(1 << 62)
 """Stands for no iteration where one has a number."""
 
@@ -379,7 +388,10 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Ar
             place = near[line, 1] = last_until(marks.told, least, most, own, near[line, 1])
             if place >= least and marks.told[place] == own:
                 mark = marks.places[place]
-        at = (begins[line] + mark - low + 1) * _STAGES + ops.stages[row]
+        sort = ops.stages[row]
+        if sort == INPUT and mark >= low and ops.threads[row] == marks.threads[mark]:
+            sort = OWN_INPUT
+        at = (begins[line] + mark - low + 1) * SORTS + sort
         groups.starts[at] = min(groups.starts[at], ops.starts[row])
         groups.ends[at] = max(groups.ends[at], ops.ends[row])
-        groups.launches[at], groups.own[at] = now, own
+        groups.launches[at], groups.own[at], groups.threads[at] = now, own, ops.threads[row]

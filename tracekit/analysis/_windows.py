@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
+_LONG_BEFORE = -(1 << 62)
 Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 """Cuts ops' time by iterations, as `iteration_windows` does."""
 
@@ -27,19 +28,21 @@ Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     """Cut each device's time into its iterations, and what lies between them.
 
-    An iteration begins on a device when the first op of it starts there, input copies aside (these
-    run ahead for a later step); it ends when the next iteration, or work launched between the two,
-    begins. An op is of the iteration that its process was in when it launched it; where several
-    threads train in a process, of that which its own thread was in, since one may be in the next
-    before another is. The last iteration ends with the step's last op on any device
-    (`with_step_ends`). The first of these windows begins with its process's first op on that device
-    and the last one ends no earlier than its last, so that none is lost; a process of which no
-    launch is known has one window there, outside of all iterations.
+    An iteration begins on a device when the first op of it starts there, input copies aside that
+    run ahead. Not aside are those that its own thread launches, in it or since the one before,
+    where all earlier work has ended when they start. It ends when the next iteration begins, or
+    work but input that is launched between the two. An op is of the iteration that its process was
+    in when it launched it; where several threads train in a process, of that which its own thread
+    was in, since one may be in the next before another is. The last iteration ends with the step's
+    last op on any device (`with_step_ends`). The first of these windows begins with the first op
+    that its process launches on that device and the last one ends no earlier than its last, so that
+    none is lost. What ran before all that was launched has a window outside of all iterations, as
+    has all of a process of which no launch is known.
 
     Parameters
     ----------
     ops
-        ``process, device, start, end, launch_start, stage, iteration``.
+        ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
     iterations
         The canonical table, and of each row ``clock``: that of its times.
 
@@ -51,26 +54,86 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     groups = LaunchGroups(iterations)
     groups.add(ops.select(NEEDED).drop_nulls("launch_start"))
     launched = groups.table()
-    begins = pl.coalesce(
-        pl.col("start").filter(pl.col("stage") != "IO").min(), pl.col("start").min()
-    )
-    edges = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
-    windows = (
-        launched.group_by(*_OWNER, "part")
-        .agg(pl.col("iteration").first(), start=begins)
-        .sort(*_OWNER, "part")
-        .with_columns(pl.col("start").cum_max().over(_OWNER))
-        .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
-        .join(edges, on=_OWNER, how="left", maintain_order="left")
-        .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
-        .with_columns(start=pl.when("is_first").then("first").otherwise("start"))
-    )
-    clocks = iterations.group_by("process").agg(pl.col("clock").first())
     unlaunched = ops.filter(pl.col("launch_start").is_null()).drop("iteration")
+    first = pl.col("start").min()
+    edges = ops.group_by(_OWNER).agg(first=first, last=pl.col("end").max())
+    windows = (
+        _begins(launched, unlaunched)
+        .join(edges, on=_OWNER, how="left", maintain_order="left")
+        .join(launched.group_by(_OWNER).agg(first_launched=first), on=_OWNER, how="left")
+        .sort(*_OWNER, "part")
+        .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
+        .with_columns(pl.col("start").cum_max().over(_OWNER))
+        .with_columns(
+            start=pl.when(pl.col("is_first") & (pl.col("first_launched") >= pl.col("lost")))
+            .then("first_launched")
+            .otherwise("start")
+        )
+        .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
+    )
+    ahead = windows.filter("is_first", pl.col("first") < pl.col("start")).with_columns(
+        pl.lit(None, pl.Int64).alias("iteration"), next="start", start="first", part=-2
+    )
+    windows = pl.concat([ahead.cast(windows.schema), windows]).sort(*_OWNER, "part")
+    clocks = iterations.group_by("process").agg(pl.col("clock").first())
     unknown = edges.join(windows, on=_OWNER, how="anti").select(
         *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last", is_open=False
     )
     return pl.concat([with_step_ends(windows, launched, unlaunched, clocks), unknown])
+
+
+def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, device, part, iteration, start`` of what is launched on each device.
+
+    ``lost`` is when work has ended that runs there before all of it.
+
+    Parameters
+    ----------
+    launched
+        Ops in groups, see `LaunchGroups`.
+    unlaunched
+        Ops of which no launch is known.
+    """
+    start, end, is_input = pl.col("start"), pl.col("end"), pl.col("stage") == "IO"
+    parts = (
+        launched.group_by(*_OWNER, "part")
+        .agg(
+            pl.col("iteration").first(),
+            work=start.filter(~is_input).min(),
+            work_ends=end.filter(~is_input).max(),
+            own=start.filter("is_own").min(),
+            other=start.filter(is_input & ~pl.col("is_own")).min(),
+        )
+        .sort(*_OWNER, "part")
+    )
+    lost = (
+        unlaunched.join(parts.group_by(_OWNER).agg(pl.col("work").min()), on=_OWNER)
+        .filter(start < pl.col("work"))
+        .group_by(_OWNER)
+        .agg(lost=end.max())
+    )
+    earlier = pl.col("work_ends").cum_max().shift(1).forward_fill().over(_OWNER)
+    is_step = pl.col("iteration").is_not_null()
+    # Input that is launched between two iterations is the next one's.
+    handed = pl.when(is_step & ~is_step.shift(1).over(_OWNER)).then(
+        pl.col("own").shift(1).over(_OWNER)
+    )
+    ended = pl.max_horizontal("earlier", "lost")
+    known = (
+        parts.join(lost, on=_OWNER, how="left", maintain_order="left")
+        .with_columns(pl.col("lost").fill_null(_LONG_BEFORE), earlier=earlier, handed=handed)
+        .with_columns(
+            handed=pl.when(pl.col("handed") >= ended).then("handed"),
+            begun=pl.when(is_step & (pl.col("own") >= ended)).then("own"),
+        )
+    )
+    # Between two iterations input alone begins nothing.
+    input_alone = pl.when(is_step | (pl.col("part") < 0)).then(pl.min_horizontal("own", "other"))
+    begins = pl.min_horizontal("work", "handed", "begun")
+    return known.select(
+        *_OWNER, "part", "iteration", "lost",
+        start=pl.coalesce(begins, input_alone),
+    ).drop_nulls("start")  # fmt: skip
 
 
 def chosen_windows(

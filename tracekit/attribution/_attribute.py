@@ -32,7 +32,7 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._waiting import Waiting
-from tracekit.attribution._whole import with_work
+from tracekit.attribution._whole import Opening, cuts, with_work
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.allocator import give_back_free_memory
@@ -100,7 +100,7 @@ def attribute_recording(
         linking = others.submit(
             link_launches, ops, calls, people.threads, people.processes, workspace
         )
-        nesting = look_at_ranges(ranges, people.threads, rules, workspace)
+        nesting = look_at_ranges(ranges, people.threads, rules, workspace, _last_start(calls))
         launches = linking.result()
         offset = steady_offset(ops, calls, launches, recording.parts("syncs"))
         ops = ops.later(offset.by) if offset.by else ops
@@ -126,7 +126,7 @@ def attribute_recording(
         ops, placed, found, says, Stages(says.evidence, rules, unmatched), write
     )
     iterations = _iterations(found, says, passed, people)
-    verdicts = says.table(iterations, people.reports)
+    verdicts = says.table(cuts(iterations, passed.torn), people.reports)
     opinions = passed.opinions.join(
         verdicts.select("process", "report"), on="process", how="left", maintain_order="left"
     )
@@ -138,8 +138,15 @@ def attribute_recording(
         *offset.warning(),
         *_checks(launches, passed.early, ops.height),
         *late(passed.waits, offset.slack),
-        *findings(verdicts, opinions, people.processes_of),
+        *findings(verdicts, opinions, people.processes_of, iterations),
         *unmatched.warnings(),
+    )
+
+
+def _last_start(calls: Stream) -> int:
+    """Return when the last call began, 0 if there is none."""
+    return max(
+        (int(calls.read(n, "start")["start"][-1]) for n in range(len(calls))[-1:]), default=0
     )
 
 
@@ -343,15 +350,14 @@ class _Passed:
     """What was added up while the ops were written.
 
     `early` says of ops that start before the call that launched them by how much, and `waits` how
-    soon others start on idle GPUs; `counts` how many
-    were launched in each row of the iterations that ranges tell, and `steady` how many of these are
-    no input: a data loader runs ahead, and rests where there is no more to load.
+    soon others start on idle GPUs; `sums` what was launched in each row of the iterations that
+    ranges tell, and `torn` the processes whose recording begins within a step.
     """
 
     early: Array
     waits: list[pl.DataFrame]
-    counts: Array
-    steady: Array
+    sums: StepSums
+    torn: pl.Series
     recorded: pl.Series
     opinions: pl.DataFrame
 
@@ -368,21 +374,27 @@ def _attribute_ops(
 
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
-    sums = _sums(found.iterations)
+    sums, opening = _sums(found.iterations), Opening(found.iterations)
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
+        opening.add(each.ops)
         leads.append(each.early)
         waited.append(each.waits)
-        sums = StepSums(*map(np.add, sums, each.sums))
+        sums = _joined(sums, each.sums)
+    of_steps = StepSums(*(column[1:] for column in sums))
     return _Passed(
-        np.concatenate(leads), waited, sums.ops[1:], sums.steady[1:], says.with_work,
-        stages.opinions(),
-    )  # fmt: skip
+        np.concatenate(leads), waited, of_steps, opening.torn(), says.with_work, stages.opinions()
+    )
 
 
 def _sums(iterations: pl.DataFrame) -> StepSums:
     """Return sums over no ops, of no step and of each."""
-    return StepSums(*np.zeros((2, iterations.height + 1), np.int64))
+    size = iterations.height + 1
+    return StepSums(*np.zeros((2, size), np.int64), *np.full((2, size), NEVER))
+
+
+def _joined(one: StepSums, other: StepSums) -> StepSums:
+    return StepSums(*map(np.add, one[:2], other[:2]), *map(np.maximum, one[2:], other[2:]))
 
 
 @dataclass(frozen=True)
@@ -414,7 +426,9 @@ def _attributed(
     )  # fmt: skip
     staged = stages.of(raw, evidence)
     sums = _sums(iterations)
-    known = _in_steps(StepRows(steps, staged.case), staged.are("IO"), iterations, sums)
+    known = _in_steps(
+        StepRows(steps, launch["start"], staged.case), staged.parts(), iterations, sums
+    )
     if says.counts_steps:
         known = pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series()
     found = (
@@ -429,13 +443,11 @@ def _attributed(
     return _Attributed(whole, leads, waits(raw, launch["start"]), sums)
 
 
-def _in_steps(
-    ops: StepRows, is_input: Array, iterations: pl.DataFrame, sums: StepSums
-) -> pl.Series:
+def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepSums) -> pl.Series:
     """Return the iterations of ops, having counted these by step."""
     numbers, height = given(iterations["iteration"]), ops.step.size
     found = np.empty(height, np.int64)
-    outside = compiled(count_in_steps, height)(ops, is_input, numbers, sums, found)
+    outside = compiled(count_in_steps, height)(ops, parts, numbers, sums, found)
     column = pl.Series(found)
     return column.set(pl.Series(ops.step < 0), None) if outside else column
 
@@ -443,10 +455,7 @@ def _in_steps(
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
     """Return the iterations, with how much of their work was recorded."""
     by_ranges = with_work(
-        found.iterations.with_columns(source=pl.lit("ranges")),
-        pl.Series(passed.counts),
-        pl.Series(passed.steady),
-        passed.recorded,
+        found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )
     by_structure = says.structures.iterations(says.counts_steps, people.reports)
     return pl.concat([by_ranges, by_structure], how="diagonal_relaxed").sort(
@@ -494,10 +503,13 @@ def _lasting(recording: Recording) -> tuple[str, ...]:
 
 
 def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
-    repeated, alone = launches.repeated, launches.alone
+    repeated, (earlier, length) = launches.repeated, launches.earlier
+    alone = launches.alone - earlier
+    before = f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before recording"
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
         (leads.size, early(leads)),
+        (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
     )
     return tuple(text for count, text in checks if count)

@@ -21,7 +21,8 @@ class Chosen:
     at an edge of what is, do not count; holes in the recording are why it is not 1."""
     like_others: float = 0.9
     """Share of the ops of the least iteration between, below which one at an edge was cut there, if
-    that least one is as like the usual one: iterations of one program differ by less."""
+    that least one is as like the usual one: iterations of one program differ by less. So alike
+    must be kernels before the first iteration and its own, for a recording to begin within one."""
     iterations_between: int = 2
     """Iterations that must lie between the first and the last for these to be compared with them:
     one alone does not show how much they differ."""

@@ -551,17 +551,29 @@ class Told(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Ops: the step in which each was launched, -1 for none, and its case."""
+    """Ops: the step in which each was launched, -1 for none, when, and its case."""
 
     step: Array
+    launch: Array
     case: Array
 
 
 class StepSums(NamedTuple):
-    """How many ops there are in no step and in each, and how many of these are no input."""
+    """What is launched in no step, and in each.
+
+    Parameters
+    ----------
+    ops, steady
+        How many ops there are, and how many of these are no input.
+    backward, update
+        When the last one of the backward pass and the last kernel of an update are launched, long
+        before all where there is none.
+    """
 
     ops: Array
     steady: Array
+    backward: Array
+    update: Array
 
 
 class NameLabels(NamedTuple):

@@ -13,17 +13,21 @@ _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that say something by definition, whatever else is known; and what stands for none."""
 _NS_PER_MS = 1_000_000
+_PAIR = 2
 _METHODS = {"threads": "by threads", "order": "estimated from the order of launches"}
 
 
 def findings(
-    verdicts: pl.DataFrame, opinions: pl.DataFrame, processes: pl.DataFrame
+    verdicts: pl.DataFrame,
+    opinions: pl.DataFrame,
+    processes: pl.DataFrame,
+    iterations: pl.DataFrame,
 ) -> tuple[str, ...]:
     """Say which processes are cut, what rests on structure, and which sources disagree.
 
     Parameters
     ----------
-    verdicts, opinions
+    verdicts, opinions, iterations
         The canonical tables.
     processes
         The processes that the report lists.
@@ -38,8 +42,9 @@ def findings(
     for verdict in verdicts.to_dicts():
         told = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
-            *_cut(verdict), *_structure(verdict), *_lopsided(told, verdict),
-            *_exchanges_forward(told, verdict), *_disagreements(told, verdict),
+            *_cut(verdict), *_unlike(iterations, verdict["process"]), *_structure(verdict),
+            *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
+            *_disagreements(told, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
@@ -47,9 +52,8 @@ def findings(
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     """Return what was found when some tables were attributed; nothing, if they were not."""
-    if not tables.keys() >= {"verdicts", "opinions", "processes"}:
-        return ()
-    return findings(tables["verdicts"], tables["opinions"], tables["processes"])
+    names = ("verdicts", "opinions", "processes", "iterations")
+    return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
 
 def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
@@ -65,6 +69,16 @@ def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
         f"the recording of GPU work is cut at its {ends}: of {verdict['iterations']:,} iterations "
         f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
     )
+
+
+def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
+    """Tell of two whole iterations that differ, of which neither is known to be usual."""
+    counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
+    if len(counts) == _PAIR and min(counts) < CHOSEN.like_others * max(counts):
+        first, last = counts
+        yield (
+            f"its 2 whole iterations hold {first:,} and {last:,} ops: what is usual is not known"
+        )
 
 
 def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:

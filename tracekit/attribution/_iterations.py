@@ -37,7 +37,7 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
 
 
 def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the canonical table ``iterations``.
+    """Return the canonical table ``iterations``, with ``open`` as the skeleton has it.
 
     Parameters
     ----------
@@ -160,7 +160,11 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         passes.with_columns(step=begins.fill_null(value=False).cum_sum().over("process"))
         .filter(pl.col("step") > 0)
         .group_by("process", "step")
-        .agg(pl.col("thread", "report", "start").first(), end=pl.col("end").max())
+        .agg(
+            pl.col("thread", "report", "start").first(),
+            end=pl.col("end").max(),
+            open=pl.col("open").any(),
+        )
         .sort("process", "step")
     )
     # A step lasts until the next one begins; the last one, until its last range ends.
@@ -216,6 +220,7 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
         "name",
         "start",
         "number",
+        "open",
         end=pl.min_horizontal("end", following),
         iteration=pl.when(tells.over("process"))
         .then("number")

@@ -18,7 +18,6 @@ from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._teams import Teams
 from tracekit.attribution._verdict import judge, kernel_signs, with_places
-from tracekit.attribution._whole import cuts
 from tracekit.model import Stream
 
 _PASSES = ("FP", "BP", "WU")
@@ -173,8 +172,8 @@ class Judged:
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)
 
-    def table(self, iterations: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of verdicts."""
+    def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of verdicts, given what `cuts` says."""
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
@@ -183,7 +182,7 @@ class Judged:
                 pl.DataFrame(told, schema=_TOLD, orient="row"),
                 report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
             )
-            .join(cuts(iterations), on="process", how="left")
+            .join(cut, on="process", how="left")
         )
 
     def _told(self, process: int) -> tuple[object, ...]:

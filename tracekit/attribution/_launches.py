@@ -64,6 +64,9 @@ class Launches:
         How many calls repeat the key of another one.
     alone
         How many ops have no call.
+    earlier
+        Of these, how many were launched before the recording began, and how long they take
+        together, ns: ids count up, and theirs are lower than those of all calls of their process.
     """
 
     calls: Waiting
@@ -72,6 +75,7 @@ class Launches:
     devices: Array
     repeated: int
     alone: int
+    earlier: tuple[int, int]
 
 
 def link_launches(
@@ -92,7 +96,26 @@ def link_launches(
             index.count(launched, chunk, launching[chunk], by_thread)
         alone += missing
         found.append({"call": numbers})
-    return Launches(found, launching, *by_thread, index.repeated(), alone)
+    earlier = _launched_earlier(ops, calls, found) if alone else (0, 0)
+    return Launches(found, launching, *by_thread, index.repeated(), alone, earlier)
+
+
+def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
+    """Return how many ops were launched before all calls, and how long they take together."""
+    count = length = 0
+    ids = (calls.read(number, "process", "correlation") for number in range(len(calls)))
+    least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
+    if not least:
+        return count, length
+    first = pl.concat(least).group_by("process").agg(pl.col("least").min())
+    for number in range(len(ops)):
+        alone = np.flatnonzero(found.read(number, "call")[0] < 0)
+        if alone.size:
+            rows = ops.read(number, "process", "correlation", "start", "end")[alone]
+            rows = rows.join(first, on="process").filter(pl.col("correlation") < pl.col("least"))
+            count += rows.height
+            length += int((rows["end"] - rows["start"]).sum())
+    return count, length
 
 
 def _keys(frame: pl.DataFrame) -> Keys:

@@ -54,7 +54,8 @@ class Nesting:
     skeleton
         The ranges that tell what a process does: those that may be steps, those with a stage that
         none around them has (or one alone), start/end ranges with a stage, and those with which
-        evaluation begins. Beside columns of the canonical table ``base, stage, rule, number``;
+        evaluation begins. Beside columns of the canonical table, of which ``open`` is also true
+        for ranges that the recording ended together: ``base, stage, rule, number``;
         ``around``, the nearest range of a pass; and the flags ``evaluates, apart, begins,
         covered``.
     marks
@@ -74,7 +75,9 @@ class Nesting:
     loading: pl.Series
 
 
-def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Workspace) -> Nesting:
+def look_at_ranges(
+    ranges: Stream, threads: int, rules: Rules, workspace: Workspace, last_call: int = 0
+) -> Nesting:
     """Go through all ranges, in the order of their numbers.
 
     Parameters
@@ -88,21 +91,29 @@ def look_at_ranges(ranges: Stream, threads: int, rules: Rules, workspace: Worksp
         What names mean.
     workspace
         Where what is found waits.
+    last_call
+        When the last call began: what ended before that was not open when the recording ended.
     """
     names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
-    skeletons = []
+    skeletons, last, count = [], last_call, 0
     for number in range(len(ranges)):
         rows = ranges.coded(number, *_READ)
         chunk = nester.nest(rows, ranges.first[number], names)
+        latest = int(chunk.rows.end.max())
+        if latest >= last:
+            count *= latest == last
+            count, last = count + int((chunk.rows.end == latest).sum()), latest
         skeletons.append(_skeleton(chunk, names))
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
     skeleton = pl.concat([_NO_SKELETON, *skeletons])
-    return Nesting(names, places, skeleton, *_told(nester.seen))
+    # Ranges that a program ends do not end in one instant; those that the recording ends do.
+    is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
+    return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
 
 
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
 """How the style of push/pop ranges is written."""
-_READ = ("report", "process", "thread", "domain", "name", "start", "end", "style")
+_READ = ("report", "process", "thread", "domain", "name", "start", "end", "open", "style")
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,8 @@ _NO_SKELETON = pl.DataFrame(
     schema={
         "range": pl.Int64, "report": pl.Int32, "process": pl.Int32, "thread": pl.Int32,
         "domain": pl.String, "name": pl.String, "start": pl.Int64, "end": pl.Int64,
-        "pushes": pl.Boolean, "around": pl.Int64, "evaluates": pl.Boolean, "apart": pl.Boolean,
+        "open": pl.Boolean, "pushes": pl.Boolean, "around": pl.Int64,
+        "evaluates": pl.Boolean, "apart": pl.Boolean,
         "begins": pl.Boolean, "covered": pl.Boolean, "base": pl.String, "stage": pl.String,
         "rule": pl.Int32, "number": pl.Int64,
     }

@@ -224,8 +224,12 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
     return count
 
 
+OTHER_PART, INPUT_PART, BACKWARD_PART, UPDATE_PART = range(4)
+"""What part of a step an op is: input, backward pass, a kernel of the weight update, or other."""
+
+
 def count_in_steps(
-    ops: StepRows, is_input: Array, iterations: Array, sums: StepSums, iteration: Array
+    ops: StepRows, parts: Array, iterations: Array, sums: StepSums, iteration: Array
 ) -> int:
     """Count ops by step, and say in which iteration each is.
 
@@ -233,12 +237,12 @@ def count_in_steps(
     ----------
     ops
         The ops.
-    is_input
-        By case, whether it is input.
+    parts
+        By case, what part of a step it is.
     iterations
         The number of the iteration of each step.
     sums
-        How many there are of each step; added to.
+        What there is of each step; added to.
     iteration
         Becomes the number of each op's iteration, -1 for none.
 
@@ -248,9 +252,13 @@ def count_in_steps(
     """
     outside = 0
     for row in range(ops.step.size):
-        step = ops.step[row]
+        step, part = ops.step[row], parts[ops.case[row]]
         sums.ops[step + 1] += 1
-        sums.steady[step + 1] += not is_input[ops.case[row]]
+        sums.steady[step + 1] += part != INPUT_PART
+        if part == BACKWARD_PART:
+            sums.backward[step + 1] = max(sums.backward[step + 1], ops.launch[row])
+        elif part == UPDATE_PART:
+            sums.update[step + 1] = max(sums.update[step + 1], ops.launch[row])
         outside += step < 0
         iteration[row] = iterations[step] if step >= 0 else -1
     return outside

@@ -34,7 +34,13 @@ from tracekit.attribution._evidence import (
     TRAINER_STAGE,
 )
 from tracekit.attribution._names import classify_kernels, codes_of
-from tracekit.attribution._op_loops import describe
+from tracekit.attribution._op_loops import (
+    BACKWARD_PART,
+    INPUT_PART,
+    OTHER_PART,
+    UPDATE_PART,
+    describe,
+)
 from tracekit.attribution._rules import Entry, Rules, first_outcome
 from tracekit.attribution._unmatched import Unmatched
 from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
@@ -163,10 +169,17 @@ class Staged:
         cases = pl.Series(self.case)
         return [column[cases] for column in self.said]
 
-    def are(self, stage: str) -> Array:
-        """Tell which cases have a stage."""
-        has: Array = self.said["stage"].to_physical().to_numpy() == STAGES.index(stage)
-        return has
+    def parts(self) -> Array:
+        """Return what part of a step each case is, as `count_in_steps` takes it."""
+        stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
+        updates = (stage == "WU") & (kind == "compute")
+        part = (
+            pl.when(stage == "IO").then(INPUT_PART)
+            .when(stage == "BP").then(BACKWARD_PART)
+            .when(updates).then(UPDATE_PART)
+            .otherwise(OTHER_PART)
+        )  # fmt: skip
+        return self.said.select(part.cast(pl.Int8)).to_series().to_numpy()
 
 
 class Stages:

@@ -12,7 +12,7 @@ from tracekit.attribution._columns import Array
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
 from tracekit.attribution.structure import Structure, Work, find_structure
-from tracekit.model import COLLECTIVE, KIND, Stream
+from tracekit.model import COLLECTIVE, KIND, STAGES, Stream
 
 SECOND_OPINION = 100_000
 """Up to how many ops of a process whose ranges tell its stages are held against structure too."""
@@ -22,6 +22,7 @@ _COLUMNS = (
     "bytes",
 )  # fmt: skip
 _NOTHING = -1
+_FORWARD = STAGES.index("FP")
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,15 @@ class Structures:
     ----------
     of
         By process.
+    drivers
+        By process the thread that launches the forward passes of its steps, else most of their ops.
     stages, steps
         Of each op of the report: place in the list of stages, and number of the step; -1 where
         structure says nothing. Empty where no process was asked.
     """
 
     of: Mapping[int, Structure] = field(default_factory=dict)
+    drivers: Mapping[int, int] = field(default_factory=dict)
     stages: Array = field(default_factory=lambda: np.empty(0, np.int8))
     steps: Array = field(default_factory=lambda: np.empty(0, np.int32))
 
@@ -53,7 +57,7 @@ class Structures:
             self.of[process].steps.select(
                 report=pl.lit(reports.get(process, 0), pl.Int32),
                 process=pl.lit(process, pl.Int32),
-                thread=pl.lit(None, pl.Int32),
+                thread=pl.lit(self.drivers.get(process), pl.Int32),
                 iteration=pl.col("step").cast(pl.Int64),
                 name=pl.lit(None, pl.String),
                 start="start",
@@ -109,15 +113,26 @@ def find_structures(
     parts = [_part(ops, number, launches, asked) for number in range(len(ops))]
     rows = pl.concat(parts)
     names = _Names(rows["name"], rows["kind"], rules)
-    found = {}
+    found, drivers = {}, {}
     for process in asked:
         # Of calls that begin together the ops are taken in the order in which they start.
         own = rows.filter(pl.col("process") == process).sort("launch", "start", "op")
         structure = find_structure(names.work(own, main_threads.get(process)))
         found[process] = structure
+        driver = _driver(own["thread"].to_numpy(), structure)
+        if driver is not None:
+            drivers[process] = driver
         stages[own["op"].to_numpy()] = structure.stage
         steps[own["op"].to_numpy()] = structure.step
-    return Structures(found, stages, steps)
+    return Structures(found, drivers, stages, steps)
+
+
+def _driver(thread: Array, structure: Structure) -> int | None:
+    """Return the thread that launches most of the forward passes of steps, else of the steps."""
+    in_steps = (structure.step >= 0) & (thread >= 0)
+    forward = in_steps & (structure.stage == _FORWARD)
+    threads, counts = np.unique(thread[forward if forward.any() else in_steps], return_counts=True)
+    return int(threads[counts.argmax()]) if threads.size else None
 
 
 def _part(

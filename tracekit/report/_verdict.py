@@ -65,8 +65,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
     step = facts["step_ns"]
     yield (
         f"A step takes {duration(facts['step_p50_ns'])} (median of "
-        f"{count(facts['iterations'], 'step')}; p5 {duration(facts['step_p5_ns'])}, p95 "
-        f"{duration(facts['step_p95_ns'])}) on {where}."
+        f"{count(facts['iterations'], 'step')}; {_spread(facts)}) on {where}."
     )
     parts = [("the forward and backward passes", facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
@@ -108,14 +107,20 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     return f"{said}, the longest part ({duration(length)} of a step) {_BECAUSE[cause]} ({cause})."
 
 
+def _spread(facts: Mapping[str, Any]) -> str:
+    """Say how much steps differ."""
+    if facts["iterations"] == 1:
+        return "one step, no spread"
+    return f"p5 {duration(facts['step_p5_ns'])}, p95 {duration(facts['step_p95_ns'])}"
+
+
 def _idle(facts: Mapping[str, Any]) -> float:
     return float(facts["idle_ns"] + facts["between_ns"])
 
 
 def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
     step, idle = facts["step_ns"], _idle(facts)
-    ends = f"p5 {duration(facts['step_p5_ns'])}, p95 {duration(facts['step_p95_ns'])}"
-    yield Tile("step_p50_ns", "Step, median", duration(facts["step_p50_ns"]), ends,
+    yield Tile("step_p50_ns", "Step, median", duration(facts["step_p50_ns"]), _spread(facts),
                facts["step_p50_ns"])  # fmt: skip
     if facts["basis"] == "host":
         yield from (

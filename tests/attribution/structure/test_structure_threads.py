@@ -237,7 +237,7 @@ class TestGaps:
 
     def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
         """Where neither names nor input do, nor what the recording begins and ends with."""
-        program = Program().run("m:gemm_other/F " + BACKWARD)
+        program = Program(length=600).run("m:gemm_other/F " + BACKWARD)
         for _ in range(6):
             program.run("m:made/W m:made/W m:made/W ")
             forward = "m:convertToHalf/F m:convertToHalf/F m:gemm/F m:relu/F m:softmax/F "
@@ -250,6 +250,56 @@ class TestGaps:
         program = Program().run(FORWARD + BACKWARD, 5)
         check(found(program), program)
         assert found(program).steps.height == 5
+
+    @pytest.mark.parametrize(
+        ("begin", "pause", "why"),
+        [
+            # What a network begins with is no layer by name.
+            ("m:index_elementwise_kernel/F m:arange/F m:pow/F m:mean/F ", 0, "look-up at 0"),
+            ("m:arange/F m:pow/F m:mean/F m:rsqrt/F ", 500, "drained before 0"),
+            ("m:arange/F m:pow/F ", 0, "too few for an update"),
+        ],
+    )
+    def test_what_the_next_step_begins_with_is_no_update(
+        self, begin: str, pause: int, why: str
+    ) -> None:
+        """A benchmark without an optimizer, whose host waits for the GPU or does not."""
+        program = Program().run("m:made/O " * 3)
+        program.expected[:] = [-1] * 3
+        forward = begin + "m:gemm/F m:relu/F m:softmax/F "
+        for _ in range(5):
+            program.run(forward + BACKWARD, pause=pause)
+        structure = found(program)
+        assert letters(structure.stage[3:]) == letters(program.stages[3:])
+        assert structure.steps.height == 5
+        assert any(why in text for text in structure.evidence), structure.evidence
+
+    def test_a_host_that_waits_for_backward_may_update_then(self) -> None:
+        program = Program()
+        for _ in range(6):
+            program.run("m:half/F m:half/F m:gemm/F m:softmax/F " + BACKWARD)
+            program.run("m:made/W m:made/W m:made/W ", pause=500)
+        program.run("m:half/F m:half/F m:gemm/F ")
+        structure = found(program)
+        assert not any("drained" in text for text in structure.evidence)
+
+    def test_a_drained_gpu_tells_where_a_step_begins(self) -> None:
+        program = Program().run("m:gemm_other/F " + BACKWARD)
+        for _ in range(6):
+            program.run("m:made/W m:made/W m:made/W ")
+            program.run("m:half/F m:half/F m:gemm/F m:softmax/F " + BACKWARD, pause=50)
+        structure = found(program)
+        assert letters(structure.stage[1:]) == letters(program.stages[1:])
+        assert any("drained before 3" in text for text in structure.evidence)
+
+    def test_a_host_that_is_always_late_drains_nothing(self) -> None:
+        program = Program(length=1).run("m:gemm_other/F " + BACKWARD)
+        for _ in range(6):
+            program.run("m:made/W m:made/W m:made/W ")
+            program.run("m:half/F m:half/F m:gemm/F m:softmax/F " + BACKWARD, pause=500)
+        structure = found(program)
+        assert letters(structure.stage[1:]) == letters(program.stages[1:])
+        assert any("longest pause of the host before 3" in text for text in structure.evidence)
 
 
 CALLS = (4, 5, 4, 5, 4, 5)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._host_time import has_ops
+from tracekit.analysis._launch_groups import NEEDED
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis.communication._collective_calls import collective_calls
@@ -143,8 +144,7 @@ def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
         .when((kind == "compute") & name.str.contains(BOUND_BY_COMPUTE)).then(pl.lit("compute"))
         .when(kind.is_in(["compute", "d2d", "memset"])).then(pl.lit("memory"))
     )  # fmt: skip
-    columns = [*_OWNER, "start", "end", "launch_start", "stage", "iteration"]
-    ops = trace["ops"].select(*columns, component=component).collect()
+    ops = trace["ops"].select(*NEEDED, component=component).collect()
     windows = step_windows(trace, ops, skip)
     steps = windows.filter("counts").select(pl.struct([*_OWNER, "iteration"]).n_unique()).item()
     inside = inside_steps(ops.drop_nulls("component"), windows)

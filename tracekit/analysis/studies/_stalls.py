@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis._host_time import has_ops
+from tracekit.analysis._launch_groups import NEEDED
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis.studies._step_windows import inside_steps, step_windows
@@ -80,9 +81,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
             f"record with {how_to_record(trace, 'ops')}",
         )
     trace = numbered_alike(trace)
-    columns = [*_OWNER, *_SPAN, "launch_start", "stage", "iteration"]
     kind = pl.col("kind").cast(pl.String)
-    ops = trace["ops"].select(*columns, kind).collect()
+    ops = trace["ops"].select(*NEEDED, kind).collect()
     windows = step_windows(trace, ops, skip)
     waits, sources = _waits(trace, ops)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))

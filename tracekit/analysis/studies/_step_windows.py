@@ -23,7 +23,7 @@ def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame
     trace
         The run, its iterations numbered alike.
     ops
-        Its ops: ``process, device, start, end, launch_start, stage, iteration``.
+        Its ops: ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
     skip
         How many iterations to leave out at the beginning.
 

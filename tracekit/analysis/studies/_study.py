@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._steps import torn
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.analysis.communication._collective_calls import collective_calls
@@ -356,9 +355,7 @@ def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
             "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
         )
     found = per_iteration(trace, ("stage",), skip=skip)
-    cut = not torn(trace.read("iterations")).is_empty()
-    # Either no launch of what the devices did is known, or one step is left of a run that was cut.
-    if len(found.iterations) < (_SEVERAL if cut else 1):
+    if not found.iterations:  # no launch of what the devices did is known, or none is whole
         return _without_steps(work.trace)
     known = work.is_host or unknown_passes(trace) is None
     residual = {} if known else {"wu_residual_ns": None}
@@ -388,10 +385,11 @@ def _means(found: Measured) -> dict[str, Any]:
 
 
 def _percentiles(found: Measured) -> dict[str, Any]:
+    """Return percentiles of the lengths of steps: of one alone, its length as the median."""
     steps = found.parts.drop_nulls("iteration").group_by("iteration").agg(_LENGTH.sum())
-    return steps.select(
-        (_LENGTH.quantile(q, "nearest") / found.devices).alias(name)
-        for name, q in _QUANTILES.items()
+    told = [name for name in _QUANTILES if name == "step_p50_ns" or steps.height >= _SEVERAL]
+    return dict.fromkeys(_QUANTILES) | steps.select(
+        (_LENGTH.quantile(_QUANTILES[name], "nearest") / found.devices).alias(name) for name in told
     ).row(0, named=True)
 
 

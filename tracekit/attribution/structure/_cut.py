@@ -1,8 +1,9 @@
 """Where the usual gap between two backward passes goes over from the update to the next forward.
 
 Two bounds come from names: no update before the last optimizer kernel has ended, and no forward
-later than the first layer. Between these the input of the next step decides, or what the host did:
-what is certain is only that the cut lies between the bounds, so the busy time there is the doubt.
+later than the first layer, or look-up. Between these the input of the next step decides, or what
+the host did: what is certain is only that the cut lies between the bounds, so the busy time there
+is the doubt. Where no name tells an update, what is too little for one is none.
 What a cut rests on is in the gap itself wherever possible: what it is does not change then with
 where the recording begins and ends.
 """
@@ -52,15 +53,35 @@ def cut_gap(turns: Turns, number: int) -> Cut:
     updates = np.flatnonzero(lane.optimizer[place][: high + 1])
     low = int(updates[-1]) + 1 if updates.size else 0
     low = min(low, high)
+    layer = f"first layer at {high}"
+    looked_up = np.flatnonzero(lane.lookup[place][low:high])
+    if looked_up.size:
+        high = low + int(looked_up[0])
+        layer = f"first look-up at {high}"
     at, why = _by_copies(lane, place, low, high)
     if at is None and not updates.size:
         low, high = _by_edges(turns, number, low, high)
-        at, why = _by_pause(turns, number, low, high)
+        for ask in (_by_drain, _by_pause):
+            if at is None:
+                at, why = ask(turns, number, low, high)
+        if at is None and low == 0 and _is_too_little(turns, place, high):
+            at, why = 0, f"the {high} ops before are too few for an update"
     if at is None:
         at, why = low or high, f"nothing between says more, so at {low or high}"
     at = _before_lead(lane, place, at, low)
     named = f"optimizer kernels until {low}, " if updates.size else ""
-    return Cut(at, low, high, f"{named}first layer at {high}, {why}")
+    return Cut(at, low, high, f"{named}{layer}, {why}")
+
+
+def least_update(turns: Turns) -> int:
+    """Return how many kernels an update must exceed that no name tells."""
+    passes = float(np.median(turns.ends - turns.bursts))
+    return max(CHOSEN.barely, round(CHOSEN.update * passes))
+
+
+def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
+    lane, before = turns.lane, slice(place.start, place.start + high)
+    return int((lane.kernel & ~lane.fill)[before].sum()) <= least_update(turns)
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
@@ -97,15 +118,43 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
     return low, high
 
 
-def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut where the host waits longest before a launch, if that stands out."""
+def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
+    """Cut where the host had waited for all that it had launched before.
+
+    The next launches find an idle GPU too, until the host is ahead again. Where it is late with
+    most of its launches, none of them says more than others. If it waits for backward passes, an
+    update may follow, unless nothing of that follows the last one.
+    """
+    drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
+    begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))
+    symbol = turns.lane.symbol
+    last_gap = symbol[turns.gap(turns.first.size - 1)]
+    if common_prefix(last_gap, symbol[turns.gap(number)]):
+        low = max(low, 1)
+    begins = begins[(begins >= low) & (begins <= high)]
+    if not begins.size or 2 * drained.sum() > drained.size:
+        return None, ""
+    at = int(begins[-1])
+    return at, f"the GPU was drained before {at}"
+
+
+def _places(turns: Turns, number: int) -> Array:
+    """Return the places of the ops of some gaps, row by row, that are like one of them."""
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
+    places: Array = turns.first[some][:, None] + np.arange(size)
+    return places
+
+
+def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
+    """Cut where the host waits longest before a launch, if that stands out."""
+    places = _places(turns, number)
+    size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))
-    if not some.size or within.size <= 1:
+    if not places.size or within.size <= 1:
         return None, ""
-    launch, at = turns.lane.work.launch, turns.first[some][:, None] + within
+    launch, at = turns.lane.work.launch, places[:, within]
     pauses: Array = np.median(launch[at] - launch[at - 1], axis=0)
     if pauses.max() <= CHOSEN.pause * np.median(pauses):
         return None, ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._cut import Cut, cut_gap
+from tracekit.attribution.structure._cut import Cut, cut_gap, least_update
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
@@ -112,8 +112,7 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
     the forward pass alone.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
-    least = max(CHOSEN.barely, round(CHOSEN.update * float(np.median(turns.ends - turns.bursts))))
-    longer = [number for number in often if _ends_in(turns, number, short, least)]
+    longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
     return (longer[0], [short]) if longer else (often[0], [])
 
 

@@ -23,7 +23,7 @@ from tracekit.attribution.structure._work import (
 from tracekit.model import KINDS
 from tracekit.support.resources import schemas
 
-_LISTS = ("layer", "optimizer", "backward", "fill")
+_LISTS = ("layer", "lookup", "optimizer", "backward", "fill")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Lane:
         compared.
     kernel
         Whether it is a kernel that computes, or a CUDA graph recorded as a whole.
-    layer, optimizer, backward, fill
+    layer, lookup, optimizer, backward, fill
         What its name says.
     exchange
         Whether it is a collective that exchanges gradients.
@@ -51,6 +51,7 @@ class Lane:
     symbol: Array
     kernel: Array
     layer: Array
+    lookup: Array
     optimizer: Array
     backward: Array
     fill: Array

@@ -45,6 +45,13 @@ class Turns:
         """A number for each gap, the same for gaps of the same ops."""
         return kinds_of(self.lane.symbol, self.first, self.stop)
 
+    @cached_property
+    def drained(self) -> Array:
+        """Tell which launches found nothing left to run on the device."""
+        work = self.lane.work
+        ended = np.maximum.accumulate(work.end)
+        return np.append(False, work.launch[1:] >= ended[:-1])
+
     def gap(self, number: int) -> slice:
         """Return the place of a gap."""
         return slice(int(self.first[number]), int(self.stop[number]))
