@@ -1,0 +1,177 @@
+"""Whose a store is: its files are its owner's, or shared with a group.
+
+A store may come from elsewhere: unpacked, mounted, or found above the working directory.
+So what it holds is opened as a plain file or not at all, and no link in it is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tracekit.errors import StoreError, UsageError
+from tracekit.support.files import is_plain_file, is_real_folder, read_plain
+
+ID_FILE = "store.json"
+_GROUP = "group"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_MISPLACED = "restore it from a copy, or name another store with --store"
+
+
+class Access(NamedTuple):
+    """The modes of a store's files and folders."""
+
+    file: int
+    folder: int
+
+    def give(self, path: Path) -> None:
+        """Give a file or a folder its mode; a link is left as it is."""
+        kind = path.lstat().st_mode
+        mode = self.folder if stat.S_ISDIR(kind) else self.file
+        if not stat.S_ISLNK(kind) and stat.S_IMODE(kind) != mode:
+            path.chmod(mode)
+
+
+PRIVATE = Access(0o600, 0o700)
+"""Traces name programs, hosts and folders."""
+_SHARED = Access(0o660, 0o2770)
+"""Whatever is made in such a folder is of the folder's group."""
+
+
+def settings(root: Path) -> dict[str, Any]:
+    """Return what ``store.json`` says.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    OSError, ValueError, TypeError
+        If it cannot be read, or makes no sense.
+    """
+    return dict(json.loads(read_plain(root / ID_FILE)))
+
+
+def access_of(root: Path) -> Access:
+    """Return the modes of what is written to the store at `root`."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        return _SHARED if settings(root).get(_GROUP) else PRIVATE
+    return PRIVATE
+
+
+def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
+    """Write a file of a store as a whole or not at all, and have it on disk.
+
+    No link is followed: one of that name is replaced, one in the place of the folder an error.
+    """
+    is_named = os.open not in os.supports_dir_fd  # on Windows
+    inside = None if is_named else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
+    part, target = f".{name}.{secrets.token_hex(4)}.part", name
+    if is_named:
+        part, target = str(folder / part), str(folder / target)
+    try:
+        descriptor = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, PRIVATE.file, dir_fd=inside
+        )
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if hasattr(os, "fchmod"):
+                    os.fchmod(descriptor, access.file)
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(part, target, src_dir_fd=inside, dst_dir_fd=inside)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=inside)
+            raise
+    finally:
+        if inside is not None:
+            os.close(inside)
+
+
+def database_files(path: Path) -> list[Path]:
+    """Return the files that SQLite has of a database, whether they are there or not."""
+    return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
+
+
+def check_database(path: Path, hint: str) -> None:
+    """Raise `StoreError`, with that hint, where SQLite would follow a link or wait for a pipe."""
+    for each in database_files(path):
+        if os.path.lexists(each) and not is_plain_file(each):
+            raise StoreError(f"{each} is a link or a device, and no file", hint)
+
+
+def make_database(path: Path) -> None:
+    """Make an empty file for SQLite, which has its journals be as the file is."""
+    with suppress(FileExistsError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+        os.close(os.open(path, flags, PRIVATE.file))
+        access_of(path.parent).give(path)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `StoreError` where something else than a folder is in the place of one."""
+    if os.path.lexists(folder) and not is_real_folder(folder):
+        raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
+
+
+def check_owner(root: Path, start: Path) -> None:
+    """Raise `StoreError` where a store that was found from `start` upward is another user's.
+
+    Root, as in a container, may use that of the user in whose folder it works.
+    """
+    if not hasattr(os, "geteuid") or not root.exists():
+        return
+    mine = {os.geteuid()} | ({start.stat().st_uid} if os.geteuid() == 0 else set())
+    owners = {root.stat().st_uid} | ({root.lstat().st_uid} if root.is_symlink() else set())
+    for owner in owners - mine:
+        raise StoreError(
+            f"the store {root} belongs to {_user(owner)}",
+            f"name it if you trust it, with --store {root} or TRACEKIT_STORE",
+        )
+
+
+def _user(number: int) -> str:
+    import pwd  # noqa: PLC0415 - which Windows lacks, as it lacks owners
+
+    try:
+        return f"user {pwd.getpwuid(number).pw_name!r}"
+    except KeyError:
+        return f"user {number}"
+
+
+def group_number(group: str) -> int:
+    """Return the number of a group by its name or number.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    try:
+        import grp  # noqa: PLC0415 - as above
+
+        return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+    except (ImportError, KeyError) as error:
+        raise UsageError(f"no group {group!r} is known here", "`id` lists yours") from error
+
+
+def share(root: Path, own: Iterable[Path], group: str | None) -> None:
+    """Share a store, and its `own` files, with a group; None makes it its owner's alone again."""
+    number = -1 if group is None else group_number(group)
+    said = {key: value for key, value in settings(root).items() if key != _GROUP}
+    said |= {} if group is None else {_GROUP: group}
+    # First, so that what an ingest makes meanwhile is shared too.
+    put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), PRIVATE)
+    access = access_of(root)
+    for path in own:
+        if is_plain_file(path) or is_real_folder(path):
+            if number >= 0:
+                os.chown(path, -1, number, follow_symlinks=False)
+            access.give(path)
