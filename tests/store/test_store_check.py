@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 import tracekit as tk
+from tracekit.cli import app
 from tracekit.errors import StoreError
 from tracekit.store import Store
 from tracekit.store._check import again
@@ -129,6 +133,60 @@ def test_a_copied_store_is_whole_whatever_the_times_of_its_files(root: Path) -> 
     assert Store(root).check() == []
 
 
+FORMS = {
+    "a missing column": "ALTER TABLE tracekit_runs DROP COLUMN warnings",
+    "a missing table": "DROP TABLE tracekit_meta",
+    "a missing column of its own": "ALTER TABLE tracekit_meta RENAME COLUMN value TO v",
+    "an id of another form": "UPDATE tracekit_meta SET value = 'x' WHERE key = 'id'",
+    "no version": "UPDATE tracekit_meta SET value = x'00' WHERE key = 'schema'",
+    "a view that never ends": """
+        ALTER TABLE tracekit_runs RENAME TO old;
+        CREATE VIEW tracekit_runs AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+            SELECT old.* FROM old, n
+    """,
+    **{
+        f"{column} {value:.30}": f"UPDATE tracekit_runs SET {column} = {value}"
+        for column, value in [
+            ("summary", "'[]'"), ("summary", "'null'"), ("summary", "'{\"ops\": 1e400}'"),
+            ("summary", "'{\"ops\": NaN}'"), ("summary", "'{\"ops\": 9223372036854775808}'"),
+            ("summary", "'{\"ops\": [1]}'"), ("summary", "'{\"size\": \"large\"}'"),
+            ("summary", "printf('%.*c', 100000, '[')"),
+            ("labels", "'[]'"), ("labels", "'{\"a\": 1}'"),
+            ("files", "'{}'"), ("files", "'[]'"), ("files", "'[1]'"), ("files", "'x'"),
+            ("warnings", "'3'"),
+            ("created", "'yesterday'"), ("created", "'0001-01-01T00:00+23:59'"),
+            ("name", "x'ff'"), ("folder", "'..'"), ("folder", "'/tmp'"), ("digest", "x'00'"),
+        ]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_catalogue_of_another_form_is_one_line_and_mended(root: Path, form: str) -> None:
+    before = Store(root).runs()
+    with closing(sqlite3.connect(root / "catalogue.sqlite")) as connection:
+        connection.executescript(FORMS[form])
+    for words in (["runs"], ["breakdown", "p2p"], ["ingest", str(SAMPLES / "p2p_4gpu_star.sqlite")],
+                  ["runs", "remove", "p2p"], ["runs", "gc"]):  # fmt: skip
+        done = CliRunner().invoke(app, [*words, "--store", str(root)])
+        assert done.exit_code == 2, (words, done.output)
+        assert len(done.stderr.splitlines()) == 1, (words, done.stderr)
+        assert "check --repair" in done.stderr, (words, done.stderr)
+    repaired = CliRunner().invoke(app, ["runs", "check", "--repair", "--store", str(root)])
+    assert repaired.exit_code == 0, repaired.output
+    assert Store(root).runs() == before
+    assert Store(root).check() == []
+
+
+def test_a_summary_that_is_none_of_a_run_ends_no_list(root: Path) -> None:
+    with closing(sqlite3.connect(root / "catalogue.sqlite")) as connection:
+        connection.execute('UPDATE tracekit_runs SET summary = \'{"ops": "many", "name": 3}\'')
+        connection.commit()
+    for words in (["runs"], ["runs", "show", "p2p"], ["info", "p2p"]):
+        done = CliRunner().invoke(app, [*words, "--store", str(root)])
+        assert done.exit_code == 0, (words, done.output)
+
+
 def test_a_lost_catalogue_is_noticed_and_made_anew(root: Path) -> None:
     run = Store(root).find("p2p")
     (root / "catalogue.sqlite").unlink()
@@ -141,8 +199,6 @@ def test_a_lost_catalogue_is_noticed_and_made_anew(root: Path) -> None:
 
 
 def test_columns_that_the_catalogue_has_lost_survive_the_next_ingest(root: Path) -> None:
-    import sqlite3
-
     with sqlite3.connect(root / "catalogue.sqlite") as connection:
         connection.execute("DELETE FROM tracekit_runs")
     connection.close()

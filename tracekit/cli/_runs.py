@@ -267,13 +267,18 @@ def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":
             "id": pl.Series([record.id for record in records], dtype=pl.String),
             "created": pl.Series([r.created for r in records], dtype=pl.Datetime("us", "UTC")),
             **{
-                key: pl.Series([record.summary.get(key) for record in records], dtype=pl.Int64)
+                key: pl.Series([_count(record, key) for record in records], dtype=pl.Int64)
                 for key in ("devices", "iterations", "ops")
             },
             "labels": pl.Series([_labels(record) for record in records], dtype=texts),
             "files": pl.Series([list(record.files) for record in records], dtype=texts),
         }
     )
+
+
+def _count(record: "RunRecord", key: str) -> int | None:
+    value = record.summary.get(key)
+    return value if isinstance(value, int) else None
 
 
 def _details(record: "RunRecord") -> dict[str, Any]:
