@@ -483,6 +483,15 @@ class TestModes:
         assert said in refused("runs share", *words, "--store", root).stderr
         assert tree(root) == before
 
+    def test_only_its_owner_shares_a_store(
+        self, sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = Path(shutil.copytree(sound, tmp_path / "store"))
+        before = tree(root)
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert "belongs to" in refused("runs share", "--private", "--store", root).stderr
+        assert tree(root) == before
+
     def test_sharing_touches_nothing_of_others(self, sound: Path, world: Path) -> None:
         root = Path(shutil.copytree(sound, world / "store"))
         fill(root)

@@ -163,7 +163,13 @@ def group_number(group: str) -> int:
 
 
 def share(root: Path, own: Iterable[Path], group: str | None) -> None:
-    """Share a store, and its `own` files, with a group; None makes it its owner's alone again."""
+    """Share a store, and its `own` files, with a group; None makes it its owner's alone again.
+
+    What others of a group have added stays as it is: only they may change its modes.
+    """
+    owner, me = root.stat().st_uid, os.geteuid() if hasattr(os, "geteuid") else 0
+    if me not in (0, owner):
+        raise StoreError(f"the store {root} belongs to {_user(owner)}", "ask them to share it")
     number = -1 if group is None else group_number(group)
     said = {key: value for key, value in settings(root).items() if key != _GROUP}
     said |= {} if group is None else {_GROUP: group}
@@ -171,7 +177,8 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), PRIVATE)
     access = access_of(root)
     for path in own:
-        if is_plain_file(path) or is_real_folder(path):
+        is_mine = me == 0 or (os.path.lexists(path) and path.lstat().st_uid == me)
+        if is_mine and (is_plain_file(path) or is_real_folder(path)):
             if number >= 0:
                 os.chown(path, -1, number, follow_symlinks=False)
             access.give(path)

@@ -86,7 +86,7 @@ def again(entry: Entry) -> str:
 
 def unmarked(folder: Path) -> Finding:
     """Say of a folder that only its name is that of a run's."""
-    fault, todo = "is of no run, and has no mark of tracekit", f"look into {folder} and delete it"
+    fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 

@@ -113,7 +113,7 @@ class Folders:
             other = next(self._others(), None)
             if other is not None:
                 raise StoreError(
-                    f"{self.root} is no store, and is not empty: it has {other}",
+                    f"{self.root} is no store, and not empty (it has {other})",
                     f"give a store a folder of its own: --store {self.root / '.tracekit'}",
                 )
 
