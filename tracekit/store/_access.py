@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracekit.errors import StoreError, UsageError
-from tracekit.support.files import is_plain_file, is_real_folder, read_plain
+from tracekit.support.files import is_plain_file, is_real_folder, mode_of, read_plain
 
 ID_FILE = "store.json"
 _GROUP = "group"
@@ -64,6 +64,14 @@ def access_of(root: Path) -> Access:
     return PRIVATE
 
 
+def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
+    """Return what ``store.json`` says of a store whose own is lost, and the modes of that file."""
+    status = root.stat()
+    is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
+    said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
+    return (json.dumps(said) + "\n").encode(), _SHARED if is_shared else PRIVATE
+
+
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
     """Write a file of a store as a whole or not at all, and have it on disk.
 
@@ -103,7 +111,8 @@ def database_files(path: Path) -> list[Path]:
 def check_database(path: Path, hint: str) -> None:
     """Raise `StoreError`, with that hint, where SQLite would follow a link or wait for a pipe."""
     for each in database_files(path):
-        if os.path.lexists(each) and not is_plain_file(each):
+        # Looked at once: a journal comes and goes while another process writes.
+        if (mode := mode_of(each)) and not stat.S_ISREG(mode):
             raise StoreError(f"{each} is a link or a device, and no file", hint)
 
 
@@ -117,7 +126,7 @@ def make_database(path: Path) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise `StoreError` where something else than a folder is in the place of one."""
-    if os.path.lexists(folder) and not is_real_folder(folder):
+    if (mode := mode_of(folder)) and not stat.S_ISDIR(mode):
         raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
 
 
@@ -174,11 +183,12 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     said = {key: value for key, value in settings(root).items() if key != _GROUP}
     said |= {} if group is None else {_GROUP: group}
     # First, so that what an ingest makes meanwhile is shared too.
-    put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), PRIVATE)
-    access = access_of(root)
+    access = PRIVATE if group is None else _SHARED
+    put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), access)
     for path in own:
-        is_mine = me == 0 or (os.path.lexists(path) and path.lstat().st_uid == me)
-        if is_mine and (is_plain_file(path) or is_real_folder(path)):
+        if is_plain_file(path) or is_real_folder(path):
+            if me not in (0, path.lstat().st_uid):
+                continue
             if number >= 0:
                 os.chown(path, -1, number, follow_symlinks=False)
             access.give(path)

@@ -7,7 +7,7 @@ import json
 import secrets
 
 from tracekit.errors import StoreError
-from tracekit.store._access import ID_FILE, PRIVATE, put_file, settings
+from tracekit.store._access import ID_FILE, PRIVATE, put_file, settings, settings_of
 from tracekit.store._staging import Folders, file_errors
 
 _FORMAT = 1
@@ -48,7 +48,8 @@ def make_id(folders: Folders) -> str:
     if identity is not None:
         return identity
     with folders.claim("store-") as staged, file_errors(folders.root):
-        put_file(staged, ID_FILE, _text(secrets.token_hex(16)), PRIVATE)
+        content = json.dumps({"format": _FORMAT, "id": secrets.token_hex(16)}) + "\n"
+        put_file(staged, ID_FILE, content.encode(), PRIVATE)
         # A link appears whole or not at all, and fails where another process was first.
         with contextlib.suppress(FileExistsError):
             (folders.root / ID_FILE).hardlink_to(staged / ID_FILE)
@@ -58,8 +59,5 @@ def make_id(folders: Folders) -> str:
 def put_id(folders: Folders, identity: str) -> None:
     """Give a store an id that it had; the file that held it is gone, or damaged."""
     with file_errors(folders.root):
-        put_file(folders.root, ID_FILE, _text(identity), PRIVATE)
-
-
-def _text(identity: str) -> bytes:
-    return (json.dumps({"format": _FORMAT, "id": identity}) + "\n").encode()
+        content, access = settings_of(folders.root, identity, _FORMAT)
+        put_file(folders.root, ID_FILE, content, access)

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ import polars as pl
 
 from tracekit.errors import StoreError
 from tracekit.store._access import ID_FILE, PRIVATE, Access, access_of, check_folder, database_files
-from tracekit.support.files import is_plain_file, is_real_folder
+from tracekit.support.files import is_plain_file, is_real_folder, mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,10 +129,9 @@ class Folders:
             (self.staging, _STAGED_NAME),
             (self.runs, OWN_NAME),
         ):
-            if folder.is_dir():
-                for path in folder.iterdir():
-                    if not form.fullmatch(path.name):
-                        yield str(path.relative_to(self.root))
+            for path in _inside(folder):
+                if not form.fullmatch(path.name):
+                    yield str(path.relative_to(self.root))
 
     def published(self) -> list[Path]:
         """Return the folders in ``runs/`` that are called and marked as those of the store."""
@@ -142,8 +142,7 @@ class Folders:
         return [path for path in self._called_so() if not self._is_own(path)]
 
     def _called_so(self) -> list[Path]:
-        paths = self.runs.iterdir() if self.runs.is_dir() else ()
-        return sorted(path for path in paths if OWN_NAME.fullmatch(path.name))
+        return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
 
     def _is_own(self, folder: Path) -> bool:
         """Tell whether a folder whose name has the form of the store's is marked as made by it.
@@ -154,13 +153,14 @@ class Folders:
         if not is_real_folder(folder):
             return False
         marks = (folder / MARK, folder / ROW_COPY, self._lock_of(folder.name))
-        return any(map(is_plain_file, marks)) or not any(folder.iterdir())
+        return any(map(is_plain_file, marks)) or not _inside(folder)
 
     def _lock_of(self, name: str) -> Path:
         return self.staging / f"{name.removesuffix(_DROPPED)}{_LOCK_SUFFIX}"
 
     def create(self) -> None:
         """Make the folders that are not there yet."""
+        self.check()
         with file_errors(self.root):
             for folder in (self.root, self.staging, self.runs):
                 with suppress(FileExistsError):
@@ -270,7 +270,7 @@ class Folders:
     def _staged(self) -> set[str]:
         """Return the names of folders in ``staging/``, and of locks whose folder is elsewhere."""
         found = set()
-        for path in self.staging.iterdir() if self.staging.is_dir() else ():
+        for path in _inside(self.staging):
             form = _STAGED_NAME.fullmatch(path.name)
             is_lock = path.name.endswith(_LOCK_SUFFIX) and is_plain_file(path)
             if form and (is_lock or self._is_own(path)):
@@ -278,6 +278,8 @@ class Folders:
         return found
 
     def _hold(self, name: str, held: ExitStack, *, keep: bool = False) -> bool:
+        if not self.staging.is_dir():
+            return True
         keep = keep and (self.staging / f"{name}{_LOCK_SUFFIX}").exists()
         lock = _Lock.take(self.staging, name, access_of(self.root))
         if lock is not None:
@@ -309,7 +311,7 @@ class _Lock:
         path = folder / f"{name}{_LOCK_SUFFIX}"
         from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
 
-        if os.path.lexists(path) and not is_plain_file(path):
+        if (mode := mode_of(path)) and not stat.S_ISREG(mode):
             return None
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         descriptor = os.open(path, flags, PRIVATE.file)
@@ -356,6 +358,13 @@ def _is(path: Path, descriptor: int) -> bool:
     return False
 
 
+def _inside(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing where another process has just removed it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return list(folder.iterdir())
+    return []
+
+
 def _drop(folder: Path) -> None:
     """Remove a staged folder, though a worker may still be writing into it."""
     # Under another name nothing is added to it any more while it is emptied.
@@ -374,7 +383,8 @@ def _remove(folder: Path) -> None:
             if is_real_folder(path):
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != MARK:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
         if [path.name for path in folder.iterdir()] == [MARK]:
             (folder / MARK).unlink(missing_ok=True)
         folder.rmdir()

@@ -16,15 +16,16 @@ StrPath = str | os.PathLike[str]
 
 def is_plain_file(path: StrPath) -> bool:
     """Tell whether there is a file that is neither a link nor a pipe or a device."""
-    return stat.S_ISREG(_kind(path))
+    return stat.S_ISREG(mode_of(path))
 
 
 def is_real_folder(path: StrPath) -> bool:
     """Tell whether there is a folder that is no link to one."""
-    return stat.S_ISDIR(_kind(path))
+    return stat.S_ISDIR(mode_of(path))
 
 
-def _kind(path: StrPath) -> int:
+def mode_of(path: StrPath) -> int:
+    """Return what there is and who may use it, as `os.lstat` says; 0 where there is nothing."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
