@@ -480,6 +480,18 @@ class TestModes:
         assert {held[:2] for held in tree(root).values()} == private
         assert Store(root).check() == []
 
+    def test_a_shared_store_whose_id_is_lost_is_shared_once_it_is_mended(
+        self, sound: Path, tmp_path: Path
+    ) -> None:
+        root = Path(shutil.copytree(sound, tmp_path / "store"))
+        Store(root).share(str(os.getegid()))
+        before = tree(root)
+        said = json.loads((root / "store.json").read_text())
+        (root / "store.json").write_text("{")
+        Store(root).check(repair=True)
+        assert json.loads((root / "store.json").read_text()) == said
+        assert tree(root) == before
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [
