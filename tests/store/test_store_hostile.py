@@ -480,6 +480,19 @@ class TestModes:
         assert {held[:2] for held in tree(root).values()} == private
         assert Store(root).check() == []
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+    def test_what_root_adds_to_the_store_of_another_is_that_users(
+        self, sound: Path, world: Path
+    ) -> None:
+        root = Path(shutil.copytree(sound, world / "project" / ".tracekit"))
+        for path in (world / "project", root, *root.rglob("*")):
+            os.chown(path, 12345, 12346)
+        assert asked("ingest", OTHER, "--name", "other").exit_code == 0
+        assert asked("runs", "rename", "p2p", "q").exit_code == 0
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in root.rglob("*")} == {
+            (12345, 12346)
+        }
+
     def test_a_shared_store_whose_id_is_lost_is_shared_once_it_is_mended(
         self, sound: Path, tmp_path: Path
     ) -> None:

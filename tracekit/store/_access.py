@@ -25,17 +25,41 @@ _MISPLACED = "restore it from a copy, or name another store with --store"
 
 
 class Access(NamedTuple):
-    """The modes of a store's files and folders."""
+    """The modes of a store's files and folders, and whose they are to be if not of who makes them.
+
+    What root makes in the store of another user, as in a container, is that user's.
+    """
 
     file: int
     folder: int
+    owner: tuple[int, int] | None = None
 
     def give(self, path: Path) -> None:
-        """Give a file or a folder its mode; a link is left as it is."""
-        kind = path.lstat().st_mode
-        mode = self.folder if stat.S_ISDIR(kind) else self.file
-        if not stat.S_ISLNK(kind) and stat.S_IMODE(kind) != mode:
-            path.chmod(mode)
+        """Give a file or a folder its mode and owner; a link is left as it is."""
+        if not hasattr(os, "fchmod"):  # on Windows
+            return
+        if stat.S_ISLNK(path.lstat().st_mode):
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK)
+        try:
+            self.give_open(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def modes(self) -> dict[str, int]:
+        """Return the modes alone."""
+        return {"file": self.file, "folder": self.folder}
+
+    def give_open(self, descriptor: int) -> None:
+        """Give an open file or folder its mode and owner."""
+        status = os.fstat(descriptor)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        # A file of another name as well might be somebody's whom this would take it from.
+        if self.owner and self.owner[0] != status.st_uid and (is_folder or status.st_nlink == 1):
+            os.fchown(descriptor, *self.owner)
+        mode = self.folder if is_folder else self.file
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.fchmod(descriptor, mode)
 
 
 PRIVATE = Access(0o600, 0o700)
@@ -58,10 +82,14 @@ def settings(root: Path) -> dict[str, Any]:
 
 
 def access_of(root: Path) -> Access:
-    """Return the modes of what is written to the store at `root`."""
+    """Return the modes and the owner of what is written to the store at `root`."""
+    access = PRIVATE
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        return _SHARED if settings(root).get(_GROUP) else PRIVATE
-    return PRIVATE
+        access = _SHARED if settings(root).get(_GROUP) else PRIVATE
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        status = root.stat()
+        access = access._replace(owner=(status.st_uid, status.st_gid) if status.st_uid else None)
+    return access
 
 
 def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
@@ -69,7 +97,8 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
-    return (json.dumps(said) + "\n").encode(), _SHARED if is_shared else PRIVATE
+    access = access_of(root)._replace(**(_SHARED if is_shared else PRIVATE).modes())
+    return (json.dumps(said) + "\n").encode(), access
 
 
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
@@ -89,7 +118,7 @@ def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 if hasattr(os, "fchmod"):
-                    os.fchmod(descriptor, access.file)
+                    access.give_open(descriptor)
                 file.write(content)
                 file.flush()
                 os.fsync(descriptor)
@@ -183,7 +212,7 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     said = {key: value for key, value in settings(root).items() if key != _GROUP}
     said |= {} if group is None else {_GROUP: group}
     # First, so that what an ingest makes meanwhile is shared too.
-    access = PRIVATE if group is None else _SHARED
+    access = access_of(root)._replace(**(PRIVATE if group is None else _SHARED).modes())
     put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), access)
     for path in own:
         if is_plain_file(path) or is_real_folder(path):

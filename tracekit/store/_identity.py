@@ -7,7 +7,7 @@ import json
 import secrets
 
 from tracekit.errors import StoreError
-from tracekit.store._access import ID_FILE, PRIVATE, put_file, settings, settings_of
+from tracekit.store._access import ID_FILE, access_of, put_file, settings, settings_of
 from tracekit.store._staging import Folders, file_errors
 
 _FORMAT = 1
@@ -49,7 +49,7 @@ def make_id(folders: Folders) -> str:
         return identity
     with folders.claim("store-") as staged, file_errors(folders.root):
         content = json.dumps({"format": _FORMAT, "id": secrets.token_hex(16)}) + "\n"
-        put_file(staged, ID_FILE, content.encode(), PRIVATE)
+        put_file(staged, ID_FILE, content.encode(), access_of(folders.root))
         # A link appears whole or not at all, and fails where another process was first.
         with contextlib.suppress(FileExistsError):
             (folders.root / ID_FILE).hardlink_to(staged / ID_FILE)

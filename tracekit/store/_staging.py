@@ -78,7 +78,7 @@ _STAGED_NAME = re.compile(
     f"(?P<stem>(?:{_OWN_NAME}|(?:first|store)-[0-9a-f]{{16}})(?:\\.dropped)?)(?:\\.lock)?"
 )
 _AT_ROOT = re.compile(
-    r"staging|runs|store\.json|\.store\.json\.\w+\.part|catalogue\.(?:damaged|sqlite(?:-journal|-wal|-shm)?)"
+    r"staging|runs|store\.json|\.store\.json\.\w+\.part|catalogue\.(?:damaged|sqlite)(?:-journal|-wal|-shm)?"
 )
 MARK = "made-by-tracekit"
 """A file in each folder that an ingest makes: none is removed without it, or a copy of its row."""
@@ -138,8 +138,10 @@ class Folders:
         return [path for path in self._called_so() if self._is_own(path)]
 
     def unmarked(self) -> list[Path]:
-        """Return what is called as a folder of a run, and has no mark: nobody knows whose it is."""
-        return [path for path in self._called_so() if not self._is_own(path)]
+        """Return what is called as a folder of the store, and has no mark: whose is not known."""
+        staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
+        folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
+        return [path for path in folders if not self._is_own(path)]
 
     def _called_so(self) -> list[Path]:
         return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
@@ -183,6 +185,7 @@ class Folders:
                 folder.mkdir(PRIVATE.folder)
                 access.give(folder)
                 (folder / MARK).write_bytes(_MARK_TEXT)
+                access.give(folder / MARK)
             yield folder
         finally:
             _drop(folder)
@@ -215,13 +218,16 @@ class Folders:
         """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
         _remove(self.runs / name)
 
-    def discard_dead(self, name: str, *, dry_run: bool = False) -> bool:
-        """Remove a folder of ``runs/`` unless an ingest holds it, and say whether it is gone.
+    def discard_dead(
+        self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
+    ) -> bool:
+        """Remove a folder of ``runs/`` that no run has and no ingest holds; say whether it is gone.
 
         With `dry_run` nothing is removed, and it is said whether it would be.
         """
         with ExitStack() as held:
-            is_free = self._hold(name, held, keep=dry_run)
+            # Asked last: an ingest may have committed the run meanwhile.
+            is_free = self._hold(name, held, keep=dry_run) and name not in named()
             if is_free and not dry_run:
                 self.discard(name)
         return is_free if dry_run else not (self.runs / name).exists()

@@ -324,13 +324,19 @@ class Store:
         StoreError
             If the catalogue cannot be read.
         """
-        entries = self._entries()
+
+        def named() -> set[str]:
+            return {entry.folder for entry in self._entries()}
+
+        named()  # raises before anything is removed
         gone = self._sweep(dry_run=dry_run)
-        left = [path for path in self._strays(entries) if path not in gone and not whole_run(path)]
-        return [
-            *gone,
-            *(path for path in left if self._folders.discard_dead(path.name, dry_run=dry_run)),
-        ]
+        for path in self._strays(self._entries()):
+            if path in gone or whole_run(path):
+                continue
+            with file_errors(self.root):
+                if self._folders.discard_dead(path.name, named, dry_run=dry_run):
+                    gone.append(path)
+        return gone
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:
         path = self.root / ID_FILE
