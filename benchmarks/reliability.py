@@ -73,9 +73,16 @@ def inputs(cases: int) -> Part:
 
 
 def kills(cases: int) -> Part:
-    """Kill commands at any moment; nothing is lost, and the next one finishes the job."""
+    """Kill commands at any moment; those killed before are counted, and not tried again."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found: Counter[tuple[str, str]] = Counter()
+    moments = known.get("kills", {}).get("moments", [])
     with tempfile.TemporaryDirectory() as name:
-        return {"moments": kill(Path(name), cases)}
+        before = sum(each["times"] for each in moments)
+        for each in (*moments, *kill(Path(name), cases, seed=22 + before)):
+            found[each["command"], each["ended"]] += each["times"]
+    return {"moments": [{"command": command, "ended": ended, "times": times}
+                        for (command, ended), times in sorted(found.items())]}  # fmt: skip
 
 
 def _forget(root: Path) -> None:
