@@ -46,9 +46,10 @@ class Access(NamedTuple):
         finally:
             os.close(descriptor)
 
-    def modes(self) -> dict[str, int]:
-        """Return the modes alone."""
-        return {"file": self.file, "folder": self.folder}
+    def shared(self, *, is_shared: bool) -> Access:
+        """Return the same with the modes of a store that is shared, or is not."""
+        modes = _SHARED if is_shared else PRIVATE
+        return self._replace(file=modes.file, folder=modes.folder)
 
     def give_open(self, descriptor: int) -> None:
         """Give an open file or folder its mode and owner."""
@@ -85,7 +86,7 @@ def access_of(root: Path) -> Access:
     """Return the modes and the owner of what is written to the store at `root`."""
     access = PRIVATE
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        access = _SHARED if settings(root).get(_GROUP) else PRIVATE
+        access = access.shared(is_shared=bool(settings(root).get(_GROUP)))
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         status = root.stat()
         access = access._replace(owner=(status.st_uid, status.st_gid) if status.st_uid else None)
@@ -97,7 +98,7 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
-    access = access_of(root)._replace(**(_SHARED if is_shared else PRIVATE).modes())
+    access = access_of(root).shared(is_shared=is_shared)
     return (json.dumps(said) + "\n").encode(), access
 
 
@@ -212,7 +213,7 @@ def share(root: Path, own: Iterable[Path], group: str | None) -> None:
     said = {key: value for key, value in settings(root).items() if key != _GROUP}
     said |= {} if group is None else {_GROUP: group}
     # First, so that what an ingest makes meanwhile is shared too.
-    access = access_of(root)._replace(**(PRIVATE if group is None else _SHARED).modes())
+    access = access_of(root).shared(is_shared=group is not None)
     put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), access)
     for path in own:
         if is_plain_file(path) or is_real_folder(path):
