@@ -1,7 +1,7 @@
 """Try what goes wrong, and write down what came of it.
 
     python benchmarks/reliability.py inputs --cases 1000    # so many more damaged files a format
-    python benchmarks/reliability.py kills --cases 200      # ingests that are killed at any moment
+    python benchmarks/reliability.py kills --cases 500      # commands that are killed at any moment
     python benchmarks/reliability.py interrupts --cases 100 # commands ended with Ctrl-C
     python benchmarks/reliability.py memory --cases 500000  # peak memory against --memory
     python benchmarks/reliability.py memory FILE            # of an export that is there
@@ -18,20 +18,16 @@ number, a traceback, a hang or something left behind ends a part with an error: 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import random
 import resource
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -45,8 +41,9 @@ PAGE = ROOT / "docs" / "reliability.md"
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.toml"
 sys.path[:0] = [str(ROOT / each) for each in (".", "tests", "tests/sources", "sample_traces")]
 
-import reliability_page  # noqa: E402 - which lies beside this script, as does the next one
+import reliability_page  # noqa: E402 - which lies beside this script, as do the next two
 from interrupts import interrupt  # noqa: E402
+from kills import apart, kill, preload  # noqa: E402
 
 Part = dict[str, Any]
 TRACE = ROOT / "sample_traces" / "p2p_2gpu_start_end.sqlite"
@@ -76,44 +73,16 @@ def inputs(cases: int) -> Part:
 
 
 def kills(cases: int) -> Part:
-    """Kill an ingest at any moment; what was whole stays so, and the next one finishes the job."""
-    pick = random.Random(22)
+    """Kill commands at any moment; those killed before are counted, and not tried again."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found: Counter[tuple[str, str]] = Counter()
+    moments = known.get("kills", {}).get("moments", [])
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name) / "store"
-        _preload()
-        _apart(lambda: _ingest(root, [TRACE], "kept"))
-        longest = {len(each): _apart(lambda each=each: _ingest(root, each)) for each in RUNS}
-        found: Counter[str] = Counter()
-        for number in range(cases):
-            reports = RUNS[number % len(RUNS)]
-            _apart(lambda: _forget(root))
-            ended = _killed(
-                lambda reports=reports: _ingest(root, reports),
-                pick.uniform(0.0, longest[len(reports)]),
-            )
-            found[("of many reports" if len(reports) > 1 else "of one report", ended)] += 1
-            _apart(lambda: _assert_whole(root))
-            if number % 5 == 0:
-                _apart(lambda reports=reports: _assert_finished(root, reports))
-    return {"moments": [{"ingest": what, "ended": how, "times": n} for (what, how), n in
-                        sorted(found.items())]}  # fmt: skip
-
-
-RANKS = [ROOT / "sample_traces" / "recorded" / f"mpi_latency_rank{rank}.sqlite" for rank in (0, 1)]
-RUNS = ([ROOT / "sample_traces" / "p2p_4gpu_star.sqlite"], RANKS)
-
-
-def _preload() -> None:
-    """Import what takes long and starts no threads, so that children need not."""
-    for name in ("numpy", "polars", "sqlalchemy"):
-        importlib.import_module(name)
-
-
-def _ingest(root: Path, reports: list[Path], name: str | None = None) -> None:
-    import tracekit
-
-    processes = 2 if len(reports) > 1 else None
-    tracekit.ingest(reports, store=root, name=name, processes=processes)
+        before = sum(each["times"] for each in moments)
+        for each in (*moments, *kill(Path(name), cases, seed=22 + before)):
+            found[each["command"], each["ended"]] += each["times"]
+    return {"moments": [{"command": command, "ended": ended, "times": times}
+                        for (command, ended), times in sorted(found.items())]}  # fmt: skip
 
 
 def _forget(root: Path) -> None:
@@ -137,54 +106,16 @@ def _assert_whole(root: Path) -> None:
             trace.read(table)
 
 
-def _assert_finished(root: Path, reports: list[Path]) -> None:
-    from tracekit.store import Store
-
-    _ingest(root, reports)
-    store = Store(root)
-    assert [run.name for run in store.runs()][:1] == ["kept"]
-    assert store.check() == []
-    assert not list((root / "staging").iterdir())
-
-
-def _child(do: Callable[[], object]) -> int:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            do()
-            code = 0
-        except Exception:  # noqa: BLE001 - which the parent cannot see
-            traceback.print_exc()
-        os._exit(code)
-    return child
-
-
-def _apart(do: Callable[[], object]) -> float:
-    """Do something in a process of its own, and return how long it took."""
-    begin = time.monotonic()
-    _, status = os.waitpid(_child(do), 0)
-    assert status == 0, "a child failed"
-    return time.monotonic() - begin
-
-
-def _killed(do: Callable[[], object], after: float) -> str:
-    child = _child(do)
-    time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return "killed" if os.WIFSIGNALED(status) else "done before"
-
-
 def interrupts(cases: int) -> Part:
     """Interrupt commands at any moment; each ends with one line and leaves nothing over."""
     with tempfile.TemporaryDirectory() as name:
-        _preload()
+        preload()
 
-        def apart(do: Callable[[Path], object]) -> Callable[[Path], object]:
-            return lambda root: _apart(lambda: do(root))
+        def done_apart(do: Callable[[Path], object]) -> Callable[[Path], object]:
+            return lambda root: apart(lambda: do(root))
 
-        return {"moments": interrupt(Path(name), cases, apart(_forget), apart(_assert_whole))}
+        forget, whole = done_apart(_forget), done_apart(_assert_whole)
+        return {"moments": interrupt(Path(name), cases, forget, whole)}
 
 
 LIMITS = ("512MiB", "1GiB", "2GiB")
@@ -297,6 +228,10 @@ GROUPS = {
     ),
     "faults of disks, locks and clocks, files that change": (
         "tests/store/test_store_faults.py", "tests/store/test_store_full_disk.py",
+        "tests/store/test_store_apart.py",
+    ),
+    "every command on stores that are hostile, and among files of others": (
+        "tests/store/test_store_hostile.py",
     ),
     "others that ingest, remove or are killed at the same time": (
         "tests/store/test_store_crash.py", "tests/store/test_store_staging.py",

@@ -70,13 +70,15 @@ def _tests(part: Results) -> Iterator[str]:
 
 def _kills(part: Results) -> Iterator[str]:
     words = (
-        "Ingests that were killed (SIGKILL) at a random moment of theirs. After each, all runs that were listed were read whole,"
-        " table by table; after every fifth, the same ingest finished the job, every file was held against its checksum, and"
-        " nothing was left over."
+        "Commands that were killed (SIGKILL) at a random moment of theirs (`benchmarks/kills.py`), on a store whose `runs/` and"
+        " `staging/` hold files of others, too. After each, the catalogue was mended where the kill had left it half made, every"
+        " run that was there before or that the command had finished was listed, and no other; all of them were read whole,"
+        " table by table, and the files of others were as before. After every fifth, the same command finished the job, every"
+        " file was held against its checksum, and nothing was left over."
     )
-    yield from _section("Killed ingests", part["date"], words)
-    rows = [(each["ingest"], each["ended"], each["times"]) for each in part["moments"]]
-    yield from _table(("ingest", "when the signal came it was", "times"), rows)
+    yield from _section("Kills", part["date"], words)
+    rows = [(each["command"], each["ended"], each["times"]) for each in part["moments"]]
+    yield from _table(("command", "when the signal came it was", "times"), rows)
 
 
 def _interrupts(part: Results) -> Iterator[str]:

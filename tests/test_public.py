@@ -122,7 +122,8 @@ PUBLIC = {
     "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
-        check_labels check_name file_digest file_size file_state make_reports open_executor
+        check_labels check_name file_digest file_size file_state is_named_as_file make_reports
+        open_executor
         run_digest
     """,
 }

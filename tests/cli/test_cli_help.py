@@ -40,7 +40,7 @@ def test_the_commands() -> None:
         "whatif", "flops", "compare", "links", "collectives", "latency", "memory", "study",
         "scaling", "overhead", "study dgx1", "project", "stalls", "bubbles", "report", "export",
         "info", "sql", "runs", "runs list", "runs show", "runs rename", "runs remove", "runs check",
-        "runs gc",
+        "runs gc", "runs share",
         "topology", "topology show", "topology list", "topology check", "topology import",
     ]  # fmt: skip
 
@@ -85,6 +85,7 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
         ("rename",),
         ("remove",),
         ("gc",),
+        ("share",),
         ("runs",),
         ("topology",),
         ("import",),

@@ -76,7 +76,7 @@ def test_file_names_that_are_not_unicode_are_kept(store):
     name = os.fsdecode(b"rank-\xff.sqlite")
     record, _ = add(store, files=[name], default_name=name)
     assert store.runs()[0].files == (name,)
-    assert record.name == "rank-_.sqlite"
+    assert record.name == "rank-_"
 
 
 def test_the_summary_is_made_of_the_stored_columns(store):

@@ -186,8 +186,11 @@ def test_a_store_file_that_makes_no_sense_is_reported(sqlite, text, message):
 def test_a_store_that_lost_its_id_does_not_lose_columns(sqlite):
     add(sqlite)
     (sqlite.root / "store.json").unlink()
+    with pytest.raises(StoreError, match=r"store\.json is gone.*check --repair"):
+        add(sqlite, "bb", make=never)
+    sqlite.check(repair=True)
     add(sqlite, "bb")
-    assert len(list((sqlite.root / "runs").iterdir())) == 2
+    assert [run.name for run in sqlite.runs()] == ["aa", "bb"]
 
 
 def test_a_busy_catalogue_is_reported(sqlite, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ SAMPLES = ROOT / "sample_traces"
 OTHER = SAMPLES / "p2p_4gpu_star.sqlite"
 KIB = 1 << 10
 DISK = 8 << 20
+FILES = 1000
 FREE = (0, 4 * KIB, 24 * KIB, 64 * KIB, 128 * KIB, 256 * KIB)
 """What is left on the disk, from nothing to what an ingest takes."""
 
@@ -30,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own, in memory."""
     place = tmp_path / "disk"
     place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", place]
+    words = ["mount", "-t", "tmpfs", "-o", f"size={DISK},nr_inodes={FILES}", "tmpfs", place]
     try:
         mounted = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -92,6 +94,29 @@ def test_an_ingest_into_a_full_disk_is_told_and_leaves_nothing(
     assert_whole(store)
     filler.unlink()
     assert asked("ingest", OTHER, "--store", store).exit_code == 0
+    assert_whole(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "left", [20, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(9))]
+)
+def test_a_disk_that_takes_no_more_files_is_told_and_leaves_nothing(
+    disk: Path, store: Path, left: int
+) -> None:
+    filler = disk / "filler"
+    filler.mkdir()
+    for number in range(os.statvfs(disk).f_ffree - left):
+        (filler / str(number)).touch()
+    done = asked("ingest", OTHER, "--store", store)
+    assert_told(done)
+    assert done.exit_code == 2
+    assert_whole(store)
+    assert asked("runs", "gc", "--store", store).exit_code == 0
+    assert left_over(Store(store)) == []
+    shutil.rmtree(filler)
+    assert asked("ingest", OTHER, "--store", store).exit_code == 0
+    assert left_over(Store(store)) == []
     assert_whole(store)
 
 

@@ -185,6 +185,16 @@ def test_a_folder_that_has_a_report_is_refused(tmp_path: Path) -> None:
 FRAME = pl.DataFrame({"row": [1]})
 
 
+def test_a_worker_brings_no_folder_back_that_its_ingest_has_dropped(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        make_report(
+            FOLDER / "p2p_2gpu_start_end.sqlite",
+            tmp_path / "dropped" / "0",
+            ReportOptions(RULES, "d1"),
+        )
+    assert not (tmp_path / "dropped").exists()
+
+
 def test_writes_are_done_in_order_by_the_end() -> None:
     done: list[tuple[str, int]] = []
 

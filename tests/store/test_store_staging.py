@@ -9,6 +9,8 @@ import pytest
 from tracekit.store._identity import make_id, read_id
 from tracekit.store._staging import Folders
 
+PREFIX = "0123abcd-"
+
 
 @pytest.fixture
 def folders(tmp_path):
@@ -28,20 +30,20 @@ def test_a_lock_whose_file_a_sweep_has_removed_is_not_relied_on(folders, monkeyp
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with folders.claim("x-") as staged:
+    with folders.claim(PREFIX) as staged:
         assert len(locked) == 2
-        folders.sweep("x-", set)
+        folders.sweep(PREFIX, set)
         assert staged.exists()
     assert list(folders.staging.iterdir()) == []
 
 
 def test_a_run_committed_after_the_first_look_is_not_left_over(folders):
-    with folders.claim("x-") as staged:
+    with folders.claim(PREFIX) as staged:
         folders.publish(staged)
     answers = [set(), {staged.name}]
-    folders.sweep("x-", lambda: answers.pop(0))
+    folders.sweep(PREFIX, lambda: answers.pop(0))
     assert (folders.runs / staged.name).exists()
-    folders.sweep("x-", set)
+    folders.sweep(PREFIX, set)
     assert list(folders.runs.iterdir()) == []
 
 

@@ -147,8 +147,9 @@ def remove_runs(
     # All are looked up before the first goes, so that a wrong name removes nothing.
     records = {record.id: record for record in map(found.find, references)}
     for record in records.values():
+        folder = found.folder(record)
         found.remove(record.id)
-        _say(f"removed {record.name} ({record.id})")
+        _say(f"removed {record.name} ({record.id}): {folder}")
 
 
 _RUNS_CHECK = Json(
@@ -208,11 +209,46 @@ def check_runs(
     return Judged(answer, int(any(not each.mended for each in findings)))
 
 
-@runs.command("gc", cls=Command, epilog=examples("tracekit runs gc"))
-def collect_runs(store: StoreOption = None) -> None:
+@runs.command("gc", cls=Command, epilog=examples("tracekit runs gc --dry-run", "tracekit runs gc"))
+def collect_runs(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the folders that would be removed.")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
     """Remove what interrupted ingests have left: folders that hold no complete run."""
-    gone = _store(store).collect()
-    _say(f"removed {len(gone)} folders that held no run" if gone else "nothing was left over")
+    gone = _store(store).collect(dry_run=dry_run)
+    for folder in gone:
+        _say(f"{'would remove' if dry_run else 'removed'} {folder}")
+    if not gone:
+        _say("nothing was left over")
+
+
+@runs.command("share", cls=Command, epilog=examples("tracekit runs share --group trainers"))
+def share_store(
+    *,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="Whose members may read and change it."),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Nobody else may any more: as a new store is.")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
+    """Share the store with a group of users, or make it your own again.
+
+    Its files, and those that ingests will add, are the group's to read and to write. Its members
+    name the store with --store or TRACEKIT_STORE.
+    """
+    from tracekit.errors import UsageError
+
+    if (group is None) != private:
+        raise UsageError("with whom is not clear", "give either --group GROUP or --private")
+    found = _store(store)
+    found.share(group)
+    _say(f"{found.root} is {'shared with ' + repr(group) if group else 'not shared any more'}")
 
 
 def _store(path: Path | None) -> "Store":
@@ -231,13 +267,18 @@ def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":
             "id": pl.Series([record.id for record in records], dtype=pl.String),
             "created": pl.Series([r.created for r in records], dtype=pl.Datetime("us", "UTC")),
             **{
-                key: pl.Series([record.summary.get(key) for record in records], dtype=pl.Int64)
+                key: pl.Series([_count(record, key) for record in records], dtype=pl.Int64)
                 for key in ("devices", "iterations", "ops")
             },
             "labels": pl.Series([_labels(record) for record in records], dtype=texts),
             "files": pl.Series([list(record.files) for record in records], dtype=texts),
         }
     )
+
+
+def _count(record: "RunRecord", key: str) -> int | None:
+    value = record.summary.get(key)
+    return value if isinstance(value, int) else None
 
 
 def _details(record: "RunRecord") -> dict[str, Any]:

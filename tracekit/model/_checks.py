@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tracekit.support.files import read_plain
+
 _LIST = "checks.json"
+_PART = re.compile(r"\w+[/\\]\d+\.parquet")
+"""What the list names; any other path could lead out of the folder."""
 
 
 class Check(NamedTuple):
@@ -29,7 +35,7 @@ class Check(NamedTuple):
         """Return what a file is; it is read unless its checksum is known."""
         status = path.stat()
         if checksum is None:
-            checksum = zlib.crc32(path.read_bytes())
+            checksum = zlib.crc32(read_plain(path))
         return cls(status.st_size, status.st_mtime_ns, checksum)
 
 
@@ -49,14 +55,16 @@ def read_checks(folder: Path) -> dict[str, Check]:
         If it is damaged.
     """
     try:
-        content = json.loads((folder / _LIST).read_bytes())
+        content = json.loads(read_plain(folder / _LIST))
     except FileNotFoundError:
         return {}
     try:
         files = content["files"]
-        if zlib.crc32(json.dumps(files).encode()) == content["checksum"]:
+        if zlib.crc32(json.dumps(files).encode()) == content["checksum"] and all(
+            map(_PART.fullmatch, files)
+        ):
             return {name: Check(*check) for name, check in files.items()}
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         pass
     raise ValueError(f"{folder / _LIST} is damaged")
 
@@ -78,7 +86,7 @@ def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
     """
     try:
         checks = read_checks(folder)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return [_LIST]
     # Paths of texts, for runs of a thousand reports have 20,000 files.
     return [
@@ -86,18 +94,11 @@ def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
     ]
 
 
-def is_there(path: str) -> bool:
-    """Tell whether there is a file, as a path of `Path` does in three times the time."""
-    try:
-        os.stat(path)  # noqa: PTH116 - see damaged_files
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
 def _is_damaged(path: str, check: Check, thorough: bool) -> bool:  # noqa: FBT001
     try:
-        status = os.stat(path)  # noqa: PTH116 - as above
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return True
         if not thorough and (status.st_size, status.st_mtime_ns) == check[:2]:
             return False
         return status.st_size != check.size or Check.of(Path(path)).checksum != check.checksum

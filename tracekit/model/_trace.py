@@ -16,9 +16,10 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
-from tracekit.model._checks import Check, is_there, read_checks, write_checks
+from tracekit.model._checks import Check, read_checks, write_checks
 from tracekit.model._tables import TABLES, Table
 from tracekit.support import compiled
+from tracekit.support.files import is_plain_file, is_real_folder, read_plain
 
 T = TypeVar("T")
 
@@ -329,11 +330,17 @@ def missing_files(folder: Path) -> list[str]:
             table: [_name(table, number) for number in range(len(rows))]
             for table, rows in _heights(folder).items()
         }
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return [_MANIFEST]
     absent = [f"table {name}" for name in TABLES if name not in parts and name not in _LATER]
-    names = (name for some in parts.values() for name in some)
-    return absent + [name for name in names if not is_there(f"{folder}/{name}")]
+    # A folder that is a link would lead out of the store, through names that are plain files there.
+    misplaced = {table for table in parts if not is_real_folder(f"{folder}/{table}")}
+    return absent + [
+        name
+        for table, names in parts.items()
+        for name in names
+        if table in misplaced or not is_plain_file(f"{folder}/{name}")
+    ]
 
 
 def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
@@ -346,8 +353,17 @@ def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
 
 
 def _heights(folder: Path) -> dict[str, list[int]]:
-    """Return the numbers of rows of the parts of each table."""
-    heights: dict[str, list[int]] = json.loads((folder / _MANIFEST).read_bytes())
+    """Return the numbers of rows of the parts of each table.
+
+    Raises
+    ------
+    ValueError
+        If the list makes no sense.
+    """
+    heights: dict[str, list[int]] = json.loads(read_plain(folder / _MANIFEST))
+    for name, rows in heights.items():
+        if not name.isidentifier() or not all(type(each) is int and each >= 0 for each in rows):
+            raise ValueError(f"{folder / _MANIFEST} is damaged")
     return heights
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tracekit.errors import UnknownRunError
 from tracekit.runs._digests import DigestBeside
 from tracekit.runs._ingest import OnError, Request, add_run
 from tracekit.runs._run import Run
-from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size
+from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size, is_named_as_file
 from tracekit.support.files import StrPath
 from tracekit.support.progress import Progress, ReportProgress
+
+_LOG = logging.getLogger("tracekit")
 
 
 def _silent(*_: object) -> None:
@@ -135,7 +139,8 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
-    A file that no run was made of is ingested on the way. With `rules`, `iteration` or
+    A word that could be either is a run; one with a slash, or that ends as names of traces do, is a
+    file. A file that no run was made of is ingested on the way. With `rules`, `iteration` or
     `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
 
     Raises
@@ -156,9 +161,20 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
+    """Return the run that is meant: by name or id, before a file that is called so, too."""
     path = Path(reference)
-    if not path.exists() and not _looks_like_path(reference):
-        return place.find(str(reference))
+    is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
+    if is_word and not (is_named_as_file(str(reference)) and path.exists()):
+        try:
+            found = place.find(str(reference))
+        except UnknownRunError:
+            if not path.exists() and not is_named_as_file(str(reference)):
+                raise
+        else:
+            if path.exists():
+                what = "tracekit: %r is a run and a file: the run is meant, ./%s would be the file"
+                _LOG.warning(what, reference, reference)
+            return found
     from tracekit.sources import check_readable
 
     check_readable(path)
@@ -169,13 +185,3 @@ def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
         if known is not None:
             return known
     return ingest(path, store=place.root, progress=progress)[0].record
-
-
-def _looks_like_path(reference: StrPath) -> bool:
-    """Tell whether someone who wrote this meant a file, even if there is none."""
-    text = str(reference)
-    return (
-        not isinstance(reference, str)
-        or os.sep in text
-        or text.endswith((".sqlite", ".db", ".nsys-rep", ".qdrep"))
-    )

@@ -19,7 +19,13 @@ from tracekit.store._check import Finding
 from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
 from tracekit.store._executors import open_executor
 from tracekit.store._jobs import Executor
-from tracekit.store._record import RunRecord, SummaryValue, check_labels, check_name
+from tracekit.store._record import (
+    RunRecord,
+    SummaryValue,
+    check_labels,
+    check_name,
+    is_named_as_file,
+)
 from tracekit.store._report import ReportOptions
 from tracekit.store._reports import Made, make_reports
 from tracekit.store._store import Store
@@ -28,5 +34,5 @@ from tracekit.support.spool import DEFAULT_MEMORY
 __all__ = [
     "DEFAULT_MEMORY", "NOT_YET", "Executor", "Finding", "Made", "ReportOptions", "RunRecord",
     "Store", "SummaryValue", "check_labels", "check_name", "file_digest", "file_size", "file_state",
-    "make_reports", "open_executor", "run_digest",
+    "is_named_as_file", "make_reports", "open_executor", "run_digest",
 ]  # fmt: skip

@@ -16,22 +16,25 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from tracekit.errors import StoreError
+from tracekit.store._access import check_database, make_database
 from tracekit.store._rows import (
-    FILE,
     META,
     READING,
+    REBUILT,
     RUNS,
     SCHEMA,
     WAIT_SECONDS,
     WRITING,
     UnreadableRowError,
     begin,
+    check_tables,
     damaged,
     entry_of,
     identity_of,
     unusable,
     values_of,
 )
+from tracekit.store._staging import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,15 +108,18 @@ class Rows:
 class Catalogue:
     """The database that holds the catalogue; connections last no longer than a transaction."""
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, own: Path | None = None) -> None:
         self._url = url
+        self._own = own
+        """The file, where the catalogue lies in the folder of its store."""
         self.where = _shown(url)
 
     @classmethod
     def of(cls, root: Path, catalog: str | None) -> Catalogue:
         """Return the catalogue of the store at `root`: the one at the URL `catalog`, or its own."""
         if catalog is None:
-            return cls(sa.URL.create("sqlite", database=str(root / FILE)))
+            own = root / DATABASE
+            return cls(sa.URL.create("sqlite", database=str(own)), own)
         return cls(_parsed(catalog))
 
     def identity(self) -> str | None:
@@ -141,6 +147,10 @@ class Catalogue:
 
         It is committed at the end, and rolled back where an exception leaves it.
         """
+        if self._own:
+            check_database(self._own, REBUILT)
+            with self._errors():
+                make_database(self._own)
         with self._errors(), self._engine.connect() as connection:
             writer = connection.execution_options(tracekit_writes=True)
             with writer.begin():
@@ -148,6 +158,8 @@ class Catalogue:
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection | None]:
+        if self._own:
+            check_database(self._own, REBUILT)
         with self._errors():
             if self._is_sqlite and not Path(self._url.database or "").exists():
                 yield None  # where connecting would create the file
@@ -156,7 +168,12 @@ class Catalogue:
                 yield connection
 
     def _identity(self, connection: sa.Connection) -> str | None:
-        if not sa.inspect(connection).has_table(_META.name):
+        inspected = sa.inspect(connection)
+        kinds = {
+            **dict.fromkeys(inspected.get_view_names(), "view"),
+            **dict.fromkeys(inspected.get_table_names(), "table"),
+        }
+        if not check_tables(kinds, self.where):
             return None
         meta: dict[str, str] = {row.key: row.value for row in connection.execute(sa.select(_META))}
         return identity_of(meta, self.where)

@@ -84,11 +84,10 @@ def again(entry: Entry) -> str:
     return f"ingest {listed(entry.record.files)} again"
 
 
-def strays(runs: Path, named: Collection[str]) -> list[Path]:
-    """Return the folders of runs that the catalogue does not name."""
-    if not runs.is_dir():
-        return []
-    return sorted(path for path in runs.iterdir() if path.is_dir() and path.name not in named)
+def unmarked(folder: Path) -> Finding:
+    """Say of a folder that only its name is that of a run's."""
+    fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
+    return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 
 def whole_run(folder: Path) -> Known | None:

@@ -7,11 +7,11 @@ import json
 import secrets
 
 from tracekit.errors import StoreError
-from tracekit.store._staging import Folders, file_errors, sync
-from tracekit.support.files import write_whole
+from tracekit.store._access import ID_FILE, access_of, put_file, settings, settings_of
+from tracekit.store._staging import Folders, file_errors
 
-ID_FILE = "store.json"
 _FORMAT = 1
+_MENDED = "`tracekit runs check --repair` makes it anew"
 
 
 def read_id(folders: Folders) -> str | None:
@@ -20,23 +20,21 @@ def read_id(folders: Folders) -> str | None:
     Raises
     ------
     StoreError
-        If the file that holds it cannot be read, makes no sense, or is of a newer tracekit.
+        If the folder is no store, or the file that holds the id is gone, cannot be read, makes no
+        sense, or is of a newer tracekit.
     """
+    folders.check()
     path = folders.root / ID_FILE
     with file_errors(folders.root):
-        if folders.root.exists() and not folders.root.is_dir():
-            raise StoreError(f"the store {folders.root} is not a folder", "give another --store")
         try:
-            text = path.read_bytes()
-        except FileNotFoundError:
+            content = settings(folders.root)
+            identity, version = str(content["id"]), int(content["format"])
+        except FileNotFoundError as error:
+            if folders.has_rows():
+                raise StoreError(f"{path} is gone", _MENDED) from error
             return None
-    try:
-        content = json.loads(text)
-        identity, version = str(content["id"]), int(content["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{path} is damaged", "`tracekit runs check --repair` makes it anew"
-        ) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StoreError(f"{path} is damaged", _MENDED) from error
     if version > _FORMAT:
         raise StoreError(
             f"the store {folders.root} was written by a newer tracekit", "upgrade tracekit"
@@ -50,17 +48,16 @@ def make_id(folders: Folders) -> str:
     if identity is not None:
         return identity
     with folders.claim("store-") as staged, file_errors(folders.root):
-        new = staged / ID_FILE
-        new.write_text(json.dumps({"format": _FORMAT, "id": secrets.token_hex(16)}) + "\n")
-        sync(new)
+        content = json.dumps({"format": _FORMAT, "id": secrets.token_hex(16)}) + "\n"
+        put_file(staged, ID_FILE, content.encode(), access_of(folders.root))
         # A link appears whole or not at all, and fails where another process was first.
         with contextlib.suppress(FileExistsError):
-            (folders.root / ID_FILE).hardlink_to(new)
+            (folders.root / ID_FILE).hardlink_to(staged / ID_FILE)
     return make_id(folders)
 
 
 def put_id(folders: Folders, identity: str) -> None:
     """Give a store an id that it had; the file that held it is gone, or damaged."""
     with file_errors(folders.root):
-        content = {"format": _FORMAT, "id": identity}
-        write_whole(folders.root / ID_FILE, (json.dumps(content) + "\n").encode())
+        content, access = settings_of(folders.root, identity, _FORMAT)
+        put_file(folders.root, ID_FILE, content, access)

@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tracekit.store._access import check_database
 from tracekit.store._record import Entry
 from tracekit.store._rows import (
+    COLUMNS,
     META,
     READING,
+    REBUILT,
     RUNS,
     WAIT_SECONDS,
     UnreadableRowError,
     begin,
+    check_tables,
     damaged,
     entry_of,
     identity_of,
@@ -35,6 +39,7 @@ def read_entries(path: Path, store: str) -> list[Entry]:
         If the file cannot be read, makes no sense, or is of a newer tracekit.
     """
     with _errors(str(path)):
+        check_database(path, REBUILT)
         if not path.exists():
             return []  # where connecting would create the file
         connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
@@ -47,11 +52,11 @@ def read_entries(path: Path, store: str) -> list[Entry]:
 
 
 def _entries(connection: sqlite3.Connection, store: str, where: str) -> list[Entry]:
-    named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    if connection.execute(named, (META,)).fetchone() is None:
+    kinds = connection.execute("SELECT name, type FROM sqlite_master")
+    if not check_tables(dict(map(tuple, kinds)), where):
         return []
     identity_of(dict(map(tuple, connection.execute(f"SELECT key, value FROM {META}"))), where)  # noqa: S608
-    query = f"SELECT * FROM {RUNS} WHERE store = ? ORDER BY number"  # noqa: S608 - our own names
+    query = f"SELECT {', '.join(COLUMNS)} FROM {RUNS} WHERE store = ? ORDER BY number"  # noqa: S608 - our own names
     return [entry_of(row) for row in connection.execute(query, (store,))]
 
 

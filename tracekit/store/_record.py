@@ -24,6 +24,12 @@ _FALLBACK_NAME = "run"
 _SHORTEST_PREFIX = 4  # of an id, so that a mistyped name does not mean another run
 _SHOWN = 5  # runs listed where a reference is ambiguous
 _FORBIDDEN_STARTS = ("@", "-")
+_OF_FILES = (
+    ".sqlite", ".db", ".nsys-rep", ".qdrep", ".nvvp", ".nvprof", ".json", ".json.gz", ".csv",
+    "_pqtdir", "_arwdir",
+)  # fmt: skip
+"""How names of traces end: a word with such an ending is a file, and any other a run if there is
+one."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,11 @@ def check_labels(labels: Mapping[str, str]) -> None:
             raise UsageError(f"the label {key!r} {fault}", "write it as gpus=4")
 
 
+def is_named_as_file(name: str) -> bool:
+    """Tell whether a name ends as those of traces do."""
+    return name.lower().endswith(_OF_FILES)
+
+
 def _fault(name: str) -> str | None:
     faults = {
         "is empty": not name.strip(),
@@ -110,6 +121,7 @@ def _fault(name: str) -> str | None:
         f"has more than {_LONGEST_NAME} characters": len(name) > _LONGEST_NAME,
         f"begins with {name[:1]!r}": name.startswith(_FORBIDDEN_STARTS),
         "has a slash": "/" in name,
+        "would be taken for a file": is_named_as_file(name),
         "has a character that cannot be printed": any(map(is_forbidden, name)),
     }
     return next((fault for fault, there in faults.items() if there), None)
@@ -130,7 +142,11 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
 def _tidied(name: str) -> str:
     printable = "".join("_" if c == "/" or is_forbidden(c) else c for c in name)
     started = printable.strip().lstrip("".join(_FORBIDDEN_STARTS) + " ")
-    return started[:_LONGEST_NAME].strip() or _FALLBACK_NAME
+    tidied = started[:_LONGEST_NAME].strip()
+    while is_named_as_file(tidied):
+        ending = next(each for each in _OF_FILES if tidied.lower().endswith(each))
+        tidied = tidied[: -len(ending)].strip()
+    return tidied or _FALLBACK_NAME
 
 
 def resolve(entries: Sequence[Entry], reference: str, where: str) -> Entry:

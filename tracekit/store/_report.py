@@ -157,7 +157,9 @@ def _written(
 def _waiting(folder: Path) -> Iterator[Path]:
     """Yield a new folder in `folder`, which is created, for as long as it is needed."""
     waiting = folder / _WAITING
-    waiting.mkdir(parents=True)
+    # Nothing around it: that would bring a folder back which is dropped, and without its mark.
+    folder.mkdir(exist_ok=True)
+    waiting.mkdir()
     try:
         yield waiting
     finally:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 from tracekit.errors import StoreError
 from tracekit.store._record import Entry, RunRecord
-from tracekit.store._staging import FREE_SPACE
+from tracekit.store._staging import FREE_SPACE, OWN_NAME
 
 _LOG = logging.getLogger("tracekit")
 
 SCHEMA = 1
-FILE = "catalogue.sqlite"
-"""The catalogue that a store has in its own folder."""
 WAIT_SECONDS = 30
 """How long one writer waits for another."""
 _QUIET_SECONDS = 1
@@ -27,6 +27,12 @@ READING = ("BEGIN", "SELECT 1 FROM sqlite_master")
 """What begins a transaction of SQLite."""
 META, RUNS = "tracekit_meta", "tracekit_runs"
 """The tables of a catalogue."""
+COLUMNS = (
+    "id", "name", "created", "digest", "options",
+    "labels", "files", "warnings", "summary", "folder",
+)  # fmt: skip
+_BEYOND = 1 << 63
+_IDENTITY = re.compile("[0-9a-f]{8}")
 _SIZE = "size"
 """Where the size of a run's reports stands, in the summary: catalogues of earlier versions have no
 column for it."""
@@ -34,6 +40,7 @@ column for it."""
 REBUILT = (
     "`tracekit runs check --repair` makes it anew, or move it away and ingest the reports again"
 )
+_ELSEWHERE = "restore its tables from a copy, or let TRACEKIT_CATALOG name an empty database"
 _OTHER = "see that the file and its folder are readable and writable"
 NO_LOCKS = (
     "its file system may have no locks: put the store on a local disk, or the catalogue into a"
@@ -45,7 +52,7 @@ _SQLITE_HINTS = {
     "disk I/O error": f"its disk fails, files may not grow so large (`ulimit -f`), or {NO_LOCKS}",
     "disk is full": FREE_SPACE,
     "not a database": REBUILT,
-    "malformed": REBUILT,
+    **dict.fromkeys(("malformed", "no such table", "no such column", "Could not decode"), REBUILT),
 }
 
 
@@ -62,22 +69,43 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
         If it makes no sense.
     """
     try:
-        summary = json.loads(row["summary"])
+        texts = {key: _checked(row[key], str) for key in COLUMNS}
+        summary = _listed(texts["summary"], dict, int, float, str, NoneType)
         record = RunRecord(
-            id=row["id"],
-            name=row["name"],
-            created=datetime.fromisoformat(row["created"]),
-            digest=row["digest"],
-            options=row["options"],
-            labels=json.loads(row["labels"]),
-            files=tuple(json.loads(row["files"])),
-            warnings=tuple(json.loads(row["warnings"])),
-            size=summary.pop(_SIZE, None),
+            id=texts["id"],
+            name=texts["name"],
+            created=datetime.fromisoformat(texts["created"]).astimezone(UTC),
+            digest=texts["digest"],
+            options=texts["options"],
+            labels=_listed(texts["labels"], dict, str),
+            files=tuple(_listed(texts["files"], list, str)),
+            warnings=tuple(_listed(texts["warnings"], list, str)),
+            size=_checked(summary.pop(_SIZE, None), int, NoneType),
             summary=summary,
         )
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise UnreadableRowError from error
-    return Entry(record, row["folder"])
+    # A folder of another form could lead out of the store, to be written to and removed.
+    if not OWN_NAME.fullmatch(texts["folder"]) or not record.files:
+        raise UnreadableRowError
+    return Entry(record, texts["folder"])
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    """Return a value of one of some kinds, and a number that is finite and not too large."""
+    if type(value) not in kinds:
+        raise TypeError(value)
+    if type(value) in (int, float) and not -_BEYOND <= value < _BEYOND:
+        raise ValueError(value)
+    return value
+
+
+def _listed(text: str, container: type, *kinds: type) -> Any:
+    """Return a list, or a dictionary, of values of some kinds that JSON says."""
+    found = _checked(json.loads(text), container)
+    for value in found.values() if container is dict else found:
+        _checked(value, *kinds)
+    return found
 
 
 def values_of(entry: Entry) -> dict[str, str]:
@@ -142,8 +170,11 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
     """
     try:
         version, identity = int(meta["schema"]), meta["id"]
-    except (KeyError, ValueError) as error:
+        is_one = _IDENTITY.fullmatch(identity)  # with which names of folders begin
+    except (KeyError, ValueError, TypeError) as error:
         raise damaged(where) from error
+    if not is_one:
+        raise damaged(where, "its id is none")
     if version > SCHEMA:
         raise StoreError(
             f"the catalogue {where} was written by a newer tracekit", "upgrade tracekit"
@@ -151,9 +182,25 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
     return identity
 
 
-def damaged(where: str) -> StoreError:
+def check_tables(kinds: Mapping[str, str], where: str) -> bool:
+    """Tell whether a catalogue was ever written, by its tables and views.
+
+    Raises
+    ------
+    StoreError
+        If it has one of its tables alone, or something else in the place of one.
+    """
+    own = {name: kinds[name] for name in (META, RUNS) if name in kinds}
+    for name in (META, RUNS) if own else ():
+        if own.get(name) != "table":
+            raise damaged(where, f"it has no table {name}")
+    return bool(own)
+
+
+def damaged(where: str, why: str | None = None) -> StoreError:
     """Return the error of a catalogue whose rows make no sense."""
-    return StoreError(f"the catalogue {where} is damaged", REBUILT)
+    said = f"the catalogue {where} is damaged" + (f" ({why})" if why else "")
+    return StoreError(said, _ELSEWHERE if "://" in where else REBUILT)
 
 
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:

@@ -7,15 +7,15 @@ that has one is nothing that an ingest has left over.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tracekit.store._access import Access, put_file
 from tracekit.store._record import Entry
 from tracekit.store._rows import UnreadableRowError, entry_of, values_of
-from tracekit.store._staging import sync
-from tracekit.support.files import write_whole
-
-_FILE = "run.json"
+from tracekit.store._staging import MARK, ROW_COPY
+from tracekit.support.files import is_real_folder, read_plain
 
 
 class Known(NamedTuple):
@@ -25,22 +25,29 @@ class Known(NamedTuple):
     entry: Entry
 
 
-def write_run(folder: Path, store: str, entry: Entry) -> None:
+def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
     """Write what a run is into its folder, as a whole or not at all."""
-    path = folder / _FILE
-    write_whole(path, (json.dumps({"store": store, **values_of(entry)}) + "\n").encode())
-    sync(path)
+    content = json.dumps({"store": store, **values_of(entry)}) + "\n"
+    put_file(folder, ROW_COPY, content.encode(), access)
 
 
 def forget_run(folder: Path) -> None:
-    """Have a folder say nothing of its run, which does not need it any more."""
-    (folder / _FILE).unlink(missing_ok=True)
+    """Have a folder say nothing of its run, which does not need it any more.
+
+    What it said is left as a mark that the folder is the store's: earlier versions made none, and
+    on a full disk there is no room for another file.
+    """
+    if is_real_folder(folder):
+        with suppress(FileNotFoundError):
+            (folder / ROW_COPY).replace(folder / MARK)
 
 
 def read_run(folder: Path) -> Known | None:
     """Return what a folder says of its run; None where it says nothing that makes sense."""
     try:
-        content = json.loads((folder / _FILE).read_bytes())
-        return Known(content["store"], entry_of({**content, "folder": folder.name}))
-    except (OSError, ValueError, KeyError, TypeError, UnreadableRowError):
-        return None
+        content = json.loads(read_plain(folder / ROW_COPY))
+        if is_real_folder(folder) and isinstance(content["store"], str):
+            return Known(content["store"], entry_of({**content, "folder": folder.name}))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, UnreadableRowError):
+        pass
+    return None

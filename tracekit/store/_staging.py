@@ -4,6 +4,10 @@ An ingest holds a lock file from before its folder exists until after its row is
 folder whose lock is free belongs to an ingest that has ended, and the catalogue, when asked *while
 the lock is held*, says for good whether the folder is a run's. The kernel frees the lock of a
 process that dies, however it dies. Names are random and never used twice.
+
+A user may name any folder as a store, and other tools write to `runs/` and `staging/`, too. So only
+what has a name of the store's form, and a mark in it, is ever moved or removed, and nothing that is
+a link.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -20,14 +25,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.errors import StoreError
+from tracekit.store._access import ID_FILE, PRIVATE, Access, access_of, check_folder, database_files
+from tracekit.support.files import is_plain_file, is_real_folder, mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_PRIVATE = 0o700
 _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
+_DROPPED = ".dropped"
+DATABASE = "catalogue.sqlite"
+"""The catalogue that a store has in its own folder."""
 _SYNCED_AT_ONCE = 16
 """Files that the disk is asked for together: many take it little longer than one."""
 FREE_SPACE = "free some space"
@@ -62,6 +71,22 @@ def file_errors(root: Path) -> Iterator[None]:
         raise StoreError(f"the store {root} cannot be written ({error})", hint) from error
 
 
+_OWN_NAME = "[0-9a-f]{8}-[0-9a-f]{16}"
+OWN_NAME = re.compile(_OWN_NAME)
+"""What the folder of a run is called: after the catalogue that it was made for, and at random."""
+_STAGED_NAME = re.compile(
+    f"(?P<stem>(?:{_OWN_NAME}|(?:first|store)-[0-9a-f]{{16}})(?:\\.dropped)?)(?:\\.lock)?"
+)
+_AT_ROOT = re.compile(
+    r"staging|runs|store\.json|\.store\.json\.\w+\.part|catalogue\.(?:damaged|sqlite)(?:-journal|-wal|-shm)?"
+)
+MARK = "made-by-tracekit"
+"""A file in each folder that an ingest makes: none is removed without it, or a copy of its row."""
+_MARK_TEXT = b"tracekit made this folder, and removes it once no run needs it.\n"
+ROW_COPY = "run.json"
+"""A copy of the run's row; the folders of earlier versions have no other mark."""
+
+
 class Folders:
     """The folders of the store at `root`."""
 
@@ -70,13 +95,79 @@ class Folders:
         self.staging = root / "staging"
         self.runs = root / "runs"
 
+    def check(self) -> None:
+        """Make sure that what is there is a store, or may become one.
+
+        Raises
+        ------
+        StoreError
+            If something else is in the place of a folder, or a folder that is not empty is no
+            store's: what others keep there could be called as what a store has.
+        """
+        with file_errors(self.root):
+            if os.path.lexists(self.root) and not self.root.is_dir():
+                raise StoreError(f"the store {self.root} is not a folder", "give another --store")
+            for folder in (self.staging, self.runs):
+                check_folder(folder)
+            if os.path.lexists(self.root / ID_FILE) or self.has_rows():
+                return
+            other = next(self._others(), None)
+            if other is not None:
+                raise StoreError(
+                    f"{self.root} is no store, and not empty (it has {other})",
+                    f"give a store a folder of its own: --store {self.root / '.tracekit'}",
+                )
+
+    def has_rows(self) -> bool:
+        """Tell whether there are folders of runs with a copy of their row."""
+        return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
+
+    def _others(self) -> Iterator[str]:
+        """Yield what no store has, of a folder and of those in it that are called as a store's."""
+        for folder, form in (
+            (self.root, _AT_ROOT),
+            (self.staging, _STAGED_NAME),
+            (self.runs, OWN_NAME),
+        ):
+            for path in _inside(folder):
+                if not form.fullmatch(path.name):
+                    yield str(path.relative_to(self.root))
+
+    def published(self) -> list[Path]:
+        """Return the folders in ``runs/`` that are called and marked as those of the store."""
+        return [path for path in self._called_so() if self._is_own(path)]
+
+    def unmarked(self) -> list[Path]:
+        """Return what is called as a folder of the store, and has no mark: whose is not known."""
+        staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
+        folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
+        return [path for path in folders if not self._is_own(path)]
+
+    def _called_so(self) -> list[Path]:
+        return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
+
+    def _is_own(self, folder: Path) -> bool:
+        """Tell whether a folder whose name has the form of the store's is marked as made by it.
+
+        The mark is written first and removed last. So an empty folder has only just been made, or
+        is all but removed; one of an earlier version has a lock, or a copy of its run's row.
+        """
+        if not is_real_folder(folder):
+            return False
+        marks = (folder / MARK, folder / ROW_COPY, self._lock_of(folder.name))
+        return any(map(is_plain_file, marks)) or not _inside(folder)
+
+    def _lock_of(self, name: str) -> Path:
+        return self.staging / f"{name.removesuffix(_DROPPED)}{_LOCK_SUFFIX}"
+
     def create(self) -> None:
         """Make the folders that are not there yet."""
+        self.check()
         with file_errors(self.root):
-            # A new store is its owner's: traces name programs, hosts and folders.
-            self.root.mkdir(_PRIVATE, parents=True, exist_ok=True)
-            self.staging.mkdir(exist_ok=True)
-            self.runs.mkdir(exist_ok=True)
+            for folder in (self.root, self.staging, self.runs):
+                with suppress(FileExistsError):
+                    folder.mkdir(PRIVATE.folder, parents=folder is self.root)
+                    access_of(self.root).give(folder)
             sync(self.root)
 
     @contextmanager
@@ -86,11 +177,15 @@ class Folders:
         What is still in ``staging/`` at the end is removed.
         """
         with file_errors(self.root):
-            lock = _Lock.fresh(self.staging, prefix)
+            access = access_of(self.root)
+            lock = _Lock.fresh(self.staging, prefix, access)
         folder = self.staging / lock.name
         try:
             with file_errors(self.root):
-                folder.mkdir()
+                folder.mkdir(PRIVATE.folder)
+                access.give(folder)
+                (folder / MARK).write_bytes(_MARK_TEXT)
+                access.give(folder / MARK)
             yield folder
         finally:
             _drop(folder)
@@ -99,8 +194,14 @@ class Folders:
     def publish(self, staged: Path) -> None:
         """Move a complete folder from ``staging/`` to ``runs/``, all of it safely on disk."""
         with file_errors(self.root):
+            access = access_of(self.root)
+
+            def settle(path: Path) -> None:
+                access.give(path)
+                sync(path)
+
             with ThreadPoolExecutor(_SYNCED_AT_ONCE, "sync") as threads:
-                for _ in threads.map(sync, (*staged.rglob("*"), staged)):
+                for _ in threads.map(settle, (*staged.rglob("*"), staged)):
                     pass
             staged.rename(self.runs / staged.name)
             sync(self.runs)
@@ -115,22 +216,31 @@ class Folders:
 
     def discard(self, name: str) -> None:
         """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
-        shutil.rmtree(self.runs / name, ignore_errors=True)
+        _remove(self.runs / name)
 
-    def discard_dead(self, name: str) -> bool:
-        """Remove a folder of ``runs/`` unless an ingest holds it, and say whether it is gone."""
+    def discard_dead(
+        self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
+    ) -> bool:
+        """Remove a folder of ``runs/`` that no run has and no ingest holds; say whether it is gone.
+
+        With `dry_run` nothing is removed, and it is said whether it would be.
+        """
         with ExitStack() as held:
-            if self._hold(name, held):
+            # Asked last: an ingest may have committed the run meanwhile.
+            is_free = self._hold(name, held, keep=dry_run) and name not in named()
+            if is_free and not dry_run:
                 self.discard(name)
-        return not (self.runs / name).exists()
+        return is_free if dry_run else not (self.runs / name).exists()
 
     def sweep(
         self,
         prefix: str,
         named: Callable[[], set[str]],
         is_owned: Callable[[Path], bool] = lambda _: False,
-    ) -> None:
-        """Remove the folders that no run has and no living ingest holds.
+        *,
+        dry_run: bool = False,
+    ) -> list[Path]:
+        """Remove the folders that no run has and no living ingest holds, and return them.
 
         Parameters
         ----------
@@ -141,26 +251,56 @@ class Folders:
             Asks the catalogue for the folders of its runs.
         is_owned
             Whether a folder says of which run it is: then the catalogue may have lost it.
+        dry_run
+            Whether to return what would be removed, and to remove nothing.
         """
-        staged = {_stem(path) for path in self.staging.iterdir()}
-        published = {path.name for path in self.runs.iterdir() if path.name.startswith(prefix)}
+        staged = self._staged()
+        published = {path.name for path in self.published() if path.name.startswith(prefix)}
         # Asked after listing, so that the folder of a finished ingest is not taken for left over.
         left = staged | {n for n in published - named() if not is_owned(self.runs / n)}
         if not left:
-            return
+            return []
+        found: list[Path] = []
         with ExitStack() as held:
-            dead = [name for name in left if self._hold(name, held)]
+            dead = [name for name in sorted(left) if self._hold(name, held, keep=dry_run)]
             needed = named()
             for name in dead:
-                _drop(self.staging / name)
+                if name in staged and is_real_folder(self.staging / name):
+                    found.append(self.staging / name)
                 if name in published and name not in needed:
-                    self.discard(name)
+                    found.append(self.runs / name)
+            for path in () if dry_run else found:
+                (_drop if path.parent == self.staging else _remove)(path)
+        return found
 
-    def _hold(self, name: str, held: ExitStack) -> bool:
-        lock = _Lock.take(self.staging, name)
+    def _staged(self) -> set[str]:
+        """Return the names of folders in ``staging/``, and of locks whose folder is elsewhere."""
+        found = set()
+        for path in _inside(self.staging):
+            form = _STAGED_NAME.fullmatch(path.name)
+            is_lock = path.name.endswith(_LOCK_SUFFIX) and is_plain_file(path)
+            if form and (is_lock or self._is_own(path)):
+                found.add(form["stem"])
+        return found
+
+    def _hold(self, name: str, held: ExitStack, *, keep: bool = False) -> bool:
+        if not self.staging.is_dir():
+            return True
+        keep = keep and (self.staging / f"{name}{_LOCK_SUFFIX}").exists()
+        lock = _Lock.take(self.staging, name, access_of(self.root))
         if lock is not None:
-            held.callback(lock.release)
+            held.callback(lock.release, keep=keep)
         return lock is not None
+
+    def own_files(self) -> Iterator[Path]:
+        """Yield the files and folders of the store, and nothing else that lies among them."""
+        yield from (self.root, self.root / ID_FILE, *database_files(self.root / DATABASE))
+        yield from (self.staging, self.runs)
+        names = self._staged()
+        yield from map(self._lock_of, names)
+        for folder in (*(self.staging / name for name in names), *self.published()):
+            yield folder
+            yield from folder.rglob("*")
 
 
 class _Lock:
@@ -172,15 +312,20 @@ class _Lock:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, folder: Path, name: str) -> _Lock | None:
-        """Take the lock of that name; None where another holds it."""
+    def take(cls, folder: Path, name: str, access: Access = PRIVATE) -> _Lock | None:
+        """Take the lock of that name; None where another holds it, or it is no plain file."""
         path = folder / f"{name}{_LOCK_SUFFIX}"
         from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
 
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if (mode := mode_of(path)) and not stat.S_ISREG(mode):
+            return None
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, PRIVATE.file)
         try:
             # Its last holder may have removed the file after it was opened here: that lock is void.
             if lock_descriptor(descriptor, blocking=False) and _is(path, descriptor):
+                with suppress(PermissionError):  # that of another who shares the store
+                    access.give(path)
                 return cls(path, descriptor)
         except BaseException:
             os.close(descriptor)
@@ -189,25 +334,25 @@ class _Lock:
         return None
 
     @classmethod
-    def fresh(cls, folder: Path, prefix: str) -> _Lock:
+    def fresh(cls, folder: Path, prefix: str, access: Access) -> _Lock:
         """Take a lock of a name that was never used."""
         while True:
             # None where a sweep has caught the new file before it was locked.
-            lock = cls.take(folder, f"{prefix}{secrets.token_hex(8)}")
+            lock = cls.take(folder, f"{prefix}{secrets.token_hex(8)}", access)
             if lock is not None:
                 return lock
 
-    def release(self) -> None:
-        """Remove the file, then let go: whoever waits for it finds it void.
+    def release(self, *, keep: bool = False) -> None:
+        """Remove the file, unless it is to be kept, then let go: whoever waits finds it void.
 
         Windows removes no file that is open, and none that another has opened meanwhile. What
         cannot be removed is let go all the same, and left to the next sweep.
         """
-        if not _ON_WINDOWS:
+        if not _ON_WINDOWS and not keep:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
-        if _ON_WINDOWS:
+        if _ON_WINDOWS and not keep:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
@@ -219,15 +364,36 @@ def _is(path: Path, descriptor: int) -> bool:
     return False
 
 
+def _inside(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing where another process has just removed it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return list(folder.iterdir())
+    return []
+
+
 def _drop(folder: Path) -> None:
     """Remove a staged folder, though a worker may still be writing into it."""
-    if folder.is_symlink():  # which no ingest makes
-        folder.unlink(missing_ok=True)
-        return
     # Under another name nothing is added to it any more while it is emptied.
+    if folder.suffix != _DROPPED:
+        with suppress(OSError):
+            folder = folder.rename(folder.with_name(f"{folder.name}{_DROPPED}"))
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder where possible, its mark last: what a kill leaves is known as the store's."""
+    if not is_real_folder(folder):
+        return
     with suppress(OSError):
-        folder = folder.rename(folder.with_name(f"{folder.name}.dropped"))
-    shutil.rmtree(folder, ignore_errors=True)
+        for path in folder.iterdir():
+            if is_real_folder(path):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != MARK:
+                with suppress(OSError):
+                    path.unlink()
+        if [path.name for path in folder.iterdir()] == [MARK]:
+            (folder / MARK).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _stem(path: Path) -> str:

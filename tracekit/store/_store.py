@@ -8,22 +8,30 @@ import shlex
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
 from tracekit.model import Trace, combine, is_checked
+from tracekit.store._access import (
+    ID_FILE,
+    access_of,
+    check_folder,
+    check_owner,
+    database_files,
+    share,
+)
 from tracekit.store._check import (
     Finding,
     again,
     faults,
     listed,
     run_finding,
-    strays,
+    unmarked,
     whole_run,
 )
-from tracekit.store._identity import ID_FILE, make_id, put_id, read_id
+from tracekit.store._identity import make_id, put_id, read_id
 from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
@@ -35,9 +43,9 @@ from tracekit.store._record import (
     known,
     resolve,
 )
-from tracekit.store._rows import FILE, REBUILT
+from tracekit.store._rows import REBUILT
 from tracekit.store._run_file import forget_run, read_run, write_run
-from tracekit.store._staging import FREE_SPACE, Folders, file_errors
+from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
 from tracekit.support.loading import load_beside
 
@@ -108,6 +116,11 @@ class Store:
             else ``.tracekit`` in `start`. ``TRACEKIT_CATALOG`` puts the catalogue elsewhere.
         start
             Where to begin looking, by default the working directory.
+
+        Raises
+        ------
+        StoreError
+            If one that nobody named belongs to another user.
         """
         named = path or os.environ.get("TRACEKIT_STORE")
         root = Path(named) if named else _nearest((start or Path.cwd()).absolute())
@@ -173,6 +186,7 @@ class Store:
                 "`tracekit runs list` shows all",
             )
         folder = self._folders.runs / entry.folder
+        check_folder(folder)
         wrong = self._faults(entry)
         if wrong:
             raise StoreError(
@@ -203,6 +217,10 @@ class Store:
         self._copy(renamed)
         return renamed.record
 
+    def folder(self, record: RunRecord) -> Path:
+        """Return the folder that holds the columns of a run."""
+        return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
+
     def remove(self, reference: str) -> RunRecord:
         """Remove a run with its columns and return what it was.
 
@@ -225,7 +243,7 @@ class Store:
         self._forget(entry.folder)
         self._folders.discard(entry.folder)
         folder = self._folders.runs / entry.folder
-        if folder.exists():
+        if os.path.lexists(folder):
             raise StoreError(
                 f"the run {entry.record.name!r} is removed, but its columns in {folder} are not",
                 "delete the folder",
@@ -238,8 +256,27 @@ class Store:
 
     def strays(self) -> int:
         """Return how many complete runs there are in the store's folder that no catalogue names."""
-        named = {entry.folder for entry in self._entries()}
-        return sum(read_run(folder) is not None for folder in strays(self._folders.runs, named))
+        return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
+
+    def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
+        """Return the store's folders of runs that none of `entries` names."""
+        named = {entry.folder for entry in entries}
+        return [path for path in self._folders.published() if path.name not in named]
+
+    def share(self, group: str | None) -> None:
+        """Share the store with a group, or with None make it its owner's alone again.
+
+        Raises
+        ------
+        UsageError
+            If there is no such group.
+        StoreError
+            If there is no such store, or its files are those of another user.
+        """
+        with file_errors(self.root):
+            if read_id(self._folders) is None:
+                raise StoreError(f"there is no store {self.root}", "name one with --store")
+            share(self.root, self._folders.own_files(), group)
 
     def check(self, *, repair: bool = False) -> list[Finding]:
         """Return what is wrong in the store, all of its files read.
@@ -257,6 +294,7 @@ class Store:
         """
         if not self.root.is_dir():
             raise StoreError(f"there is no store {self.root}", "name one with --store")
+        self._folders.check()
         found: list[Finding] = []
         for checked in (self._checked_id, self._checked_catalogue):
             found += checked(repair=repair)
@@ -264,12 +302,18 @@ class Store:
                 return found
         entries = self._entries()
         own = [self._checked_run(entry, repair=repair) for entry in entries]
+        left = [self._checked_stray(path, repair) for path in self._strays(entries)]
         named = {entry.folder for entry in entries}
-        left = [self._checked_stray(path, repair) for path in strays(self._folders.runs, named)]
+        left += [unmarked(path) for path in self._folders.unmarked() if path.name not in named]
         return [*found, *(each for each in own if each), *left]
 
-    def collect(self) -> list[Path]:
+    def collect(self, *, dry_run: bool = False) -> list[Path]:
         """Remove the folders that hold no complete run and that no ingest is working on.
+
+        Parameters
+        ----------
+        dry_run
+            Whether to remove nothing, and return what would be.
 
         Returns
         -------
@@ -280,14 +324,23 @@ class Store:
         StoreError
             If the catalogue cannot be read.
         """
-        self._sweep()
-        named = {entry.folder for entry in self._entries()}
-        left = [path for path in strays(self._folders.runs, named) if not whole_run(path)]
-        return [path for path in left if self._folders.discard_dead(path.name)]
+
+        def named() -> set[str]:
+            return {entry.folder for entry in self._entries()}
+
+        named()  # raises before anything is removed
+        gone = self._sweep(dry_run=dry_run)
+        for path in self._strays(self._entries()):
+            if path in gone or whole_run(path):
+                continue
+            with file_errors(self.root):
+                if self._folders.discard_dead(path.name, named, dry_run=dry_run):
+                    gone.append(path)
+        return gone
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:
         path = self.root / ID_FILE
-        known = {run.store for run in map(read_run, strays(self._folders.runs, ())) if run}
+        known = {run.store for run in map(read_run, self._strays()) if run}
         try:
             identity = read_id(self._folders)
             if not known or identity in known:
@@ -307,11 +360,10 @@ class Store:
         except StoreError as error:
             if self._catalog is not None or error.hint != REBUILT:
                 raise
-            if repair:
-                path = self.root / FILE
-                with file_errors(self.root):
-                    path.replace(path.with_suffix(".damaged"))
-            return [_mendable("catalogue", FILE, error.what, repair)]
+            for path in database_files(self.root / DATABASE) if repair else ():
+                with file_errors(self.root), suppress(FileNotFoundError):
+                    path.replace(path.with_name(path.name.replace(".sqlite", ".damaged")))
+            return [_mendable("catalogue", DATABASE, error.what, repair)]
         return []
 
     def _checked_run(self, entry: Entry, *, repair: bool) -> Finding | None:
@@ -332,7 +384,8 @@ class Store:
         if repair:
             with self._catalogue.writing(make_id(self._folders)) as rows:
                 taken = [entry.record for entry in rows.entries()]
-                if run.entry.record.digest in {record.digest for record in taken}:
+                mine = run.entry.record
+                if any(mine.digest == other.digest or mine.id == other.id for other in taken):
                     fault = "is in the catalogue with other columns"
                     todo = f"remove {path} where these are not needed"
                     return Finding("run", run.entry.record.name, fault, mended=False, todo=todo)
@@ -417,7 +470,8 @@ class Store:
                 def move(folder: Path) -> Made:
                     with file_errors(self.root):
                         for path in staged.iterdir():
-                            path.rename(folder / path.name)
+                            if path.is_dir():  # its mark stays
+                                path.rename(folder / path.name)
                     return made
 
                 # Another process may have added the same meanwhile.
@@ -499,7 +553,8 @@ class Store:
     def _copy(self, entry: Entry) -> None:
         """Keep a copy of a run's row in its folder; without it, the row holds all the same."""
         with suppress(OSError):
-            write_run(self._folders.runs / entry.folder, make_id(self._folders), entry)
+            access = access_of(self.root)
+            write_run(self._folders.runs / entry.folder, make_id(self._folders), entry, access)
 
     def _forget(self, folder: str) -> None:
         with suppress(OSError):
@@ -526,20 +581,27 @@ class Store:
         with file_errors(self.root):
             return faults(self._folders.runs / entry.folder, len(entry.record.files))
 
-    def _sweep(self) -> None:
+    def _sweep(self, *, dry_run: bool = False) -> list[Path]:
         """Remove what is left over; what cannot be removed now stays until the next time."""
         with suppress(StoreError), file_errors(self.root):
             identity = self._catalogue.identity()
-            if identity is not None:
-                needed = partial(self._catalogue.folders, identity)
-                self._folders.sweep(f"{identity}-", needed, lambda path: read_run(path) is not None)
+
+            def needed() -> set[str]:
+                return self._catalogue.folders(identity) if identity else set()
+
+            # Where no catalogue was written yet, no folder in `runs/` can be told to be left over.
+            prefix = f"{identity or 'no catalogue'}-"
+            return self._folders.sweep(
+                prefix, needed, lambda path: read_run(path) is not None, dry_run=dry_run
+            )
+        return []
 
     def _entries(self) -> list[Entry]:
         store = read_id(self._folders)
         if store is None:
             return []
         if self._catalog is None:
-            return read_entries(self.root / FILE, store)
+            return read_entries(self.root / DATABASE, store)
         with self._catalogue.reading(store) as rows:
             return rows.entries() if rows else []
 
@@ -559,8 +621,13 @@ class Store:
 
 
 def _nearest(start: Path) -> Path:
-    stores = (folder / _FOLDER for folder in (start, *start.parents))
-    return next((store for store in stores if store.is_dir()), start / _FOLDER)
+    """Return the store that is found from a folder upward, or the one to be made there."""
+    for store in (folder / _FOLDER for folder in (start, *start.parents)):
+        with suppress(OSError):  # of folders that may not be looked into
+            if store.is_dir():
+                check_owner(store, start)
+                return store
+    return start / _FOLDER
 
 
 def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:

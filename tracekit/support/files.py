@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,40 @@ from typing import IO
 
 StrPath = str | os.PathLike[str]
 """How callers may name a file."""
+
+
+def is_plain_file(path: StrPath) -> bool:
+    """Tell whether there is a file that is neither a link nor a pipe or a device."""
+    return stat.S_ISREG(mode_of(path))
+
+
+def is_real_folder(path: StrPath) -> bool:
+    """Tell whether there is a folder that is no link to one."""
+    return stat.S_ISDIR(mode_of(path))
+
+
+def mode_of(path: StrPath) -> int:
+    """Return what there is and who may use it, as `os.lstat` says; 0 where there is nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def read_plain(path: StrPath) -> bytes:
+    """Return what is in a file; a link is not followed, and a pipe not waited for.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is no plain file.
+    """
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | safely)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+        return file.read()
 
 
 def write_whole(path: Path, content: bytes) -> None:

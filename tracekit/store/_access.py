@@ -1,0 +1,224 @@
+"""Whose a store is: its files are its owner's, or shared with a group.
+
+A store may come from elsewhere: unpacked, mounted, or found above the working directory.
+So what it holds is opened as a plain file or not at all, and no link in it is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tracekit.errors import StoreError, UsageError
+from tracekit.support.files import is_plain_file, is_real_folder, mode_of, read_plain
+
+ID_FILE = "store.json"
+_GROUP = "group"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_MISPLACED = "restore it from a copy, or name another store with --store"
+
+
+class Access(NamedTuple):
+    """The modes of a store's files and folders, and whose they are to be if not of who makes them.
+
+    What root makes in the store of another user, as in a container, is that user's.
+    """
+
+    file: int
+    folder: int
+    owner: tuple[int, int] | None = None
+
+    def give(self, path: Path) -> None:
+        """Give a file or a folder its mode and owner; a link is left as it is."""
+        if not hasattr(os, "fchmod"):  # on Windows
+            return
+        if stat.S_ISLNK(path.lstat().st_mode):
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK)
+        try:
+            self.give_open(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def shared(self, *, is_shared: bool) -> Access:
+        """Return the same with the modes of a store that is shared, or is not."""
+        modes = _SHARED if is_shared else PRIVATE
+        return self._replace(file=modes.file, folder=modes.folder)
+
+    def give_open(self, descriptor: int) -> None:
+        """Give an open file or folder its mode and owner."""
+        status = os.fstat(descriptor)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        # A file of another name as well might be somebody's whom this would take it from.
+        if self.owner and self.owner[0] != status.st_uid and (is_folder or status.st_nlink == 1):
+            os.fchown(descriptor, *self.owner)
+        mode = self.folder if is_folder else self.file
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.fchmod(descriptor, mode)
+
+
+PRIVATE = Access(0o600, 0o700)
+"""Traces name programs, hosts and folders."""
+_SHARED = Access(0o660, 0o2770)
+"""Whatever is made in such a folder is of the folder's group."""
+
+
+def settings(root: Path) -> dict[str, Any]:
+    """Return what ``store.json`` says.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    OSError, ValueError, TypeError
+        If it cannot be read, or makes no sense.
+    """
+    return dict(json.loads(read_plain(root / ID_FILE)))
+
+
+def access_of(root: Path) -> Access:
+    """Return the modes and the owner of what is written to the store at `root`."""
+    access = PRIVATE
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        access = access.shared(is_shared=bool(settings(root).get(_GROUP)))
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        status = root.stat()
+        access = access._replace(owner=(status.st_uid, status.st_gid) if status.st_uid else None)
+    return access
+
+
+def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
+    """Return what ``store.json`` says of a store whose own is lost, and the modes of that file."""
+    status = root.stat()
+    is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
+    said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
+    access = access_of(root).shared(is_shared=is_shared)
+    return (json.dumps(said) + "\n").encode(), access
+
+
+def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
+    """Write a file of a store as a whole or not at all, and have it on disk.
+
+    No link is followed: one of that name is replaced, one in the place of the folder an error.
+    """
+    is_named = os.open not in os.supports_dir_fd  # on Windows
+    inside = None if is_named else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
+    part, target = f".{name}.{secrets.token_hex(4)}.part", name
+    if is_named:
+        part, target = str(folder / part), str(folder / target)
+    try:
+        descriptor = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, PRIVATE.file, dir_fd=inside
+        )
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if hasattr(os, "fchmod"):
+                    access.give_open(descriptor)
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(part, target, src_dir_fd=inside, dst_dir_fd=inside)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=inside)
+            raise
+    finally:
+        if inside is not None:
+            os.close(inside)
+
+
+def database_files(path: Path) -> list[Path]:
+    """Return the files that SQLite has of a database, whether they are there or not."""
+    return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
+
+
+def check_database(path: Path, hint: str) -> None:
+    """Raise `StoreError`, with that hint, where SQLite would follow a link or wait for a pipe."""
+    for each in database_files(path):
+        # Looked at once: a journal comes and goes while another process writes.
+        if (mode := mode_of(each)) and not stat.S_ISREG(mode):
+            raise StoreError(f"{each} is a link or a device, and no file", hint)
+
+
+def make_database(path: Path) -> None:
+    """Make an empty file for SQLite, which has its journals be as the file is."""
+    with suppress(FileExistsError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+        os.close(os.open(path, flags, PRIVATE.file))
+        access_of(path.parent).give(path)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `StoreError` where something else than a folder is in the place of one."""
+    if (mode := mode_of(folder)) and not stat.S_ISDIR(mode):
+        raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
+
+
+def check_owner(root: Path, start: Path) -> None:
+    """Raise `StoreError` where a store that was found from `start` upward is another user's.
+
+    Root, as in a container, may use that of the user in whose folder it works.
+    """
+    if not hasattr(os, "geteuid") or not root.exists():
+        return
+    mine = {os.geteuid()} | ({start.stat().st_uid} if os.geteuid() == 0 else set())
+    owners = {root.stat().st_uid} | ({root.lstat().st_uid} if root.is_symlink() else set())
+    for owner in owners - mine:
+        raise StoreError(
+            f"the store {root} belongs to {_user(owner)}",
+            f"name it if you trust it, with --store {root} or TRACEKIT_STORE",
+        )
+
+
+def _user(number: int) -> str:
+    import pwd  # noqa: PLC0415 - which Windows lacks, as it lacks owners
+
+    try:
+        return f"user {pwd.getpwuid(number).pw_name!r}"
+    except KeyError:
+        return f"user {number}"
+
+
+def group_number(group: str) -> int:
+    """Return the number of a group by its name or number.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    try:
+        import grp  # noqa: PLC0415 - as above
+
+        return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+    except (ImportError, KeyError) as error:
+        raise UsageError(f"no group {group!r} is known here", "`id` lists yours") from error
+
+
+def share(root: Path, own: Iterable[Path], group: str | None) -> None:
+    """Share a store, and its `own` files, with a group; None makes it its owner's alone again.
+
+    What others of a group have added stays as it is: only they may change its modes.
+    """
+    owner, me = root.stat().st_uid, os.geteuid() if hasattr(os, "geteuid") else 0
+    if me not in (0, owner):
+        raise StoreError(f"the store {root} belongs to {_user(owner)}", "ask them to share it")
+    number = -1 if group is None else group_number(group)
+    said = {key: value for key, value in settings(root).items() if key != _GROUP}
+    said |= {} if group is None else {_GROUP: group}
+    # First, so that what an ingest makes meanwhile is shared too.
+    access = access_of(root).shared(is_shared=group is not None)
+    put_file(root, ID_FILE, (json.dumps(said) + "\n").encode(), access)
+    for path in own:
+        if is_plain_file(path) or is_real_folder(path):
+            if me not in (0, path.lstat().st_uid):
+                continue
+            if number >= 0:
+                os.chown(path, -1, number, follow_symlinks=False)
+            access.give(path)
