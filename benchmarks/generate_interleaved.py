@@ -43,7 +43,9 @@ def generate(path: Path, kernels: int, processes: int = 8, *, stages: bool = Fal
             writer.gpu(number)
             writer.process(pid, "python")
             writer.thread_name(pid, pid, "python")
-        names = [writer.string(f"void kernel_{n % 300}<float>(int)") for n in rng.permutation(place)]
+        names = [
+            writer.string(f"void kernel_{n % 300}<float>(int)") for n in rng.permutation(place)
+        ]
         ranges = [writer.string(f"{name} {n // 5}") for n, name in enumerate(passes)]
         call = writer.string("cudaLaunchKernel_v7000")
     owners = {

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from tracekit.support.memory import NEEDS
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound="OpenedRun")
 
 
 class Question(Generic[P]):
@@ -48,7 +51,16 @@ class RunQuestion(Generic[R, P]):
     """
 
     def __init__(self, answer: Callable[Concatenate[R, P], Answer]) -> None:
-        self._answer = answer
+        name = getattr(answer, "__name__", "").replace("_", "-")
+
+        @functools.wraps(answer)
+        def asked(run: R, *args: P.args, **kwargs: P.kwargs) -> Answer:
+            if name in NEEDS:
+                some: Any = kwargs.get("iterations")
+                run.require_memory(name, iterations=some)
+            return answer(run, *args, **kwargs)
+
+        self._answer = asked
         self.__doc__ = answer.__doc__
 
     @overload
