@@ -124,6 +124,7 @@ def find_structures(
             op, stage, step = pieces.add(own, structure, is_last=is_last)
             _note(told, ops.first, op, stage, step)
         found[process] = pieces.joined(most)
+    apart.drop()
     return Structures(found, told)
 
 
@@ -199,6 +200,11 @@ class _Apart:
                 # Of calls that begin together the ops are taken in the order in which they start.
                 yield pl.concat([*done.open, *rows]).sort("launch", "start", "op"), not left
                 rows, height = [], 0
+
+    def drop(self) -> None:
+        """Let all of them go."""
+        for number in range(len(self._spool)):
+            self._spool.drop(number)
 
 
 class _Names:

@@ -14,7 +14,7 @@ import typer
 
 from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._json import WRITTEN, Json
-from tracekit.cli._options import MemoryOption, allow
+from tracekit.cli._options import MemoryOption, allowing
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 from tracekit.cli._words import Command
@@ -168,9 +168,8 @@ def _writing(
         target = Target.of(output_format, output, formats, full_names=full_names, verbose=verbose)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
-        if is_limited:
-            allow(options.pop(_MEMORY))
-        found = function(**_gathered(options, groups))
+        with allowing(options.pop(_MEMORY) if is_limited else None):
+            found = function(**_gathered(options, groups))
         answer, code = found if isinstance(found, Judged) else (found, 0)
         _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
         target.write(which.of(answer))

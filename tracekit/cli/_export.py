@@ -14,7 +14,7 @@ from tracekit.cli._options import (
     RunArgument,
     StepsOption,
     StoreOption,
-    allow,
+    allowing,
     open_run,
     steps_of,
 )
@@ -64,8 +64,8 @@ def export(
     and of each thread's ranges and launches, with arrows from a launch to its op.
     """
     chosen = steps_of(iterations)
-    allow(memory)
-    opened = open_run(run, store)
+    with allowing(memory):
+        opened = open_run(run, store)
     path = output or Path(f"{opened.name}{_ENDINGS[to]}")
     Target.of(Format.TABLE, path)
     opened.export(path, to=to.value, iterations=chosen)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
@@ -247,9 +248,14 @@ MemoryOption = Annotated[
 _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 
-def allow(memory: str | None) -> None:
-    """Let runs that are opened from now on take so much memory, as `--memory` says."""
-    _ALLOWED.set(None if memory is None else parse_size(memory))
+@contextmanager
+def allowing(memory: str | None) -> Iterator[None]:
+    """Let runs that are opened meanwhile take so much memory, as `--memory` says."""
+    token = _ALLOWED.set(None if memory is None else parse_size(memory))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 StepsOption = Annotated[

@@ -11,7 +11,7 @@ from tracekit.cli._options import (
     LATEST,
     MemoryOption,
     StoreOption,
-    allow,
+    allowing,
     complete_run,
     open_run,
 )
@@ -62,10 +62,10 @@ def report(
     """
     from tracekit.runs import report_of
 
-    allow(memory)
     target = Target.of(Format.TABLE, output)
-    opened = [open_run(each, store) for each in runs or [LATEST]]
-    base = None if against is None else open_run(against, store)
+    with allowing(memory):
+        opened = [open_run(each, store) for each in runs or [LATEST]]
+        base = None if against is None else open_run(against, store)
     target.write_text(report_of(opened, against=base))
     complain(f"wrote {output}")
     if should_open:
