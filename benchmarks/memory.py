@@ -29,7 +29,7 @@ QUESTIONS = {
     "breakdown": ("breakdown", "--by", "stage"),
     "breakdown by kernel": ("breakdown", "--by", "kernel"),
     "breakdown by range": ("breakdown", "--by", "range"),
-    "breakdown by range, inclusive": ("breakdown", "--by", "range", "--inclusive"),
+    "breakdown inclusive": ("breakdown", "--by", "range", "--inclusive"),
     "breakdown by iteration": ("breakdown", "--by", "stage,iteration"),
     "idle": ("idle",),
     "diagnose": ("diagnose",),
@@ -40,9 +40,11 @@ QUESTIONS = {
     "links": ("links",),
     "collectives": ("collectives",),
     "latency": ("latency",),
+    "info": ("info",),
     "compare": ("compare", "@latest", "@latest"),
     "compare by kernel": ("compare", "@latest", "@latest", "--by", "kernel"),
     "report": ("report", "--output", "report.html"),
+    "attribution": ("breakdown", "--as", "other"),
     "export": ("export", "--iterations", "10:12", "--to", "chrome", "--output", "trace.json"),
 }
 """What is asked, by what the table calls it: the first word is a command."""

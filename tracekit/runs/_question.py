@@ -55,9 +55,11 @@ class RunQuestion(Generic[R, P]):
 
         @functools.wraps(answer)
         def asked(run: R, *args: P.args, **kwargs: P.kwargs) -> Answer:
-            if name in NEEDS:
-                some: Any = kwargs.get("iterations")
-                run.require_memory(name, iterations=some)
+            options: dict[str, Any] = {**kwargs}
+            asks = [f"{name} {flag}" for flag, value in options.items() if value is True]
+            for question in (name, *asks):
+                if question in NEEDS:
+                    run.require_memory(question, iterations=options.get("iterations"))
             return answer(run, *args, **kwargs)
 
         self._answer = asked

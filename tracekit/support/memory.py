@@ -36,7 +36,8 @@ class Need:
 
 
 NEEDS = {
-    "breakdown": Need(30),
+    "breakdown": Need(20),
+    "breakdown inclusive": Need(150),
     "idle": Need(60),
     "diagnose": Need(250),
     "stragglers": Need(200),
@@ -46,6 +47,7 @@ NEEDS = {
     "links": Need(60),
     "collectives": Need(60),
     "latency": Need(60),
+    "info": Need(100),
     "compare": Need(250),
     "compare by kernel": Need(800),
     "report": Need(350),
