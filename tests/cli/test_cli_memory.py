@@ -56,7 +56,7 @@ def _options(name: str) -> list[Any]:
 
 
 def test_other_rules_are_asked_for_in_memory(filled: Path) -> None:
-    limit = "--memory", "201MiB"
+    limit = "--memory", "315000000"
     assert tracekit("breakdown", "ddp", *limit, "--store", filled).exit_code == 0
     done = tracekit("breakdown", "ddp", *limit, "--iteration", "^step", "--store", filled)
     assert done.exit_code == 2

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.support.memory import free, require
+from tracekit.support.memory import NEEDS, free, require
+
+ROOT = Path(__file__).resolve().parents[1]
 
 MEMINFO = "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    5000 kB\n"
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -92,3 +94,25 @@ class TestRequire:
         monkeypatch.setattr("tracekit.support.memory.free", lambda: 50 << 20)
         with pytest.raises(UsageError, match="and 50 MiB are free"):
             require("breakdown", 1, None)
+
+
+_PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("memory.py -->")[1]
+_MEASURED = {
+    name: [int(each.replace(",", "")) for each in re.findall(r"\((-?[\d,]+)\)", cells)]
+    for name, cells in re.findall(r"^\| `([^`]+)` \|(.*)\|$", _PAGE, re.MULTILINE)
+}
+"""Bytes a kernel by what is asked, as the page lists them."""
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_need_is_no_less_than_what_was_measured(name: str) -> None:
+    asked = {each for each in _MEASURED if _need_of(each) == name}
+    most = max(grown for each in asked for grown in _MEASURED[each])
+    assert asked
+    in_steps = NEEDS[name].beside_bytes if name == "export" else None
+    assert most <= (in_steps or NEEDS[name].row_bytes)
+
+
+def _need_of(question: str) -> str:
+    """Return the need that covers what a row of the page asks."""
+    return question if question in NEEDS else question.split(" by ", maxsplit=1)[0]
