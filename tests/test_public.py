@@ -27,9 +27,9 @@ PUBLIC = {
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
-        DeviceSums api_by_run api_calls breakdown capabilities confusion features identify
-        profiler_overhead projected_ranges query range_paths summarise verdict_evidence
-        verdict_meta
+        DeviceSums api_by_run api_calls breakdown capabilities chosen_steps confusion features
+        identify parse_iterations profiler_overhead projected_ranges query range_paths some_steps
+        summarise verdict_evidence verdict_meta
     """,
     "tracekit.analysis.arithmetic": "flops",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
@@ -64,7 +64,7 @@ PUBLIC = {
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
-    "tracekit.attribution.structure": "Doubt Structure Work find_structure",
+    "tracekit.attribution.structure": "Doubt Pieces Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
         Edge Link Machine NcclLog Placed Placing Product Relay Ring Route Tree adjacency
@@ -100,7 +100,7 @@ PUBLIC = {
         PageSection answer_page answer_table figure_block figure_page fragment
         frame_table joined page_of
     """,
-    "tracekit.export": "FORMATS export parse_iterations",
+    "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """
         LAUNCHERS Configuration Launch Nsys Plan Study Wanted file_name find_nsys

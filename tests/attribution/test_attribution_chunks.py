@@ -13,12 +13,14 @@ from chunk_helpers import (
     HEIGHTS,
     Plan,
     assert_same_in_chunks,
+    attributed_in_chunks,
     mode,
     plans,
 )
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules, paths_of
 
 from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
@@ -81,6 +83,20 @@ def test_samples_in_chunks(name: str, height: int, tmp_path: Path) -> None:
     folder = tmp_path / "waiting"
     folder.mkdir()
     assert_same_in_chunks(trace, whole, [height, 1, 3 * height], Workspace(folder, memory=1))
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_processes_without_ranges_in_pieces(tmp_path: Path, memory: int) -> None:
+    trace = read(FOLDER / "ddp_4gpu.sqlite")
+    trace = trace.with_tables({"ranges": trace.read("ranges").clear()})
+    whole = attribute(trace, default_rules())
+    workspace = Workspace(tmp_path, memory)
+    workspace.rows = 24  # and so six times as many ops of a process, three steps, in a piece
+    tables, _ = attributed_in_chunks(trace, [50], workspace)
+    evidence = tables["verdicts"]["structure_evidence"]
+    assert evidence.str.contains("pieces of up to 144 ops, for --memory").all()
+    for name in ("ops", "iterations"):
+        assert_frame_equal(tables[name], whole.read(name), categorical_as_str=True)
 
 
 @pytest.mark.usefixtures("small_rooms")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder, stages
 
-from tracekit.attribution import Rules
+from tracekit.attribution import Rules, _nesting
 from tracekit.attribution._nesting import look_at_ranges
+from tracekit.errors import UsageError
 from tracekit.model import KEYS, Recording, Stream, Trace
 from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace
@@ -53,6 +55,29 @@ def _tree(frame: pl.DataFrame) -> pl.DataFrame:
     frames = [pl.DataFrame(dict(zip(schema, chunk, strict=True))).cast(schema) for chunk in chunks]
     found = pl.concat([pl.DataFrame(schema=schema), *frames])
     return found.select(pl.when(pl.all() >= 0).then(pl.all()))
+
+
+@pytest.mark.parametrize("outer", [None, "forward"])
+def test_ranges_of_stages_are_refused_before_they_take_all_memory(
+    outer: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nesting, "_FEW", 3)
+    builder = TraceBuilder()
+    if outer:
+        builder.range(0, 1_000, outer)
+        builder.range(1, 999, outer)
+    for number in range(8):
+        builder.range(10 + 10 * number, 15 + 10 * number, f"layer{number} forward")
+    stream = Recording.of(builder.trace()).streams["ranges"]
+    look_at_ranges(stream, 1, RULES, Workspace(tmp_path, 1 << 30))
+    look_at_ranges(stream, 1, RULES, Workspace())  # what cannot go into files has no limit
+    small = Workspace(tmp_path, 1 << 20)
+    if outer:  # what lies in two ranges of its own stage is not held
+        assert look_at_ranges(stream, 1, RULES, small).skeleton.height == 2
+        return
+    message = r"about 8 ranges name a stage .* take 300 MiB, of 1 allowed: .* --memory 301MiB"
+    with pytest.raises(UsageError, match=message):
+        look_at_ranges(stream, 1, RULES, small)
 
 
 @pytest.mark.parametrize("name", ["forward", "backward", "optimizer"])

@@ -11,9 +11,9 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit
-from tracekit.analysis import closeup
+from tracekit.analysis import closeup, parse_iterations
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.export import export, parse_iterations
+from tracekit.export import export
 from tracekit.model import Trace
 
 messages = pytest.importorskip(

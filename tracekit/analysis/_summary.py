@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analysis._device_sums import kept_sums
+from tracekit.analysis._stage_tally import StageTally
 from tracekit.analysis._verdicts import verdict_meta
-from tracekit.model import KERNEL_KINDS, Trace, union_length
+from tracekit.model import KERNEL_KINDS, STAGE, Trace, union_length
+from tracekit.support.batches import in_batches
 
 Number = int | float | str | None
 
@@ -69,10 +71,27 @@ def _verdict(trace: Trace) -> str | None:
 
 def _coverage(trace: Trace) -> float | None:
     """Return the share of busy time in which an op of known stage runs."""
-    ops = trace["ops"].select("device", "start", "end", "stage_source").collect()
-    busy = int(union_length(ops, ["device"])["length"].sum())
-    known = ops.filter(pl.col("stage_source").cast(pl.String) != "none")
-    return int(union_length(known, ["device"])["length"].sum()) / busy if busy else None
+    ops = trace["ops"].select("device", "start", "end", stage=_KNOWN)
+    tally = StageTally(of_stages_alone=True)
+    if all(tally.add(batch) for batch in in_batches(ops)):
+        busy = int(tally.groups()["busy_ns"].sum())
+        known = int(tally.stages().filter(stage="FP")["busy_ns"].sum())
+        return known / busy if busy else None
+    whole = ops.collect()  # those of a device that is in several reports do not come by start
+    known, busy = (
+        int(union_length(rows, ["device"])["length"].sum())
+        for rows in (whole.filter(stage="FP"), whole)
+    )
+    return known / busy if busy else None
+
+
+_KNOWN = (
+    pl.when(pl.col("stage_source").cast(pl.String) == "none")
+    .then(pl.lit("OTHER"))
+    .otherwise(pl.lit("FP"))
+    .cast(STAGE)
+)
+"""One stage for all that are known, and one for none, to be added up as any two."""
 
 
 def identify(trace: Trace) -> dict[str, str | None]:

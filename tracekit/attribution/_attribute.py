@@ -118,7 +118,7 @@ def attribute_recording(
         people.processes_of, found.iterations["process"].unique(), counted,
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)
-    says = judged(ops, placed, known, rules, has_unlaunched=launches.alone > 0)
+    says = judged(ops, placed, known, rules, workspace, has_unlaunched=launches.alone > 0)
     step()
     unmatched = Unmatched(rules)
     unmatched.see_names(nesting.names.table, threads)
@@ -418,7 +418,7 @@ def _attributed(
     raw, first = ops.read(number, *_RECORDED), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
-    structure = says.structures.stage(first, raw.height)
+    structure, by_structure = says.structures.read(number, raw.height)
     where, codes, witnesses = placed.why(raw, launch)
     evidence = Launch(
         codes, witnesses, structure, says.on_input_stream(raw, threads),
@@ -430,7 +430,7 @@ def _attributed(
         StepRows(steps, launch["start"], staged.case), staged.parts(), iterations, sums
     )
     if says.counts_steps:
-        known = pl.select(pl.coalesce(known, says.iteration(raw, first))).to_series()
+        known = pl.select(pl.coalesce(known, says.iteration(raw, by_structure))).to_series()
     found = (
         *staged.columns(), known.alias("iteration"), *_launched(calls, launch),
         _or_null(pl.Series("range", where)).cast(pl.Int64),

@@ -222,7 +222,7 @@ def _launched(
             ops.read(number, "process", "context", "stream", "name")[rows].with_columns(
                 op=pl.Series(rows + first), thread=pl.Series(launch["thread"]),
                 code=pl.Series(launch["evidence"]),
-                structure=pl.Series(structures.stage(first, height)[rows]),
+                structure=pl.Series(structures.read(number, height)[0][rows]),
             )
         )  # fmt: skip
     found = pl.concat(parts)

@@ -19,6 +19,7 @@ from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_s
 from tracekit.attribution._teams import Teams
 from tracekit.attribution._verdict import judge, kernel_signs, with_places
 from tracekit.model import Stream
+from tracekit.support.spool import Workspace
 
 _PASSES = ("FP", "BP", "WU")
 
@@ -166,9 +167,9 @@ class Judged:
         held: Array = found.fill_null(value=False).to_numpy() & unknown
         return held
 
-    def iteration(self, ops: pl.DataFrame, first: int) -> pl.Series:
-        """Return the iterations of ops, from `first` on, that are known by structure."""
-        steps = pl.Series(self.structures.steps[first : first + ops.height], dtype=pl.Int64)
+    def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
+        """Return the iterations of ops that are known by structure, which says their steps."""
+        steps = pl.Series(step, dtype=pl.Int64)
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)
 
@@ -216,6 +217,7 @@ def judged(
     launches: Callable[..., Mapping[str, Array]],
     known: Known,
     rules: Rules,
+    workspace: Workspace,
     *,
     has_unlaunched: bool,
 ) -> Judged:
@@ -231,6 +233,8 @@ def judged(
         What ranges and threads say.
     rules
         The rules.
+    workspace
+        Where ops wait.
     has_unlaunched
         Whether there are ops of which no launch is known.
     """
@@ -245,7 +249,9 @@ def judged(
         # The order in which ops start says neither who launched them nor when.
         and 2 * launched.get(process, 0) >= count
     ]
-    structures = find_structures(ops, launches, asked, _main_threads(known.threads), rules)
+    structures = find_structures(
+        ops, launches, asked, _main_threads(known.threads), rules, workspace
+    )
     claims = {process: bool(found.training) for process, found in structures.of.items()}
     verdicts = judge(
         seen, known.passes(), known.backward_threads(), known.serving(rules), signs, claims, rules

@@ -35,6 +35,7 @@ from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
 from tracekit.attribution._waiting import Waiting
+from tracekit.errors import UsageError
 from tracekit.model import RANGE_STYLE, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
@@ -93,9 +94,14 @@ def look_at_ranges(
         Where what is found waits.
     last_call
         When the last call began: what ended before that was not open when the recording ended.
+
+    Raises
+    ------
+    UsageError
+        If the skeleton takes more memory than the workspace has.
     """
     names, places, nester = RangeNames(rules), Waiting(workspace), _Nester(ranges, threads)
-    skeletons, last, count = [], last_call, 0
+    skeletons, held, last, count = [], 0, last_call, 0
     for number in range(len(ranges)):
         rows = ranges.coded(number, *_READ)
         chunk = nester.nest(rows, ranges.first[number], names)
@@ -104,12 +110,32 @@ def look_at_ranges(
             count *= latest == last
             count, last = count + int((chunk.rows.end == latest).sum()), latest
         skeletons.append(_skeleton(chunk, names))
+        held += skeletons[-1].height
+        share = (ranges.first[number] + rows.height) / ranges.height
+        _require_memory(int(held / share), workspace)
         places.append({"name_id": chunk.rows.name, **chunk.found._asdict()})
     skeleton = pl.concat([_NO_SKELETON, *skeletons])
     # Ranges that a program ends do not end in one instant; those that the recording ends do.
     is_open = pl.col("open").fill_null(value=False) | ((pl.col("end") >= last) & (count > 1))
     return Nesting(names, places, skeleton.with_columns(open=is_open), *_told(nester.seen))
 
+
+def _require_memory(rows: int, workspace: Workspace) -> None:
+    """Raise `UsageError` where a skeleton of so many rows takes more memory than there is."""
+    wanted = _BESIDE + rows * _ROW_BYTES
+    if rows > _FEW and wanted > workspace.memory:
+        raise UsageError(
+            f"about {rows:,} ranges name a stage that no more than one around them names, and take"
+            f" {wanted >> 20:,} MiB, of {workspace.memory >> 20:,} allowed",
+            f"allow more with --memory {(wanted >> 20) + 1}MiB",
+        )
+
+
+_ROW_BYTES = 420
+"""What a range of the skeleton takes while steps are found: 1.2 and 1.9 GiB for 2 and 4 million."""
+_BESIDE = 300 << 20
+_FEW = 500_000
+"""So many fit into the least that an ingest takes."""
 
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
 """How the style of push/pop ranges is written."""

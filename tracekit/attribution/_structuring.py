@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -11,8 +12,10 @@ import polars as pl
 from tracekit.attribution._columns import Array
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
-from tracekit.attribution.structure import Structure, Work, find_structure
+from tracekit.attribution._waiting import Waiting
+from tracekit.attribution.structure import Pieces, Structure, Work, find_structure
 from tracekit.model import COLLECTIVE, KIND, STAGES, Stream
+from tracekit.support.spool import Spool, Workspace
 
 SECOND_OPINION = 100_000
 """Up to how many ops of a process whose ranges tell its stages are held against structure too."""
@@ -23,6 +26,11 @@ _COLUMNS = (
 )  # fmt: skip
 _NOTHING = -1
 _FORWARD = STAGES.index("FP")
+_TOLD = ("stage", "step")
+CHUNKS_TOGETHER = 6
+"""How many times the rows of a chunk are ops of a process looked at together: 0.6 kB each."""
+_NAMES_APART = 64
+"""After how many chunks their distinct names are put together."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +40,25 @@ class Structures:
     Parameters
     ----------
     of
-        By process.
+        By process; stages and steps of ops are in `ops`, and how many ops a step has is among its
+        steps.
     drivers
         By process the thread that launches the forward passes of its steps, else most of their ops.
-    stages, steps
-        Of each op of the report: place in the list of stages, and number of the step; -1 where
-        structure says nothing. Empty where no process was asked.
+    ops
+        Chunk by chunk as the ops come: ``stage``, the place in the list of stages, and ``step``,
+        its number; -1 where structure says nothing. Without chunks where no process was asked.
     """
 
-    of: Mapping[int, Structure] = field(default_factory=dict)
-    drivers: Mapping[int, int] = field(default_factory=dict)
-    stages: Array = field(default_factory=lambda: np.empty(0, np.int8))
-    steps: Array = field(default_factory=lambda: np.empty(0, np.int32))
+    of: Mapping[int, Structure]
+    drivers: Mapping[int, int]
+    ops: Waiting
 
-    def stage(self, first: int, rows: int) -> Array:
-        """Return what it says of the stages of ops from `first` on."""
-        if not self.stages.size:
-            return np.full(rows, _NOTHING, np.int8)
-        return self.stages[first : first + rows]
+    def read(self, chunk: int, rows: int) -> tuple[Array, Array]:
+        """Return what it says of stages and steps of the ops of a chunk, which has so many."""
+        if not len(self.ops):
+            return np.full(rows, _NOTHING, np.int8), np.full(rows, _NOTHING, np.int32)
+        stage, step = self.ops.read(chunk, *_TOLD)
+        return stage, step
 
     def iterations(self, processes: Sequence[int], reports: Mapping[int, int]) -> pl.DataFrame:
         """Return the steps of processes as rows of the canonical table of iterations."""
@@ -63,7 +72,7 @@ class Structures:
                 start="start",
                 end="end",
                 source=pl.lit("structure"),
-                ops=pl.col("step").replace_strict(*_counted(self.of[process].step), default=0),
+                ops="ops",
                 whole="whole",
             )
             for process in processes
@@ -78,18 +87,13 @@ _ITERATIONS = {
 }  # fmt: skip
 
 
-def _counted(step: Array) -> tuple[pl.Series, pl.Series]:
-    """Return the steps that occur, and how many ops each has."""
-    steps, counts = np.unique(step[step >= 0], return_counts=True)
-    return pl.Series(steps, dtype=pl.Int32), pl.Series(counts, dtype=pl.Int64)
-
-
 def find_structures(
     ops: Stream,
     launches: Callable[[int], Mapping[str, Array]],
     asked: Sequence[int],
     main_threads: Mapping[int, int],
     rules: Rules,
+    workspace: Workspace,
 ) -> Structures:
     """Find the structure of the processes in `asked`.
 
@@ -105,34 +109,51 @@ def find_structures(
         The thread that each process began with, where it is known.
     rules
         What names mean.
+    workspace
+        Where ops wait, and what says how many of them are looked at together.
     """
+    told = Waiting(workspace)
     if not asked:
-        return Structures()
-    stages = np.full(ops.height, _NOTHING, np.int8)
-    steps = np.full(ops.height, _NOTHING, np.int32)
-    parts = [_part(ops, number, launches, asked) for number in range(len(ops))]
-    rows = pl.concat(parts)
-    names = _Names(rows["name"], rows["kind"], rules)
-    found, drivers = {}, {}
+        return Structures({}, {}, told)
+    apart = _Apart(workspace)
+    for number, height in enumerate(ops.heights):
+        apart.add(_part(ops, number, launches, asked))
+        nothing = (np.full(height, _NOTHING, dtype) for dtype in (np.int8, np.int32))
+        told.append(dict(zip(_TOLD, nothing, strict=True)))
+    names, found, drivers = _Names(apart.names(), rules), {}, {}
+    most = CHUNKS_TOGETHER * workspace.rows
     for process in asked:
-        # Of calls that begin together the ops are taken in the order in which they start.
-        own = rows.filter(pl.col("process") == process).sort("launch", "start", "op")
-        structure = find_structure(names.work(own, main_threads.get(process)))
-        found[process] = structure
-        driver = _driver(own["thread"].to_numpy(), structure)
-        if driver is not None:
-            drivers[process] = driver
-        stages[own["op"].to_numpy()] = structure.stage
-        steps[own["op"].to_numpy()] = structure.step
-    return Structures(found, drivers, stages, steps)
+        pieces, forward, launched = Pieces(), Counter[int](), Counter[int]()
+        for own, is_last in apart.pieces(process, most, pieces):
+            structure = find_structure(names.work(own, main_threads.get(process)))
+            op, stage, step = pieces.add(own, structure, is_last=is_last)
+            _note(told, ops.first, op, stage, step)
+            thread = own["thread"].to_numpy()
+            in_steps = (structure.step >= 0) & (thread >= 0)
+            launched.update(_counts(thread[in_steps]))
+            forward.update(_counts(thread[in_steps & (structure.stage == _FORWARD)]))
+        found[process] = pieces.joined(most)
+        if threads := forward or launched:
+            drivers[process] = threads.most_common(1)[0][0]
+    apart.drop()
+    return Structures(found, drivers, told)
 
 
-def _driver(thread: Array, structure: Structure) -> int | None:
-    """Return the thread that launches most of the forward passes of steps, else of the steps."""
-    in_steps = (structure.step >= 0) & (thread >= 0)
-    forward = in_steps & (structure.stage == _FORWARD)
-    threads, counts = np.unique(thread[forward if forward.any() else in_steps], return_counts=True)
-    return int(threads[counts.argmax()]) if threads.size else None
+def _counts(threads: Array) -> dict[int, int]:
+    numbers, counts = np.unique(threads, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _note(told: Waiting, first: Sequence[int], op: Array, stage: Array, step: Array) -> None:
+    """Note stages and steps of ops, given by their numbers, in the chunks that these are of."""
+    order = np.argsort(op)
+    chunk = np.searchsorted(first, op[order], "right") - 1
+    for number in np.unique(chunk).tolist():
+        rows = order[chunk == number]
+        columns = dict(zip(_TOLD, told.read(number, *_TOLD), strict=True))
+        columns["stage"][op[rows] - first[number]] = stage[rows]
+        columns["step"][op[rows] - first[number]] = step[rows]
+        told.replace(number, columns)
 
 
 def _part(
@@ -150,11 +171,62 @@ def _part(
     ).filter(pl.col("process").is_in(list(asked)))
 
 
+class _Apart:
+    """The ops of some processes, which wait to be read process by process."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._spool = Spool(workspace)
+        self._places: list[dict[int, tuple[int, int]]] = []
+        self._names: list[pl.DataFrame] = []
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Add the next ops."""
+        rows = rows.sort("process", maintain_order=True)
+        counts = rows.group_by("process", maintain_order=True).len()
+        ends = counts["len"].cum_sum().to_list()
+        places = zip(counts["process"], zip([0, *ends], ends, strict=False), strict=True)
+        self._places.append(dict(places))
+        self._names.append(rows.select("name", "kind").drop_nulls("name").unique("name"))
+        if len(self._names) > _NAMES_APART:
+            self._names = [self.names()]
+        self._spool.append(rows)
+
+    def names(self) -> pl.DataFrame:
+        """Return the distinct names with a kind of op that has each."""
+        return pl.concat(self._names).unique("name")
+
+    def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
+        """Yield the ops of a process in order of launch, no more than so many at once.
+
+        Pieces are of one size. Each begins with what was left open of the one before.
+
+        Yields
+        ------
+        The ops of a piece, and whether it is the last one.
+        """
+        places = [(number, at[process]) for number, at in enumerate(self._places) if process in at]
+        left = sum(end - first for _, (first, end) in places)
+        size = -(-left // -(-left // most)) if left else 0
+        rows: list[pl.DataFrame] = []
+        height = 0
+        for number, (first, end) in places:
+            rows.append(self._spool.read(number, rows=slice(first, end)))
+            height, left = height + end - first, left - (end - first)
+            if height >= size or not left:
+                # Of calls that begin together the ops are taken in the order in which they start.
+                yield pl.concat([*done.open, *rows]).sort("launch", "start", "op"), not left
+                rows, height = [], 0
+
+    def drop(self) -> None:
+        """Let all of them go."""
+        for number in range(len(self._spool)):
+            self._spool.drop(number)
+
+
 class _Names:
     """The distinct names of kernels, and which collectives they are."""
 
-    def __init__(self, name: pl.Series, kind: pl.Series, rules: Rules) -> None:
-        kernels = pl.DataFrame({"name": name, "kind": kind}).drop_nulls("name").unique("name")
+    def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
         meant = classify_kernels(kernels.with_columns(collective=pl.lit(None, pl.String)), rules)
         self._codes = meant.with_row_index("code").select(
             "name",

@@ -29,8 +29,16 @@ class Waiting:
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """Add a chunk, whose columns are of one length."""
+        self._chunks.append(self._kept(columns))
+
+    def replace(self, number: int, columns: Mapping[str, Array]) -> None:
+        """Put other columns in place of those of a chunk."""
+        self.drop(number)
+        self._chunks[number] = self._kept(columns)
+
+    def _kept(self, columns: Mapping[str, Array]) -> Mapping[str, Array] | ArrayFile:
         path = self._workspace.take(size_of(columns))
-        self._chunks.append(dict(columns) if path is None else ArrayFile.of(path, columns))
+        return dict(columns) if path is None else ArrayFile.of(path, columns)
 
     def __len__(self) -> int:
         return len(self._chunks)

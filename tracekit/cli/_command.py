@@ -14,9 +14,11 @@ import typer
 
 from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._json import WRITTEN, Json
+from tracekit.cli._options import MemoryOption, allowing
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 from tracekit.cli._words import Command
+from tracekit.support.memory import NEEDS
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -77,6 +79,9 @@ _OutputOption = Annotated[
     ),
 ]
 _FLAGS = {"full_names": _FullNamesOption, "verbose": _VerboseOption}
+_MEMORY = "memory"
+_LIMITED = {name.replace("-", "_") for name in NEEDS}
+"""The functions of commands whose need is known: these take `--memory`."""
 _ROWS = {"where": WhereOption, "sort": SortOption, "top": TopOption}
 
 
@@ -163,7 +168,8 @@ def _writing(
         target = Target.of(output_format, output, formats, full_names=full_names, verbose=verbose)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
         wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
-        found = function(**_gathered(options, groups))
+        with allowing(options.pop(_MEMORY) if is_limited else None):
+            found = function(**_gathered(options, groups))
         answer, code = found if isinstance(found, Judged) else (found, 0)
         _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
         target.write(which.of(answer))
@@ -171,11 +177,13 @@ def _writing(
             raise typer.Exit(code)
 
     signature = inspect.signature(function, eval_str=False)
+    is_limited = _MEMORY not in signature.parameters and function.__name__ in _LIMITED
     chosen = {name: kind for name, kind in rows.items() if name not in signature.parameters}
     own: dict[str, Any] = {
         **{_parameter(figure): _figure_option(figure, what) for figure, what in figures.items()},
         "output_format": _format_option(formats),
         "output": _OutputOption,
+        **({_MEMORY: MemoryOption} if is_limited else {}),
         **chosen,
     }
     parameters = [

@@ -13,11 +13,13 @@ from tracekit.cli._options import (
     RulesOption,
     RunArgument,
     SkipOption,
+    StepsOption,
     StoreOption,
     TopologyOption,
     by_option,
     open_run,
     split_keys,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def critical_path(
         ),
     ] = None,
     skip: SkipOption = 0,
+    iterations: StepsOption = None,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -93,5 +96,9 @@ def critical_path(
     """
     opened = open_run(run, store, rules, iteration)
     return opened.critical_path.answer(
-        split_keys(by), skip=skip, kernels=kernels, topology=topology
+        split_keys(by),
+        skip=skip,
+        iterations=steps_of(iterations),
+        kernels=kernels,
+        topology=topology,
     )

@@ -8,7 +8,16 @@ import typer
 
 from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
-from tracekit.cli._options import LATEST, RunArgument, StoreOption, open_run
+from tracekit.cli._options import (
+    LATEST,
+    MemoryOption,
+    RunArgument,
+    StepsOption,
+    StoreOption,
+    allowing,
+    open_run,
+    steps_of,
+)
 from tracekit.cli._output import Format, Target
 from tracekit.cli._words import Command
 
@@ -36,14 +45,7 @@ def export(
     to: Annotated[
         To, typer.Option("--to", help="Perfetto's protobuf, or Chrome's JSON.")
     ] = To.PERFETTO,
-    iterations: Annotated[
-        str | None,
-        typer.Option(
-            "--iterations",
-            metavar="FIRST:LAST",
-            help="The steps to write, both included. Default: all of the run.",
-        ),
-    ] = None,
+    iterations: StepsOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +55,7 @@ def export(
             help="The file to write. Default: the run's name with .pftrace or .json.",
         ),
     ] = None,
+    memory: MemoryOption = None,
     store: StoreOption = None,
 ) -> None:
     """Write a run for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -60,10 +63,9 @@ def export(
     There are tracks of each GPU's steps, stages, idle time by cause, streams and sampled counters,
     and of each thread's ranges and launches, with arrows from a launch to its op.
     """
-    from tracekit.export import parse_iterations
-
-    chosen = None if iterations is None else parse_iterations(iterations)
-    opened = open_run(run, store)
+    chosen = steps_of(iterations)
+    with allowing(memory):
+        opened = open_run(run, store)
     path = output or Path(f"{opened.name}{_ENDINGS[to]}")
     Target.of(Format.TABLE, path)
     opened.export(path, to=to.value, iterations=chosen)

@@ -84,9 +84,13 @@ def ingest(
     iteration: IterationOption = None,
     verdict: VerdictOption = None,
     memory: Annotated[
-        str,
-        typer.Option("--memory", metavar="SIZE", help="How much memory to use on a machine."),
-    ] = "4GiB",
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="How much memory to use on a machine. Default: 4GiB, or what is free if less.",
+        ),
+    ] = None,
     nsys: Annotated[
         str | None,
         typer.Option(
@@ -165,7 +169,7 @@ def ingest(
         "iteration": iteration,
         "verdict": verdict,
         "store": store,
-        "memory": parse_size(memory),
+        "memory": None if memory is None else parse_size(memory),
         "nsys": nsys,
     }
     given = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,

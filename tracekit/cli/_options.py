@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -212,6 +214,7 @@ def open_run(
             iteration=iteration,
             verdict=verdict,
             progress=progress,
+            memory=_ALLOWED.get(),
         )
 
 
@@ -232,6 +235,44 @@ def _paths(incomplete: str) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if str(path).startswith(incomplete))
+
+
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="What may be used, such as 8GiB: what takes more is refused. Default: what is free.",
+    ),
+]
+_ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def allowing(memory: str | None) -> Iterator[None]:
+    """Let runs that are opened meanwhile take so much memory, as `--memory` says."""
+    token = _ALLOWED.set(None if memory is None else parse_size(memory))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--iterations",
+        metavar="FIRST:LAST",
+        help="The steps to look at, both included, such as 10:20. Default: all of the run.",
+    ),
+]
+
+
+def steps_of(text: str | None) -> tuple[int, int] | None:
+    """Return the first and the last step that `--iterations` names."""
+    from tracekit.analysis import parse_iterations
+
+    return None if text is None else parse_iterations(text)
 
 
 StoreOption = Annotated[

@@ -7,7 +7,14 @@ import typer
 
 from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
-from tracekit.cli._options import LATEST, StoreOption, complete_run, open_run
+from tracekit.cli._options import (
+    LATEST,
+    MemoryOption,
+    StoreOption,
+    allowing,
+    complete_run,
+    open_run,
+)
 from tracekit.cli._output import Format, Target
 from tracekit.cli._words import Command
 
@@ -45,6 +52,7 @@ def report(
     should_open: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
+    memory: MemoryOption = None,
     store: StoreOption = None,
 ) -> None:
     """Write one page about a run: where a step's time goes, in pictures and tables.
@@ -55,8 +63,9 @@ def report(
     from tracekit.runs import report_of
 
     target = Target.of(Format.TABLE, output)
-    opened = [open_run(each, store) for each in runs or [LATEST]]
-    base = None if against is None else open_run(against, store)
+    with allowing(memory):
+        opened = [open_run(each, store) for each in runs or [LATEST]]
+        base = None if against is None else open_run(against, store)
     target.write_text(report_of(opened, against=base))
     complain(f"wrote {output}")
     if should_open:

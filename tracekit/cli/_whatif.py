@@ -1,6 +1,6 @@
 """`tracekit whatif`: how long steps would take with something changed."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +14,13 @@ from tracekit.cli._options import (
     RulesOption,
     RunArgument,
     SkipOption,
+    StepsOption,
     StoreOption,
     TopologyOption,
     open_run,
     parse_size,
     parse_sizes,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ def whatif(
     ] = None,
     sizes: BytesOption = None,
     skip: SkipOption = 0,
+    iterations: StepsOption = None,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -122,9 +125,15 @@ def whatif(
 
     What waits for what is replayed; docs/whatif.md says how, and how far to trust it.
     """
+    from tracekit.analysis.dependencies import parse_changes
+
+    changes: Any = {
+        "speed": speed or (), "stage": stage or (), "bandwidth": bandwidth or (), "loader": loader,
+        "no_sync": no_sync, "overlap": overlap,
+        "bucket": None if bucket is None else parse_size(bucket),
+    }  # fmt: skip
+    parse_changes(**changes)  # what makes no sense is said before a file is read
     return open_run(run, store, rules, iteration).whatif.answer(
-        speed=speed or (), stage=stage or (), bandwidth=bandwidth or (), loader=loader,
-        no_sync=no_sync, overlap=overlap,
-        bucket=None if bucket is None else parse_size(bucket), skip=skip, topology=topology,
+        **changes, skip=skip, iterations=steps_of(iterations), topology=topology,
         sizes=parse_sizes(sizes or ()),
     )  # fmt: skip

@@ -1,5 +1,5 @@
 """Runs as traces that other programs open: Perfetto's, and Chrome's."""
 
-from tracekit.export._export import FORMATS, export, parse_iterations
+from tracekit.export._export import FORMATS, export
 
-__all__ = ["FORMATS", "export", "parse_iterations"]
+__all__ = ["FORMATS", "export"]

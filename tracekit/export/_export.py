@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import chosen_steps, closeup
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import _chrome, _perfetto
 from tracekit.export._tracks import tracks_of
 from tracekit.support.files import writing_whole
+from tracekit.support.memory import SOME_STEPS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,35 +58,10 @@ def export(
         _check_size(trace)
         spans = closeup.whole_spans(trace)
     else:
-        steps = _chosen(steps, *iterations)
+        steps = chosen_steps(steps, *iterations)
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
     with writing_whole(path) as file:
         _WRITERS[to](tracks_of(trace, spans.sort("process", "device"), steps), file)
-
-
-def parse_iterations(text: str) -> tuple[int, int]:
-    """Return the first and the last step that a text means, such as ``10:12`` or ``7``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
-    first = int(found[1]) if found else 1
-    last = int(found[2] or found[1]) if found else 0
-    if first > last:
-        raise UsageError(f"{text!r} names no steps", "write --iterations 10:12, both included")
-    return first, last
-
-
-def _chosen(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
-    found = steps.filter(pl.col("iteration").is_between(first, last))
-    if found.is_empty():
-        known = steps["iteration"].drop_nulls().sort()
-        hint = f"there are {known[0]} to {known[-1]}" if known.len() else "it has no steps"
-        raise UsageError(f"the run has no step from {first} to {last}", hint)
-    return found
 
 
 def _check_size(trace: Trace) -> None:
@@ -94,5 +69,5 @@ def _check_size(trace: Trace) -> None:
     if number > _MOST_OPS:
         raise UsageError(
             f"the run holds {number:,} ops, too many to write and to look at at once",
-            "choose some steps with --iterations 10:12",
+            SOME_STEPS,
         )

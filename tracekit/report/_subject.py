@@ -57,6 +57,9 @@ class AskedRun(Protocol):
     def summary(self) -> Mapping[str, Any]:
         """Return its size."""
 
+    def require_memory(self, question: str) -> None:
+        """Raise where a question to it takes more memory than there is."""
+
 
 class Library(Protocol):
     """What the report asks of several runs, and how runs are called: the front door answers it."""

@@ -57,6 +57,8 @@ def compare(
     from tracekit.present import FACE
 
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
+    for run in (*sides[0], *sides[1]):
+        run.require_memory("compare by kernel" if "kernel" in by else "compare")
     of_a, of_b = ([_recorded(run, by, topology) for run in side] for side in sides)
     names = (_names(sides[0]), _names(sides[1]))
     if len(of_a) == len(of_b) == 1:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tracekit.errors import UnknownRunError
 from tracekit.store import RunRecord, Store, SummaryValue
 from tracekit.support.files import StrPath
+from tracekit.support.memory import require
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from tracekit.attribution import Rules
     from tracekit.machine import Machine, NcclLog, Placed
     from tracekit.model import Trace
+
+
+_BESIDE = 2
+"""How many steps are looked at beside those that are asked for: see `some_steps`."""
 
 
 class OpenedRun:
@@ -32,11 +38,20 @@ class OpenedRun:
         The run, and where it is.
     rules
         What names mean, where its ops are to be attributed anew.
+    memory
+        How much memory a question to it may take, bytes; by default what is free.
     """
 
-    def __init__(self, record: RunRecord, store: Store, rules: Rules | None = None) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        store: Store,
+        rules: Rules | None = None,
+        memory: int | None = None,
+    ) -> None:
         self.record, self._reports = store.open_reports(record)
         self._rules = rules
+        self._allowed = memory
 
     def __repr__(self) -> str:
         numbers = self.record.summary
@@ -80,6 +95,7 @@ class OpenedRun:
 
         if self._rules is None:
             return replace(combine(self._reports), warnings=self.record.warnings)
+        self.require_memory("attribution")
         from tracekit.attribution import attribute
 
         # By report, as ingest does: numbers follow time within a report and not throughout a run.
@@ -89,6 +105,33 @@ class OpenedRun:
         earlier = set(combine(stored).warnings)
         lasting = tuple(text for text in self.record.warnings if text not in earlier)
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
+
+    def with_trace(self, trace: Trace) -> Self:
+        """Return the same run with other tables."""
+        other = copy(self)
+        other.trace = trace
+        return other
+
+    def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
+        """Raise `UsageError` where a question takes more memory than there is.
+
+        Told by how many rows the run has, which is kept with it: nothing is read.
+
+        Parameters
+        ----------
+        question
+            What is asked, as the command is called.
+        iterations
+            The first and the last step that are looked at.
+        """
+        rows = sum(
+            max(report.height(table) for table in ("ops", "calls", "ranges"))
+            for report in self._reports
+        )
+        steps = int(self.record.summary.get("iterations") or 0)
+        some = steps if iterations is None else iterations[1] - iterations[0] + 1 + _BESIDE
+        share = min(some / steps, 1) if steps else 1
+        require(question, rows, self._allowed, share)
 
     def table(self, name: str) -> pl.LazyFrame:
         """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.
@@ -167,6 +210,7 @@ class OpenedRun:
         """
         from tracekit.export import export
 
+        self.require_memory("export", iterations=iterations)
         export(self.trace, Path(path), to, iterations)
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:

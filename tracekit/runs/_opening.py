@@ -13,6 +13,7 @@ from tracekit.runs._ingest import OnError, Request, add_run
 from tracekit.runs._run import Run
 from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size, is_named_as_file
 from tracekit.support.files import StrPath
+from tracekit.support.memory import free
 from tracekit.support.progress import Progress, ReportProgress
 
 _LOG = logging.getLogger("tracekit")
@@ -33,7 +34,7 @@ def ingest(
     store: StrPath | None = None,
     progress: Progress | None = None,
     report_progress: ReportProgress | None = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int | None = None,
     nsys: StrPath | None = None,
     processes: int | None = None,
     dask: str | None = None,
@@ -67,7 +68,8 @@ def ingest(
     report_progress
         Of several files, told of each one: the file, and the same; at its end, an empty step.
     memory
-        How much memory the work may use on a machine, bytes.
+        How much memory the work may use on a machine, bytes; by default 4 GiB, or what the machine
+        and the cgroup have free if that is less.
     nsys
         The nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default ``TRACEKIT_NSYS``, else
         the one on the path.
@@ -113,7 +115,7 @@ def ingest(
         name=name,
         labels=labels or {},
         rules=Rules.load(None if rules is None else Path(rules), iteration, verdict),
-        memory=memory,
+        memory=min(DEFAULT_MEMORY, max(free(), 1)) if memory is None else memory,
         nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
         dask=dask,
@@ -136,12 +138,15 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     iteration: str | None = None,
     verdict: str | None = None,
     progress: Progress | None = None,
+    memory: int | None = None,
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
     A word that could be either is a run; one with a slash, or that ends as names of traces do, is a
     file. A file that no run was made of is ingested on the way. With `rules`, `iteration` or
     `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
+    A question to it that takes more than `memory` bytes, by default what the machine and the cgroup
+    have free, is refused before it begins: see ``docs/performance.md``.
 
     Raises
     ------
@@ -151,16 +156,16 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         As for `ingest`.
     """
     place = Store.discover(None if store is None else Path(store))
-    record = _find(place, reference, progress or _silent)
+    record = _find(place, reference, progress or _silent, memory)
     chosen = None
     if rules is not None or iteration is not None or verdict is not None:
         from tracekit.attribution import Rules
 
         chosen = Rules.load(None if rules is None else Path(rules), iteration, verdict)
-    return Run(record, place, chosen)
+    return Run(record, place, chosen, memory)
 
 
-def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
+def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
     """Return the run that is meant: by name or id, before a file that is called so, too."""
     path = Path(reference)
     is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
@@ -184,4 +189,4 @@ def _find(place: Store, reference: StrPath, progress: Progress) -> RunRecord:
         known = next((record for record in place.runs() if record.digest == digest), None)
         if known is not None:
             return known
-    return ingest(path, store=place.root, progress=progress)[0].record
+    return ingest(path, store=place.root, progress=progress, memory=memory)[0].record

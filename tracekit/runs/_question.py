@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from tracekit.support.memory import NEEDS
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound="OpenedRun")
 
 
 class Question(Generic[P]):
@@ -48,7 +51,18 @@ class RunQuestion(Generic[R, P]):
     """
 
     def __init__(self, answer: Callable[Concatenate[R, P], Answer]) -> None:
-        self._answer = answer
+        name = getattr(answer, "__name__", "").replace("_", "-")
+
+        @functools.wraps(answer)
+        def asked(run: R, *args: P.args, **kwargs: P.kwargs) -> Answer:
+            options: dict[str, Any] = {**kwargs}
+            asks = [f"{name} {flag}" for flag, value in options.items() if value is True]
+            for question in (name, *asks):
+                if question in NEEDS:
+                    run.require_memory(question, iterations=options.get("iterations"))
+            return answer(run, *args, **kwargs)
+
+        self._answer = asked
         self.__doc__ = answer.__doc__
 
     @overload

@@ -72,14 +72,19 @@ def critical_path(
     by: str | Sequence[str] = "cause",
     *,
     skip: int = 0,
+    iterations: tuple[int, int] | None = None,
     kernels: int | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Say what the length of steps is made of; see `tracekit.analysis.dependencies`."""
+    """Say what the length of steps is made of; see `tracekit.analysis.dependencies`.
+
+    With `iterations`, the first and the last step, only these are looked at.
+    """
     from tracekit.analysis.dependencies import critical_path
 
+    run = _of_steps(run, iterations)
     traffic = run.traffic(topology=topology)
-    found = critical_path(run.trace, traffic, by, skip=skip, kernels=kernels)
+    found = critical_path(run.trace, traffic, by, skip=skip, iterations=iterations, kernels=kernels)
     return of_run(run, found).warning(run.warnings)
 
 
@@ -95,6 +100,7 @@ def whatif(
     overlap: bool = False,
     bucket: int | None = None,
     skip: int = 0,
+    iterations: tuple[int, int] | None = None,
     topology: StrPath | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
@@ -118,6 +124,8 @@ def whatif(
         How many bytes of gradients are exchanged at once.
     skip
         How many iterations to leave out at the beginning.
+    iterations
+        The first and the last step to look at; all by default.
     topology, sizes
         As `Run.traffic` takes them.
 
@@ -129,8 +137,19 @@ def whatif(
         speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, no_sync=no_sync,
         overlap=overlap, bucket=bucket,
     )  # fmt: skip
+    run = _of_steps(run, iterations)
     traffic = run.traffic(topology=topology, sizes=sizes)
-    return of_run(run, whatif(run.trace, traffic, changes, skip=skip)).warning(run.warnings)
+    found = whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
+    return of_run(run, found).warning(run.warnings)
+
+
+def _of_steps(run: OpenedRun, iterations: tuple[int, int] | None) -> OpenedRun:
+    """Return a run as if it held some of its steps alone."""
+    if iterations is None:
+        return run
+    from tracekit.analysis import some_steps
+
+    return run.with_trace(some_steps(run.trace, *iterations))
 
 
 def diagnose(

@@ -39,4 +39,6 @@ def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> s
     """Return the page about a run, what changed in it, or a study; see `tracekit.report`."""
     from tracekit import report
 
+    for run in runs if against is None else (*runs, against):
+        run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

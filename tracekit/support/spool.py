@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -47,6 +48,8 @@ class Workspace:
 
     def __init__(self, folder: Path | None = None, memory: int = DEFAULT_MEMORY) -> None:
         self._folder = folder
+        self.memory = memory if folder is not None else sys.maxsize
+        """How much memory the work may use; where nothing can be put into files, what there is."""
         self._left = memory // _SHARE
         self._lock = threading.Lock()
         self._numbers = itertools.count()

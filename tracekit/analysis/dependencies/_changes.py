@@ -167,7 +167,7 @@ def parse_changes(
     Raises
     ------
     UsageError
-        If one means none.
+        If one means none, or nothing is changed.
     """
     changes: list[Change] = []
     for text in speed:
@@ -186,7 +186,10 @@ def parse_changes(
         if bucket < 1:
             raise UsageError(f"{bucket} bytes cannot be exchanged", "write --bucket 25MB")
         changes.append(Bucket(bucket))
-    return [*changes, *([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
+    changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
+    if not changes:
+        raise UsageError("nothing is changed", "say what: --speed gemm=2x, --loader 2x, --no-sync")
+    return changes
 
 
 def _pair(text: str, option: str, example: str) -> tuple[str, float]:

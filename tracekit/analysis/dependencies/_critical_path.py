@@ -35,6 +35,7 @@ def critical_path(
     by: str | Sequence[str] = "cause",
     *,
     skip: int = 0,
+    iterations: tuple[int, int] | None = None,
     kernels: int | None = None,
 ) -> Answer:
     """Say what the length of steps is made of: the longest path through what waits for what.
@@ -54,6 +55,8 @@ def critical_path(
         device, rank, iteration, kernel.
     skip
         How many iterations to leave out at the beginning.
+    iterations
+        The first and the last step to look at, where `trace` is that of `some_steps`.
     kernels
         List so many of the ops that take longest on the path instead, by name.
 
@@ -86,7 +89,7 @@ def critical_path(
     keys = chosen_keys(by, _KEYS, "critical path")
     if kernels is not None and kernels < 1:
         raise UsageError(f"{kernels} kernels cannot be listed", "give 1 or more")
-    job = job_of(trace, traffic, skip)
+    job = job_of(trace, traffic, skip, iterations)
     meta = _meta(job, skip)
     if kernels is not None:
         return Answer(

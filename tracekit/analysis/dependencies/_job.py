@@ -79,8 +79,10 @@ class Job:
         return step_bounds(self.marks, pl.Series(time))
 
 
-def job_of(trace: Trace, traffic: Traffic, skip: int) -> Job:
-    """Return the dependency graph of a run, and its steps.
+def job_of(
+    trace: Trace, traffic: Traffic, skip: int, iterations: tuple[int, int] | None = None
+) -> Job:
+    """Return the dependency graph of a run, and its steps, or those from one to another.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def job_of(trace: Trace, traffic: Traffic, skip: int) -> Job:
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     active = trace.read("processes").join(
-        trace.read("ops").select("process").unique(), on="process"
+        trace["ops"].select("process").unique().collect(engine="streaming"), on="process"
     )
     clocks = with_clocks(active, trace.read("reports"))["clock"].n_unique()
     if clocks > 1:
@@ -105,6 +107,8 @@ def job_of(trace: Trace, traffic: Traffic, skip: int) -> Job:
     alike = numbered_alike(trace)
     graph = graph_of(alike)
     every = step_marks(alike, graph.moments, skip)
+    if iterations is not None:
+        every = every.filter(pl.col("iteration").is_between(*iterations))
     bounds = step_bounds(every, pl.Series(graph.time))
     marks = every.filter(bounds["end"] > bounds["start"])
     if marks.is_empty():

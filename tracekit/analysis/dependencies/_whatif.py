@@ -16,7 +16,6 @@ from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.idle_time._timeline import merged
-from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
@@ -33,7 +32,12 @@ _ROWS = pl.Schema(
 
 
 def whatif(
-    trace: Trace, traffic: Traffic, changes: Sequence[Change] = (), *, skip: int = 0
+    trace: Trace,
+    traffic: Traffic,
+    changes: Sequence[Change],
+    *,
+    skip: int = 0,
+    iterations: tuple[int, int] | None = None,
 ) -> Answer:
     """Say how long steps would take with something changed.
 
@@ -51,6 +55,8 @@ def whatif(
         As `parse_changes` returns them.
     skip
         How many iterations to leave out at the beginning.
+    iterations
+        The first and the last step to look at, where `trace` is that of `some_steps`.
 
     Returns
     -------
@@ -80,7 +86,7 @@ def whatif(
     MissingDataError
         As `critical_path`.
     """
-    job = job_of(trace, traffic, skip)
+    job = job_of(trace, traffic, skip, iterations)
     base = _replayed(job, UNCHANGED, [])
     error = _error(job, base)
     measured = _Replay(MEASURED, 0, job.bounds, job.unexplained)
@@ -203,8 +209,6 @@ def _row(replay: _Replay, base: _Replay, error: float | None) -> dict[str, Any]:
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
     """Say which changes there is nothing for in this run."""
-    if not changes:
-        raise UsageError("nothing is changed", "say what: --speed gemm=2x, --loader 2x, --no-sync")
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: there is nothing in this run that it changes"
              for each in alone if not each.edges]  # fmt: skip

@@ -5,10 +5,12 @@ are backward passes; the gaps between (`_turns`) are taken apart at the usual on
 into updates, input and forward passes (`_by_threads`), and made into steps (`_steps`). With one
 thread only, the period of the sequence and the mirror image that a backward pass is of its forward
 pass give an estimate (`_by_order`, `_period`, `_mirror`). What else runs is told last (`_rest`).
+A process of more ops than are held at once is looked at piece by piece (`_pieces`).
 What names say is data: ``schemas/stages/structure.toml`` (`_signs`). Nothing here reads a range.
 """
 
 from tracekit.attribution.structure._find import find_structure
+from tracekit.attribution.structure._pieces import Pieces
 from tracekit.attribution.structure._work import Doubt, Structure, Work
 
-__all__ = ["Doubt", "Structure", "Work", "find_structure"]
+__all__ = ["Doubt", "Pieces", "Structure", "Work", "find_structure"]

@@ -25,7 +25,7 @@ from tracekit.attribution.structure._work import (
     Work,
 )
 
-_METHODS = ("threads", "order", "refused", "none")
+METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
 
 
@@ -60,7 +60,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         return Structure(stage, step, pl.DataFrame(schema=STEPS), "none", training=False)
     order = sorted(
         range(len(told)),
-        key=lambda n: (_METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
+        key=lambda n: (METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
     )
     leader = told[order[0]]
     same = [n for n in order if told[n].method == leader.method]
@@ -83,7 +83,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         contradictions=_texts(by_device, lambda each: each.contradictions),
         usual_gaps=sum(each.usual_gaps for each in joined),
         gaps=sum(each.gaps for each in joined),
-        doubts=_doubts(joined),
+        doubts=summed_doubts(joined),
         cut_begin=leader.cut_begin,
         cut_end=leader.cut_end,
         period=leader.period,
@@ -107,7 +107,8 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
     return out
 
 
-def _doubts(joined: Sequence[Told]) -> tuple[Doubt, ...]:
+def summed_doubts(joined: Sequence[Told | Structure]) -> tuple[Doubt, ...]:
+    """Return the doubts of several findings, by kind of cut."""
     cuts = dict.fromkeys(doubt.cut for told in joined for doubt in told.doubts)
     each = [doubt for told in joined for doubt in told.doubts]
     return tuple(

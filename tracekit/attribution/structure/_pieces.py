@@ -1,0 +1,101 @@
+"""The structure of a process that has more ops than are held at once, piece by piece.
+
+A piece ends in the middle of a step. So its last two steps are looked at again with the next one:
+the last because it is torn, the one before because ops that were launched in it may start later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution.structure._find import METHODS, summed_doubts
+from tracekit.attribution.structure._work import NOTHING, Array, Structure
+
+_OPEN = 2
+"""How many steps at the end of a piece are looked at again."""
+_MOST_OPEN = 0.5
+"""What share of a piece these may be: of longer steps a piece does not tell enough."""
+
+
+class Pieces:
+    """What was found of a process so far."""
+
+    def __init__(self) -> None:
+        self.open: list[pl.DataFrame] = []
+        """The ops to begin the next piece with."""
+        self._found: list[Structure] = []
+        self._ops: Counter[int] = Counter()
+        self._steps = 0
+
+    def add(
+        self, ops: pl.DataFrame, found: Structure, *, is_last: bool
+    ) -> tuple[Array, Array, Array]:
+        """Take what was found of a piece.
+
+        Parameters
+        ----------
+        ops
+            Its ops: ``op`` and what the next piece wants, as `find_structure` was given them.
+        found
+            What that says.
+        is_last
+            Whether no piece follows.
+
+        Returns
+        -------
+        The numbers of the ops of which this is all, and the stage and the step of each.
+        """
+        whole = found.steps.height - (0 if is_last else _OPEN)
+        is_open = found.step >= whole
+        if whole > 0 and not is_last:
+            is_open |= (found.step == NOTHING) & (
+                ops["launch"].to_numpy() >= found.steps["start"][whole]
+            )
+        if whole <= 0 or is_open.mean() > _MOST_OPEN:
+            whole, is_open = found.steps.height, np.zeros(len(ops), np.bool_)
+        self.open = [ops.filter(pl.Series(is_open))] if is_open.any() else []
+        step = np.where(found.step >= 0, found.step + self._steps, NOTHING)[~is_open]
+        self._ops.update(dict(zip(*_counted(step), strict=True)))
+        steps = found.steps[:whole].with_columns(pl.col("step") + self._steps)
+        self._steps += whole
+        nothing = np.empty(0, np.int8)
+        self._found.append(replace(found, stage=nothing, step=nothing, steps=steps))
+        return ops["op"].to_numpy()[~is_open], found.stage[~is_open], step
+
+    def joined(self, most: int) -> Structure:
+        """Return what all pieces, of no more than so many ops, say of the process.
+
+        Steps have a further column ``ops``. Those pieces count that say most; stages and steps of
+        ops are not repeated.
+        """
+        best = min(METHODS.index(found.method) for found in self._found)
+        same = [found for found in self._found if found.method == METHODS[best]]
+        steps = pl.concat([found.steps for found in self._found])
+        ops = [self._ops[step] for step in steps["step"].to_list()]
+        joined = replace(same[0], steps=steps.with_columns(ops=pl.Series(ops, dtype=pl.Int64)))
+        if len(self._found) == 1:
+            return joined
+        texts = chain.from_iterable(found.contradictions for found in same)
+        said = f"looked at in {len(self._found)} pieces of up to {most:,} ops, for --memory"
+        return replace(
+            joined,
+            evidence=(*joined.evidence, said),
+            contradictions=tuple(dict.fromkeys(texts)),
+            usual_gaps=sum(found.usual_gaps for found in same),
+            gaps=sum(found.gaps for found in same),
+            doubts=summed_doubts(same),
+            cut_begin=self._found[0].cut_begin,
+            cut_end=self._found[-1].cut_end,
+            repeats=round(sum(found.repeats or 0 for found in same), 1) or None,
+        )
+
+
+def _counted(step: Array) -> tuple[list[int], list[int]]:
+    """Return the steps that occur, and how many ops each has."""
+    steps, counts = np.unique(step[step >= 0], return_counts=True)
+    return steps.tolist(), counts.tolist()

@@ -1,0 +1,148 @@
+"""How much memory there is, and how much each question takes: one that does not fit is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.errors import UsageError
+
+MIB = 1 << 20
+_START = 300 * MIB
+"""What a process takes before it looks at any row: Python, polars and compiled loops."""
+
+
+SOME_STEPS = "choose some steps with --iterations 10:20"
+"""What to do where a question is refused that can be asked of some steps."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a question takes for each op, or call, or range, of whichever a run has most.
+
+    Parameters
+    ----------
+    row_bytes
+        Where all of the run is looked at.
+    beside_bytes
+        For those that are not looked at where it is asked of some steps, by ``--iterations``; None
+        for a question that cannot be.
+    """
+
+    row_bytes: int
+    beside_bytes: int | None = None
+
+
+NEEDS = {
+    "breakdown": Need(20),
+    "breakdown inclusive": Need(200),
+    "idle": Need(1_750),
+    "diagnose": Need(1_150),
+    "stragglers": Need(150),
+    "critical-path": Need(950, beside_bytes=0),
+    "whatif": Need(1_600, beside_bytes=0),
+    "flops": Need(520),
+    "links": Need(30),
+    "collectives": Need(30),
+    "latency": Need(30),
+    "info": Need(60),
+    "compare": Need(220),
+    "compare by kernel": Need(650),
+    "report": Need(1_650),
+    "export": Need(2_000, beside_bytes=1_150),
+    "attribution": Need(650),
+}
+"""By command: what covers every peak that docs/performance.md#memory-of-questions lists.
+
+What finds gaps, `idle` and all that asks it, takes most where a gap follows each op. `attribution`
+is that of a run which is opened with other rules."""
+
+
+def require(question: str, rows: int, allowed: int | None, share: float = 1) -> None:
+    """Raise `UsageError` where a question to so many rows takes more memory than there is.
+
+    Parameters
+    ----------
+    question
+        One of `NEEDS`.
+    rows
+        How many ops, calls or ranges the run has, of whichever there are most.
+    allowed
+        How many bytes may be used; by default what is free.
+    share
+        In which share of them the steps are that are asked for.
+    """
+    need = NEEDS[question]
+    looked_at = int(share * rows)
+    beside = (need.beside_bytes or 0) * (rows - looked_at)
+    wanted = _START + need.row_bytes * looked_at + beside
+    limit = free() if allowed is None else allowed
+    if wanted <= limit:
+        return
+    is_there = "are free" if allowed is None else "are allowed"
+    more = f"allow more with --memory {-(-wanted // MIB)}MiB"
+    raise UsageError(
+        f"{question} of {looked_at:,} rows takes about {_size(wanted)} of memory, and"
+        f" {_size(limit)} {is_there}",
+        more if need.beside_bytes is None else f"{SOME_STEPS}, or {more}",
+    )
+
+
+def _size(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):,.0f} GiB"
+
+
+def free(root: Path = Path("/")) -> int:
+    """Return how many bytes this process may still take: of the machine, and of its cgroups.
+
+    Without a system that says so, there is no limit.
+    """
+    return min([sys.maxsize, *_of_machine(root), *_of_cgroups(root)])
+
+
+def _of_machine(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024
+
+
+def _of_cgroups(root: Path) -> Iterator[int]:
+    """Yield what the groups of this process have left, of either version, those around them too."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            names, mount = ("memory.max", "memory.current", "inactive_file"), "sys/fs/cgroup"
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            mount = "sys/fs/cgroup/memory"
+        else:
+            continue
+        # In a container the path may be that on the host, and the group is the mount itself.
+        own = Path(path.strip().lstrip("/"))
+        for folder in (own, *own.parents):
+            yield from _left(root / mount / folder, *names)
+
+
+def _left(folder: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
+    """Yield what a group has left, pages of files aside, which the system takes back."""
+    most, taken = (_number(folder / name) for name in (limit, used))
+    if most is not None and taken is not None:
+        cached = next(
+            (int(line.split()[1]) for line in _lines(folder / "memory.stat")
+             if line.startswith(f"{reclaimable} ")), 0,
+        )  # fmt: skip
+        yield max(most - taken + cached, 0)
+
+
+def _number(path: Path) -> int | None:
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
