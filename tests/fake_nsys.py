@@ -52,7 +52,7 @@ usage: nsys profile [<args>] [application] [<application args>]
 """
 
 _PROGRAM = """#!{python}
-import os, re, subprocess, sys
+import ctypes, os, re, subprocess, sys
 words = sys.argv[1:]
 if "--version" in words:
     print("NVIDIA Nsight Systems version 2023.4.4")
@@ -69,7 +69,15 @@ output = re.sub(r"%q{{(\\w+)}}", lambda found: os.environ[found[1]], output)
 program = words[1:]
 while program and program[0].startswith("--"):
     program = program[1:]
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as nsys, it waits for what the program leaves behind
 code = subprocess.run(program).returncode
+if code < 0:
+    code = 128 - code
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
 if "NO_REPORT" not in os.environ:
     with open(output + ".nsys-rep", "wb") as report:
         report.write({magic!r} + repr(program + [output]).encode())

@@ -111,6 +111,7 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
         (["--label", "=x", "--", "a"], "label '=x' is not of the form"),
         (["--name", "a/b", "--", "touch", "ran"], "the run name 'a/b' has a slash"),
+        (["--wait", "none", "--", "touch", "ran"], "--wait takes no 'none'"),
         (["--rules", "nope.toml", "--", "touch", "ran"], "nope.toml"),
     ],
 )

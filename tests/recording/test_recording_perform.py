@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from fake_nsys import make_fake_nsys
+from hasty_supervisor import hasten
 
 from tracekit.errors import ProgramError, RecordingError, UsageError
 from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
@@ -267,8 +268,6 @@ _RECORDING = """
 import signal, sys
 from pathlib import Path
 from tracekit.recording import *
-from tracekit.recording import _process
-_process._LAST_WORDS_S = 0.5
 signal.signal(signal.SIGINT, {handler})
 made = plan([sys.executable, "-c", {program!r}], Wanted(), find_nsys({tool!r}), Path({out!r}))
 try:
@@ -493,7 +492,7 @@ def test_nothing_outlives_a_program(
     tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither what is in a session of its own, nor what its parent has left."""
-    monkeypatch.setattr("tracekit.recording._process._LAST_WORDS_S", 0.2)
+    hasten(tmp_path, monkeypatch)
     ready = tmp_path / "ready"
     code = _HIDING.format(ready=str(ready), then="")
     perform(plan([sys.executable, "-c", code], Wanted(), nsys, tmp_path / "out"))

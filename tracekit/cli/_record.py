@@ -262,6 +262,15 @@ def record(
             "--one-report", help="Record a launcher and all its ranks on this machine together."
         ),
     ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="all|primary|SECONDS",
+            help="What to wait for of processes that the program leaves behind. Default: those"
+            " that use GPUs, write ranges or compute, until they do nothing.",
+        ),
+    ] = None,
     nsys: Annotated[
         str | None,
         typer.Option(
@@ -288,6 +297,7 @@ def record(
         one_report,
         what.nccl_log,
         what.nvidia_smi,
+        wait or "work",
     )
     recorder.check()
     if of_study.study is not None:
@@ -331,6 +341,7 @@ class _Recorder:
     one_report: bool
     nccl_log: bool
     nvidia_smi: bool
+    wait: str
 
     def runs(self) -> dict[str, Mapping[str, str]]:
         """Return the names of the runs in the store, with their labels."""
@@ -362,6 +373,8 @@ class _Recorder:
 
         Rules.load(self.rules, None)
         check_labels(self.labels)
+        if self.wait not in {"work", "all", "primary"} and not self.wait.isdecimal():
+            raise UsageError(f"--wait takes no {self.wait!r}", "--wait all, primary or 30")
 
     @cached_property
     def tool(self) -> "Nsys":
@@ -403,7 +416,7 @@ class _Recorder:
 
         typer.echo(f"recording: {plan}", err=True)
         try:
-            reports = perform(plan, anew=anew)
+            reports = perform(plan, anew=anew, wait=self.wait)
         except KeyboardInterrupt:
             if reports_in(unfinished(plan)):
                 complain(f"what was recorded is in {unfinished(plan)}")

@@ -75,10 +75,15 @@ class Plan:
         folder = str(self.folder.absolute()).replace("%", "%%")
         output = f"--output={folder}/{name}"
         launch = self.launch
-        program = (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
         watch = ("sh", "-c", _WATCHED, str(self.folder.absolute())) if self.watched else ()
         launcher = (*watch, *launch.before, *launch.launcher)
-        return (*launcher, *wrapper, *self.profile, output, *program)
+        return (*launcher, *wrapper, *self.profile, output, *self.recorded)
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The end of the command, which nsys runs."""
+        launch = self.launch
+        return (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
 
     @property
     def environment(self) -> dict[str, str]:
