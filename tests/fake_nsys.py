@@ -57,6 +57,9 @@ words = sys.argv[1:]
 if "--version" in words:
     print("NVIDIA Nsight Systems version 2023.4.4")
     sys.exit()
+if "status" in words:
+    print("CPU Profiling Environment (process-tree):", os.environ.get("SWITCHES", "OK"))
+    sys.exit()
 if "--help" in words:
     print({help!r} if words[0] == "profile" else "--lazy --tables")
     sys.exit()
@@ -85,15 +88,15 @@ sys.exit(code)
 """
 
 
-def make_fake_nsys(folder: Path, *, staged: bool = True) -> Path:
+def make_fake_nsys(folder: Path, *, staged: bool | None = True) -> Path:
     """Write the program into a folder, with an export of two steps of FP and WU on the host.
 
-    If not `staged`, it is one of calls of MPI alone.
+    If not `staged`, it is one of calls of MPI alone; if None, of nothing.
     """
     export = folder / "made.sqlite"
     export.unlink(missing_ok=True)
     with NsysBuilder(export, schema="3.11.1") as made:
-        if not staged:
+        if staged is False:
             made.mpi("COLLECTIVES", 10, 20, "MPI_Barrier")
         for number in range(2 if staged else 0):
             at = 1000 * number

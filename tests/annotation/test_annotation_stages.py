@@ -483,9 +483,11 @@ def test_compiled_steps_are_not_traced_into_hooks(kept: KeptRanges, how: str) ->
         return graph
 
     model, optimizer = _model()
-    step = torch.compile(
-        optimizer.step if how == "itself" else lambda: optimizer.step(), backend=backend
-    )
+
+    def in_a_function() -> None:
+        optimizer.step()
+
+    step = torch.compile(optimizer.step if how == "itself" else in_a_function, backend=backend)
     if how == "unseen":  # as of a compiler that follows it from end to end
         step = torch.optim.SGD.step.__wrapped__.__get__(optimizer)
     for _ in range(3):

@@ -102,14 +102,14 @@ def _record(plan: Plan, wait: str) -> None:
         )
     if not found:
         raise RecordingError(
-            f"nsys wrote no report of {program}",
+            f"{plan.recorder} wrote no report of {program}",
             "what it said is above; with a capture range, the program has to reach it",
         )
 
 
 def _recorder(plan: Plan) -> str:
     """Return what runs the program: nsys, or what launches it."""
-    return plan.launch.launcher[0] if plan.launch.launcher else "nsys"
+    return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 
 def _left(folder: Path) -> str:
