@@ -324,7 +324,7 @@ def _steps(kept: KeptRanges) -> list[str]:
 def _update(model: nn.Module) -> None:
     with torch.no_grad():
         for each in model.parameters():
-            each -= 0.1 * each.grad
+            each.sub_(0.1 * each.grad)
             each.grad = None
 
 

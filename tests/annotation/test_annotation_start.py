@@ -17,7 +17,7 @@ from tracekit.annotation import variables
 from tracekit.annotation._annotate import _LISTENER as VARIABLE
 from tracekit.annotation._annotate import annotate
 from tracekit.annotation._imports import when_imported
-from tracekit.annotation._nvtx import NvtxRanges, _Attributes, _GetModule, _Mark, _Pop, _Push
+from tracekit.annotation._nvtx import NvtxRanges, _Attributes, _GetModule, _Pop, _Push
 
 
 def _python(code: str, environment: dict[str, str]) -> str:
@@ -115,7 +115,6 @@ class _Profiler:
         self._functions = {
             10: ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, string)(self._register),
             12: ctypes.PYFUNCTYPE(ctypes.c_void_p, string)(self._create),
-            1: _Mark(lambda domain, at: self._say("mark", domain, at) and None),
             4: _Push(lambda domain, at: self._say("push", domain, at)),
             5: _Pop(lambda domain: self._say("pop", domain, None)),
             2: ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)(
@@ -174,7 +173,7 @@ def test_ranges_by_the_c_interface() -> None:
     ranges.mark("said")
     assert profiler.said == [
         "domain tracekit", "push FP", "pop", "push FP", "pop", "start BP", "end 5",
-        "start iteration 0'", "end 5", "mark said",
+        "start iteration 0'", "end 5", "push said", "pop",
     ]  # fmt: skip
     assert list(profiler._names.values()) == ["FP", "BP", "said"]
 

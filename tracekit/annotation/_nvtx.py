@@ -17,7 +17,7 @@ _CALLBACKS, _VERSION_INFO = 1, 3
 _CORE2 = 5
 _SLOTS = {1: 16, 2: 9, 3: 15, 4: 7, _CORE2: 16, 6: 7}
 """How many functions each module of NVTX has, plus one, for functions are counted from 1."""
-_MARK, _START, _END, _PUSH, _POP, _REGISTER, _CREATE, _INITIALIZE = 1, 2, 3, 4, 5, 10, 12, 15
+_START, _END, _PUSH, _POP, _REGISTER, _CREATE, _INITIALIZE = 2, 3, 4, 5, 10, 12, 15
 _NVTX_VERSION = 3
 _ASCII, _REGISTERED = 1, 3
 
@@ -29,7 +29,6 @@ _SetVersion = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
 # These hold Python's lock: to let go of it and take it again costs more than the call.
 _Create = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 _Register = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-_Mark = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _Push = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _Pop = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _Start = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
@@ -87,13 +86,11 @@ class NvtxRanges:
         functions = [
             self._tables.function(slot, kind)
             for slot, kind in ((_CREATE, _Create), (_REGISTER, _Register), (_PUSH, _Push),
-                               (_POP, _Pop), (_START, _Start), (_END, _End), (_MARK, _Mark))
+                               (_POP, _Pop), (_START, _Start), (_END, _End))
         ]  # fmt: skip
         if not all(functions):
             raise OSError("the profiler takes no NVTX ranges")
-        create, self._register, self._push, self._pop, self._start, self._end, self._mark = (
-            functions
-        )
+        create, self._register, self._push, self._pop, self._start, self._end = functions
         self._domain = create(DOMAIN.encode())
         self._known: dict[str, tuple[_Attributes, int]] = {}
 
@@ -134,8 +131,9 @@ class NvtxRanges:
         self._end(self._domain, opened)
 
     def mark(self, name: str) -> None:
-        """Say something of the moment."""
-        self._mark(self._domain, self._address(name))
+        """Say something by a range without length, which is kept where marks are not."""
+        self.push(name)
+        self.pop()
 
     def _address(self, name: str) -> int:
         """Return where the attributes of a name are, which is told to the profiler once."""
