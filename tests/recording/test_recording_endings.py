@@ -175,7 +175,9 @@ def test_what_computes_in_the_background_has_time_to_load(
     text = (tmp_path / "hasty.py").read_text()
     for loads in (True, False):
         seconds = 60 if loads else 0
-        changed = text.replace("_IDLE_S = 0.5", "_IDLE_S = 1.2")
+        changed = text.replace("_IDLE_S = 0.5", "_IDLE_S = 2.0")
+        # Among many programs even what computes may get little of a CPU.
+        changed = changed.replace("_WORKING_SHARE = 0.1", "_WORKING_SHARE = 0.01")
         changed = changed.replace("_LOADING_S = 0.0", f"_LOADING_S = {seconds}.0")
         (tmp_path / "hasty.py").write_text(changed)
         program = _script(tmp_path, "train.py", _daemon(tmp_path, busy))
@@ -195,7 +197,7 @@ open({done!r}, "w").close()
 
 @BOTH_AT_NIGHT
 @pytest.mark.parametrize(
-    ("wait", "is_waited_for"), [("all", True), ("primary", False), ("0.1", False), ("60", True)]
+    ("wait", "is_waited_for"), [("all", True), ("primary", False), ("0", False), ("60", True)]
 )
 def test_what_is_waited_for_can_be_said(
     tmp_path: Path,
@@ -203,6 +205,7 @@ def test_what_is_waited_for_can_be_said(
     wait: str,
     is_waited_for: bool,
     monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """What is left ends by itself three seconds after its parent, without any work."""
     hasten(tmp_path, monkeypatch)
@@ -210,6 +213,7 @@ def test_what_is_waited_for_can_be_said(
     program = _script(tmp_path, "train.py", _daemon(tmp_path, _LATE.format(done=str(done))))
     assert _record(tmp_path, nsys, [sys.executable, program], wait)
     assert done.exists() == is_waited_for
+    assert ("the recording is cut there" in capfd.readouterr().err) == (not is_waited_for)
     assert not _runs(int((tmp_path / "daemon").read_text()))
 
 

@@ -174,7 +174,8 @@ class _Program:
             return
         since, self._looked_at = now - self._looked_at, now
         if self._runs():
-            self._ended_at = None
+            self._ended_at = None  # or it goes on again, as ranks that are started anew
+            self._ending.clear()
             return
         if self._ended_at is None:
             self._ended_at = self._worked_at = self._progress_at = now
@@ -194,7 +195,7 @@ class _Program:
         while (left := self._left()) or (self._going_tools() and not self._is_stuck()):
             self._end(left)
             _has_children()  # of which those that have ended are let go
-            time.sleep(_PAUSE_S)
+            time.sleep(_LOOK_S / 5)
 
     def _going_tools(self) -> list[int]:
         processes = _processes()
@@ -203,12 +204,9 @@ class _Program:
     def _is_stuck(self) -> bool:
         """Tell whether all but the program have used next to no CPU for some time."""
         now, processes = time.monotonic(), _processes()
-        others = {
-            pid: each.cpu_s
-            for pid, each in processes.items()
-            if pid in _below({os.getpid()}, processes) and _tool_name(pid) != "nvidia-smi"
-        }
-        more = sum(others.values()) - self._tools_cpu_s
+        below = _below({os.getpid()}, processes)
+        others = [pid for pid in below if _tool_name(pid) != "nvidia-smi"]
+        more = sum(processes[pid].cpu_s for pid in others) - self._tools_cpu_s
         works = not 0 <= more < _POLLING_SHARE * max(now - self._progress_at, 1.0)
         if works or any(processes[each].waits for each in others):
             self._tools_cpu_s, self._progress_at = self._tools_cpu_s + more, now
@@ -304,7 +302,7 @@ class _Program:
         elif time.monotonic() - self._worked_at > _IDLE_S:
             why = "which the program left without work; --wait all waits for it"
         else:
-            why = "which the program left at work: the recording is cut; --wait all waits for it"
+            why = "which the program left, and which is not waited for: the recording is cut there"
         with suppress(OSError):
             sys.stderr.write(f"tracekit: ends process {pid} ({name.strip()[:60]}), {why}\n")
 
