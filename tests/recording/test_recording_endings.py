@@ -285,8 +285,10 @@ def _recording(
 
 
 def _role(process: psutil.Process) -> str:
-    words = process.cmdline()
-    line = " ".join(words)
+    try:
+        line = " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        line = ""
     for part, role in {
         "_supervisor.py": "supervisor", "--start-agent": "agent", "nsys-launcher": "launcher",
         "nsys-tee": "tee", " profile ": "nsys", "train.py": "program",
