@@ -52,10 +52,13 @@ usage: nsys profile [<args>] [application] [<application args>]
 """
 
 _PROGRAM = """#!{python}
-import os, re, subprocess, sys
+import ctypes, os, re, subprocess, sys
 words = sys.argv[1:]
 if "--version" in words:
     print("NVIDIA Nsight Systems version 2023.4.4")
+    sys.exit()
+if "status" in words:
+    print("CPU Profiling Environment (process-tree):", os.environ.get("SWITCHES", "OK"))
     sys.exit()
 if "--help" in words:
     print({help!r} if words[0] == "profile" else "--lazy --tables")
@@ -69,7 +72,15 @@ output = re.sub(r"%q{{(\\w+)}}", lambda found: os.environ[found[1]], output)
 program = words[1:]
 while program and program[0].startswith("--"):
     program = program[1:]
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as nsys, it waits for what the program leaves behind
 code = subprocess.run(program).returncode
+if code < 0:
+    code = 128 - code
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
 if "NO_REPORT" not in os.environ:
     with open(output + ".nsys-rep", "wb") as report:
         report.write({magic!r} + repr(program + [output]).encode())
@@ -77,15 +88,15 @@ sys.exit(code)
 """
 
 
-def make_fake_nsys(folder: Path, *, staged: bool = True) -> Path:
+def make_fake_nsys(folder: Path, *, staged: bool | None = True) -> Path:
     """Write the program into a folder, with an export of two steps of FP and WU on the host.
 
-    If not `staged`, it is one of calls of MPI alone.
+    If not `staged`, it is one of calls of MPI alone; if None, of nothing.
     """
     export = folder / "made.sqlite"
     export.unlink(missing_ok=True)
     with NsysBuilder(export, schema="3.11.1") as made:
-        if not staged:
+        if staged is False:
             made.mpi("COLLECTIVES", 10, 20, "MPI_Barrier")
         for number in range(2 if staged else 0):
             at = 1000 * number

@@ -23,6 +23,7 @@ class KeptRanges:
     """Takes the place of `NvtxRanges`."""
 
     all: list[Kept] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
     _open: dict[int, list[Kept]] = field(default_factory=dict)
     _clock: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -38,6 +39,9 @@ class KeptRanges:
         return len(self.all) - 1
 
     start_once = start
+
+    def mark(self, name: str) -> None:
+        self.marks.append(name)
 
     def end(self, opened: int) -> None:
         assert self.all[opened].end is None

@@ -76,7 +76,7 @@ def test_gradients_that_are_cleared_before_the_loss(kept: KeptRanges) -> None:
     optimizer.zero_grad()
     out.mean().backward()
     optimizer.step()
-    assert kept.tree() == "iteration 0(FP FP loss WU zero_grad FP loss BP WU step)"
+    assert kept.tree() == "iteration 0(FP WU zero_grad BP WU step)"
 
 
 def test_the_backward_pass_counts_for_the_process(kept: KeptRanges) -> None:
@@ -84,7 +84,7 @@ def test_the_backward_pass_counts_for_the_process(kept: KeptRanges) -> None:
     model(torch.ones(2, 4)).mean().backward()
     styles = {each.name: each.style for each in kept.all}
     assert styles["BP"] == styles["iteration 0"] == "start_end"
-    assert styles["FP"] == styles["FP loss"] == "push_pop"
+    assert styles["FP"] == "push_pop"
 
 
 def test_accumulated_gradients_are_one_iteration(kept: KeptRanges) -> None:
@@ -105,7 +105,7 @@ def test_several_optimizers_make_one_iteration(kept: KeptRanges) -> None:
         for model, optimizer in ((one, of_one), (two, of_two)):
             model(torch.ones(2, 4)).mean().backward()
             optimizer.step()
-    part = "FP FP loss BP WU step"
+    part = "FP BP WU step"
     assert kept.tree() == f"iteration 0({part} {part}) iteration 1({part} {part})"
 
 
@@ -130,7 +130,7 @@ def test_passes_within_an_optimizer_step_are_none_of_it(kept: KeptRanges) -> Non
 
     del _
     optimizer.step(closure)
-    passes = "WU zero_grad WU step FP FP loss BP WU step"
+    passes = "WU zero_grad WU step FP WU step BP WU step"  # what is none of them is the step's
     assert kept.tree() == f"iteration 0(WU step {passes} {passes})"
 
 
@@ -146,7 +146,7 @@ def test_evaluation(kept: KeptRanges) -> None:
             model(x)
     model(torch.ones(2, 4)).mean().backward()
     optimizer.step()
-    step = "(FP FP loss BP WU step)"
+    step = "(FP BP WU step)"
     each = "IO iteration 1(IO) ME IO ME IO"
     assert kept.tree() == f"iteration 0{step} ME {each} iteration 1{step}"
 
@@ -211,7 +211,7 @@ def test_layers_that_are_computed_again_in_the_backward_pass(kept: KeptRanges) -
     for reentrant in (True, False):
         Net()(torch.ones(2, 4, requires_grad=True), reentrant).mean().backward()
         optimizer.step()
-    step = "(FP FP loss BP WU step)"
+    step = "(FP BP WU step)"
     assert kept.tree() == f"iteration 0{step} iteration 1{step}"
 
 
@@ -230,7 +230,7 @@ def test_what_threads_do_is_apart(kept: KeptRanges) -> None:
     optimizer.step()
     assert len({each.thread for each in kept.all}) == 2
     names = [each.name for each in kept.all if each.thread == threading.get_ident()]
-    assert names == ["iteration 0", "FP", "FP loss", "BP", "WU step"]
+    assert names == ["iteration 0", "FP", "BP", "WU step"]
 
 
 def test_scaled_gradients(kept: KeptRanges) -> None:
@@ -243,7 +243,7 @@ def test_scaled_gradients(kept: KeptRanges) -> None:
         scaler.step(optimizer)
         scaler.update()
     update = "WU grad_scaler WU clip_grad WU grad_scaler"
-    first, second = (f"iteration {n}(FP FP loss BP {update}" for n in range(2))
+    first, second = (f"iteration {n}(FP BP {update}" for n in range(2))
     assert kept.tree() == (
         f"{first} WU step WU grad_scaler WU grad_scaler) {second} WU grad_scaler)"
     )
@@ -255,7 +255,7 @@ def test_a_pass_that_fails_leaves_nothing_open(kept: KeptRanges) -> None:
         model(torch.ones(2, 5))
     model(torch.ones(2, 4)).mean().backward()
     optimizer.step()
-    assert kept.tree() == "iteration 0(FP FP FP loss BP WU step)"
+    assert kept.tree() == "iteration 0(FP FP BP WU step)"
 
 
 def test_gradients_that_are_exchanged_by_hand(kept: KeptRanges, world_of_one: None) -> None:
@@ -267,7 +267,7 @@ def test_gradients_that_are_exchanged_by_hand(kept: KeptRanges, world_of_one: No
     optimizer.step()
     exchange(torch.ones(1))
     sent = " ".join(["WU gradient exchange"] * 4)
-    assert kept.tree() == f"iteration 0(FP FP loss BP {sent} WU step)"
+    assert kept.tree() == f"iteration 0(FP BP {sent} WU step)"
 
 
 def test_hooks_that_exchange_gradients(kept: KeptRanges, world_of_one: None) -> None:
@@ -281,7 +281,7 @@ def test_hooks_that_exchange_gradients(kept: KeptRanges, world_of_one: None) -> 
     parallel.register_comm_hook(None, hook)
     parallel(torch.ones(2, 4)).mean().backward()
     optimizer.step()
-    assert kept.tree() == "iteration 0(FP FP loss BP(WU gradient exchange) WU step)"
+    assert kept.tree() == "iteration 0(FP BP(WU gradient exchange) WU step)"
 
 
 def test_everything_is_put_back() -> None:
@@ -315,3 +315,187 @@ def test_a_compiled_model_computes_the_same() -> None:
     hooks.remove()
     assert torch.equal(out, plain)
     assert ranges.names()[0] == "FP"
+
+
+def _steps(kept: KeptRanges) -> list[str]:
+    return [name for name in kept.names() if name.startswith("iteration")]
+
+
+def _update(model: nn.Module) -> None:
+    with torch.no_grad():
+        for each in model.parameters():
+            each.sub_(0.1 * each.grad)
+            each.grad = None
+
+
+@pytest.mark.parametrize("with_loader", [False, True])
+def test_weights_that_are_updated_by_hand(with_loader: bool) -> None:
+    """A step ends where something follows its backward pass; the last one with the program."""
+    kept = KeptRanges()
+    hooks = Hooks(torch, kept, 0)
+    hooks.install()
+    model = nn.Linear(4, 1)
+    batches = _loader(3) if with_loader else [(torch.ones(2, 4), torch.ones(2, 1))] * 3
+    for x, y in batches:
+        nn.functional.mse_loss(model(x), y).backward()
+        _update(model)
+    hooks.thread.finish()
+    hooks.remove()
+    part = "FP FP loss BP"
+    if with_loader:
+        steps = " ".join(f"iteration {n}(IO {part})" for n in range(3))  # with their input
+        assert kept.tree() == f"IO {steps} iteration 3(IO)"
+    else:
+        # That this is a training is known from its first backward pass on.
+        steps = " ".join(f"iteration {n}({part})" for n in (1, 2))
+        assert kept.tree() == f"FP FP loss iteration 0(BP) {steps}"
+    assert kept.marks == ["tracekit.steps from passes"]
+
+
+def test_gradients_that_are_cleared_end_a_step_by_hand(kept: KeptRanges) -> None:
+    model = nn.Linear(4, 1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).mean().backward()
+        model.zero_grad()
+    assert kept.tree() == ("FP iteration 0(BP) WU zero_grad iteration 1(FP BP) WU zero_grad")
+
+
+def test_steps_that_no_module_tells_of_are_unknown(kept: KeptRanges) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        weight.square().sum().backward()
+    assert kept.marks == ["tracekit.steps unknown"]
+
+
+def test_how_steps_are_known_is_said_once(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    for _ in range(3):
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+    assert kept.marks == ["tracekit.steps from optimizers"]
+
+
+def test_gradients_that_are_switched_off_by_a_call(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    torch.set_grad_enabled(False)
+    model(torch.ones(2, 4))
+    torch.set_grad_enabled(True)
+    for _ in _loader(1):
+        pass  # what is fetched behind it is training's again
+    assert kept.tree() == "iteration 0(FP BP WU step) ME IO iteration 1(IO IO)"
+
+
+def test_optimizers_of_an_earlier_training_hold_up_nothing(kept: KeptRanges) -> None:
+    models = []
+    for _ in range(2):
+        model, optimizer = _model()
+        models.append((model, optimizer))
+        for _ in range(2):
+            model(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+    assert _steps(kept) == [f"iteration {n}" for n in range(4)]
+
+
+def test_what_follows_a_forward_pass_is_no_loss(kept: KeptRanges) -> None:
+    """Neither a picture that is saved, nor a batch that is fetched ahead."""
+    model, optimizer = _model()
+    batches = iter(_loader(3))
+    x, y = next(batches)
+    for _ in range(2):
+        out = model(x)
+        assert not [each for each in kept.all if each.end is None and each.style == "push_pop"]
+        ahead = next(batches)
+        nn.functional.mse_loss(out, y).backward()
+        optimizer.step()
+        x, y = ahead
+    step = "FP IO FP loss BP WU step"
+    assert kept.tree() == f"IO iteration 0(IO {step}) iteration 1({step})"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse_loss", "smooth_l1_loss"])
+def test_losses_can_be_scripted_and_compiled_still(kept: KeptRanges, loss: str) -> None:
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.mse_loss(x, x)
+
+    function = getattr(nn.functional, loss)
+    ones = torch.ones(2, 3)
+
+    def mean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = function(x, y)
+        assert isinstance(out, torch.Tensor)
+        return out
+
+    compiled = torch.compile(mean, backend="eager", fullgraph=True)
+    assert compiled(ones, ones) == mean(ones, ones)
+    assert torch.jit.script(Loss())(ones) == 0
+
+
+def test_a_target_network_that_runs_first_is_part_of_the_step(kept: KeptRanges) -> None:
+    (model, optimizer), target = _model(), nn.Linear(4, 1)
+    for _ in range(2):
+        with torch.no_grad():
+            aim = target(torch.ones(2, 4))
+        (model(torch.ones(2, 4)) - aim).square().mean().backward()
+        optimizer.step()
+    assert "ME" not in kept.names()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    assert kept.names()[-1] == "ME"
+
+
+@pytest.mark.parametrize("with_loader", [False, True])
+def test_evaluation_with_gradients(kept: KeptRanges, with_loader: bool) -> None:
+    """Of a network in `eval()` that no backward pass follows."""
+    model, optimizer = _model()
+    for _ in range(2):
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+        model.eval()
+        for x, _y in _loader(2) if with_loader else [(torch.ones(2, 4), None)] * 2:
+            model(x)
+        model.train()
+    stages = [name for name in kept.names() if "iteration" not in name and name != "IO"]
+    assert stages == ["FP", "BP", "WU step", "ME"] * 2
+
+
+def test_training_in_eval_is_learned(kept: KeptRanges) -> None:
+    model, optimizer = _model()
+    model.eval()
+    for _ in range(4):
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+    assert kept.names().count("ME") <= 1
+    assert len(_steps(kept)) == 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", ["in a function", "itself", "unseen"])
+def test_compiled_steps_are_not_traced_into_hooks(kept: KeptRanges, how: str) -> None:
+    """What a compiler sees is PyTorch alone; such steps end where gradients are cleared."""
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        seen.extend(str(node.stack_trace) for node in graph.graph.nodes)
+        return graph
+
+    model, optimizer = _model()
+
+    def in_a_function() -> None:
+        optimizer.step()
+
+    step = torch.compile(optimizer.step if how == "itself" else in_a_function, backend=backend)
+    if how == "unseen":  # as of a compiler that follows it from end to end
+        step = torch.optim.SGD.step.__wrapped__.__get__(optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).mean().backward()
+        step()
+    assert bool(seen) == (how != "unseen")
+    assert not any("tracekit" in each for each in seen)
+    assert len(_steps(kept)) == 3
+    known_by = "optimizers" if how == "in a function" else "passes"
+    assert kept.marks == [f"tracekit.steps from {known_by}"]

@@ -170,11 +170,12 @@ def test_ranges_by_the_c_interface() -> None:
         ranges.pop()
     ranges.end(ranges.start("BP"))
     ranges.end(ranges.start_once("iteration 0"))
+    ranges.mark("said")
     assert profiler.said == [
         "domain tracekit", "push FP", "pop", "push FP", "pop", "start BP", "end 5",
-        "start iteration 0'", "end 5",
+        "start iteration 0'", "end 5", "push said", "pop",
     ]  # fmt: skip
-    assert list(profiler._names.values()) == ["FP", "BP"]
+    assert list(profiler._names.values()) == ["FP", "BP", "said"]
 
 
 def test_a_profiler_that_takes_no_ranges() -> None:

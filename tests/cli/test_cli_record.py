@@ -92,8 +92,8 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
     done = tracekit("record", "--dry-run", "--memory-usage", "--", "python", "a b.py")
     folder = tmp_path / "recordings" / file_name("a b")
     assert done.stdout == (
-        f"{nsys} profile --trace=cuda,nvtx,osrt --cuda-memory-usage=true --sample=none"
-        f" --cpuctxsw=none --output={folder}/report python 'a b.py'\n"
+        f"mkdir -p {folder} && {nsys} profile --trace=cuda,nvtx --cuda-memory-usage=true"
+        f" --sample=none --cpuctxsw=process-tree --output={folder}/report python 'a b.py'\n"
     )
     assert not (tmp_path / "recordings").exists()
     assert not (tmp_path / "store").exists()
@@ -111,6 +111,7 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
         (["--label", "=x", "--", "a"], "label '=x' is not of the form"),
         (["--name", "a/b", "--", "touch", "ran"], "the run name 'a/b' has a slash"),
+        (["--wait", "none", "--", "touch", "ran"], "--wait takes no 'none'"),
         (["--rules", "nope.toml", "--", "touch", "ran"], "nope.toml"),
     ],
 )
@@ -239,6 +240,15 @@ def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:
 
 
 REAL = shutil.which("nsys")
+
+
+@pytest.mark.slow
+def test_a_program_that_nothing_is_recorded_of_keeps_its_code(nsys: Path) -> None:
+    make_fake_nsys(nsys.parent, staged=None)
+    done = in_process("record", "--name", "x", "--", *PRINTING)
+    assert done.code == 0, done.stderr
+    assert "no GPU work and no NVTX ranges in" in done.stderr
+    assert "what was recorded is in recordings/x" in done.stderr
 
 
 @pytest.mark.slow

@@ -45,8 +45,9 @@ QUIET = ["--sample=none", "--cpuctxsw=none"]
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({}, ["--trace=cuda,nvtx,osrt", *QUIET]),
-        ({"mpi": "mpich"}, ["--trace=cuda,nvtx,osrt,mpi", "--mpi-impl=mpich", *QUIET]),
+        ({}, ["--trace=cuda,nvtx", *QUIET]),
+        ({"mpi": "mpich"}, ["--trace=cuda,nvtx,mpi", "--mpi-impl=mpich", *QUIET]),
+        ({"why_idle": True}, ["--trace=cuda,nvtx,osrt", *QUIET]),
         ({"traces": ("nvtx",), "mpi": "mpich"}, ["--trace=nvtx", *QUIET]),
         (
             {"traces": ("nvtx", "mpi", "nvtx"), "mpi": "openmpi"},
@@ -128,6 +129,19 @@ class TestFinding:
     def test_there_is_none(self, monkeypatch: Any) -> None:
         with pytest.raises(RecordingError, match="no /no/such here to record with: install"):
             find_nsys("/no/such")
+
+    def test_it_is_too_old(self, tmp_path: Path) -> None:
+        old = make_fake_nsys(tmp_path)
+        old.write_text(old.read_text().replace("2023.4.4", "2019.5.2.16-b54ef97"))
+        with pytest.raises(RecordingError, match=r"/nsys \(2019.5.2.16-b54ef97\) is too old"):
+            find_nsys(str(old))
+
+    def test_what_this_machine_allows(self, tmp_path: Path, monkeypatch: Any) -> None:
+        """When threads are on a CPU is recorded where it may be."""
+        program = str(make_fake_nsys(tmp_path))
+        assert "--cpuctxsw=process-tree" in profile_command(find_nsys(program), Wanted())
+        monkeypatch.setenv("SWITCHES", "Fail")
+        assert "--cpuctxsw=none" in profile_command(find_nsys(program), Wanted())
 
     def test_it_does_not_run(self, tmp_path: Path) -> None:
         broken = tmp_path / "nsys"

@@ -96,7 +96,9 @@ def test_commands(tmp_path: Path) -> None:
     first, second = study.configurations({"gpus": "2"})
     command = (sys.executable, "train.py", "--gpus=2", "p2p", "--steps", "3")
     assert study.command(first, cpu=False) == command
-    assert study.command(first, cpu=True) == (*command, "--device", "cpu")
+    assert study.command(first, cpu=True) == command  # it does not say how
+    asks = load_study(_written(tmp_path, 'cpu = ["--device", "cpu"]' + TEXT))
+    assert asks.command(first, cpu=True) == (*command, "--device", "cpu")
     assert first.name == "mine-gpus=2-method=p2p"
     assert second.options == {"gpus": 2, "method": "nccl"}
 
@@ -159,7 +161,7 @@ def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) 
         ("not toml", r"mine.toml is not a study \("),
         (TEXT.replace("title", "titel"), "unknown key 'titel'"),
         (TEXT.replace("[1, 2]", "[]"), "gpus is not a list"),
-        (TEXT.replace("[1, 2]", "[1.5]"), "gpus is not a list"),
+        (TEXT.replace("[1, 2]", "[1.5]"), "gpus are not numbers of GPUs"),
         (TEXT.replace("{method}", "{methods}"), "program names 'methods'"),
         ("version = 1\nprogram = 3", "program is not a list"),
         (TEXT.replace("steps = 3", "gpus = 3"), "'gpus' is in the grid and fixed"),
@@ -176,6 +178,8 @@ def test_what_a_grid_lacks(tmp_path: Path, where: dict[str, str], message: str) 
         (TEXT + '[arguments.method]\np2p = ["x"]\nnccl = "y"', "are not lists of texts"),
         (TEXT + "[arguments.gpus]\n1 = []\n2 = []", "{gpus} stands for arguments, and is a part"),
         (TEXT + "[arguments]\nmethod = 3", "method is not a table"),
+        ("cpu = [3]" + TEXT, "cpu is not a list of texts"),
+        (TEXT.replace("[1, 2]", "[nan]"), "gpus is not a list"),
         ("without = 3" + TEXT, "without is not a list of tables"),
         (TEXT + "[[without]]\ngpus = [3]", "without has values of 'gpus' that are not in the"),
         ("version = 1\ngrid = 3", "grid is not a table"),
@@ -234,3 +238,10 @@ def test_options_that_are_set() -> None:
     assert configuration.differs_from(usual) == "device=cpu steps=10 warm-up=2"
     with pytest.raises(UsageError, match="'batch' is in the grid and fixed"):
         load_study("cpu", {"batch": "3"})
+
+
+def test_numbers_that_are_not_whole(tmp_path: Path) -> None:
+    text = TEXT.replace("[grid]", "[grid]\nlr = [0.1, 1e-3]").replace("train.py", "{lr}")
+    found = load_study(_written(tmp_path, text)).configurations({"lr": "0.001", "gpus": "1"})
+    assert {each.labels["lr"] for each in found} == {"0.001"}
+    assert found[0].name == "mine-lr=0.001-gpus=1-method=p2p"

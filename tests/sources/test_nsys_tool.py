@@ -171,6 +171,19 @@ class TestFailures:
         assert f"nsys export --type sqlite {shlex.quote(str(report))}" in hint
         return caught.value
 
+    def test_a_report_that_is_newer(self, report, tool):
+        program = tool('echo "cannot read"; exit 1')
+        text = Path(program).read_text()
+        said = (
+            'if [ "$1" = --version ]; then echo "NVIDIA Nsight Systems version VERSION"; exit; fi'
+        )
+        report.write_bytes(REPORT_MAGIC + b" 2025@1@1@118-251135540420v0.\n\x0b")
+        newer = f"recorded by Nsight Systems 2025.1, and {program} is 2023.4, which is older"
+        for version, says in (("2023.4.4.54", newer), ("2025.1.0", "nsys cannot export")):
+            now = said.replace("VERSION", version)
+            Path(program).write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{now}\n"))
+            self._refused(report, program, says)
+
     def test_no_nsys(self, report, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv(VARIABLE, raising=False)

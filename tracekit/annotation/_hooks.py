@@ -5,23 +5,27 @@ Each hook stands in for one function, calls it, and is taken back by `Hooks.remo
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from ._imports import when_imported
 from ._layers import Layers
 from ._spans import Ranges
-from ._threads import CLEAR, CLIP, EXCHANGE, SCALER, Roles, Thread
+from ._steps import moments
+from ._threads import CLIP, EXCHANGE, SCALER, Roles, Thread
 
 _HOOKED = "_tracekit_hooked"
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor",
     "reduce_scatter", "reduce_scatter_tensor", "all_reduce_coalesced",
 )  # fmt: skip
+_LOSSES = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
+"""Functions of losses whose names do not end so."""
 
 Function = Callable[..., Any]
 
@@ -56,8 +60,13 @@ class Hooks:
         self._layers = Layers(layers)
         self._networks = WeakSet(part for each in networks for part in each.modules())
         self._has_own_optimizers = bool(optimizers)
-        self._optimizers: WeakSet[Any] = WeakSet(optimizers)
-        self.thread = Thread(ranges, self._optimizers, Roles())
+        self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        for each in optimizers:
+            self._optimizers[each] = next(moments)
+        self._roles = Roles()
+        self._trained: WeakSet[Any] = WeakSet()
+        self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+        self.thread = Thread(ranges, self._optimizers, self._roles)
         self._stop_waiting: Callable[[], None] = lambda: None
         self._replaced: list[tuple[Any, str, Any, bool]] = []
 
@@ -66,6 +75,7 @@ class Hooks:
         self._stop_waiting = when_imported(
             {
                 "torch.nn.modules.module": self._hook_modules,
+                "torch.nn.functional": self._hook_losses,
                 "torch.autograd": self._hook_autograd,
                 "torch.autograd.grad_mode": self._hook_grad_mode,
                 "torch.optim.optimizer": self._hook_optimizers,
@@ -78,10 +88,13 @@ class Hooks:
                 "torch.distributed.fsdp.fully_sharded_data_parallel": self._hook_exchange,
             }
         )
+        self._hook_compiling()
+        atexit.register(self.thread.finish)
 
     def remove(self) -> None:
         """Put back all functions that hooks stand in for."""
         self._stop_waiting()
+        atexit.unregister(self.thread.finish)
         while self._replaced:
             owner, name, original, is_inherited = self._replaced.pop()
             if is_inherited:
@@ -112,7 +125,7 @@ class Hooks:
         original = getattr(owner, name, None)
         if original is None:
             return
-        hook = functools.wraps(original)(make(original))
+        hook = _seen_through(original, make(original), self._is_compiling)
         setattr(hook, _HOOKED, True)
         self._replaced.append((owner, name, original, name not in vars(owner)))
         setattr(owner, name, hook)
@@ -136,8 +149,6 @@ class Hooks:
 
         def make(original: Function) -> Function:
             def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                if is_compiling():  # a compiler follows the program, and is to see none of this
-                    return original(self, *args, **kwargs)
                 if not thread.is_inside:
                     return outermost(self, lambda: original(self, *args, **kwargs))
                 name = thread.layers.get(id(self))
@@ -151,10 +162,40 @@ class Hooks:
 
             return __call__
 
+        def make_train(original: Function) -> Function:
+            def train(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002
+                if mode:
+                    thread.train()
+                return original(self, mode)
+
+            return train
+
         outermost = self._outermost
-        is_compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", bool)
-        self._enclose(module.Module, "zero_grad", functools.partial(thread.update, CLEAR))
+        self._enclose(module.Module, "zero_grad", thread.clear)
         self._replace(module.Module, "__call__", make)
+        self._replace(module.Module, "train", make_train)
+
+    def _hook_losses(self, module: ModuleType) -> None:
+        def run(call: Callable[[], Any]) -> Any:
+            if self._in_backward():
+                return call()
+            return self.thread.loss(call, has_grad=self._torch.is_grad_enabled())
+
+        for name in [each for each in vars(module) if each.endswith("_loss") or each in _LOSSES]:
+            if not name.startswith("_"):
+                self._enclose(module, name, run)
+
+    def _hook_compiling(self) -> None:
+        roles = self._roles
+
+        def make(original: Function) -> Function:
+            def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001
+                roles.compiles = True
+                return original(*args, **kwargs)
+
+            return compile
+
+        self._replace(self._torch, "compile", make)
 
     def _outermost(self, module: Any, call: Callable[[], Any]) -> Any:
         """Run a module that no other one called."""
@@ -164,10 +205,23 @@ class Hooks:
             return self.thread.replica(call)
         return self.thread.forward(
             call,
+            module,
             self._layers.of(module),
             has_grad=self._torch.is_grad_enabled(),
-            in_training=module.training,
+            is_trained=lambda: self._is_trained(module),
         )
+
+    def _is_trained(self, module: Any) -> bool:
+        """Tell whether weights of a network are an optimizer's, or have got gradients."""
+        if module in self._trained:
+            return True
+        groups = (group for each in self._optimizers for group in each.param_groups)
+        optimized = {id(weight) for group in groups for weight in group["params"]}
+        weights = list(module.parameters())
+        found = any(id(each) in optimized or each.grad is not None for each in weights)
+        if found:
+            self._trained.add(module)
+        return found or not weights
 
     def _is_elsewhere(self, module: Any) -> bool:
         """Tell whether a module is none of those wanted, or runs in a backward pass or a worker."""
@@ -192,14 +246,15 @@ class Hooks:
         def make(original: Function) -> Function:
             def __exit__(self: Any, *args: Any) -> Any:  # noqa: N807
                 result = original(self, *args)
-                if thread.evaluates and not thread.is_inside and torch.is_grad_enabled():
-                    thread.end_evaluation()
+                if thread.evaluates and torch.is_grad_enabled():
+                    thread.record_gradients()
                 return result
 
             return __exit__
 
         for name in ("no_grad", "inference_mode", "set_grad_enabled"):
             self._replace(getattr(module, name), "__exit__", make)
+        self._replace(module.set_grad_enabled, "__init__", make)  # it is a function, too
 
     def _hook_optimizers(self, module: ModuleType) -> None:
         hooks: Any = self
@@ -213,7 +268,7 @@ class Hooks:
             return _patch_step_function
 
         self._replace(base, "_patch_step_function", make)
-        self._enclose(base, "zero_grad", functools.partial(self.thread.update, CLEAR))
+        self._enclose(base, "zero_grad", self.thread.clear)
         for kind in _below(base):
             if getattr(kind.step, "hooked", False):
                 self.hook_step(kind)
@@ -221,7 +276,7 @@ class Hooks:
     def add_optimizer(self, optimizer: Any) -> None:
         """Take an optimizer that has just been made into account."""
         if not self._has_own_optimizers:
-            self._optimizers.add(optimizer)
+            self._optimizers[optimizer] = next(moments)
         self.hook_step(type(optimizer))
 
     def _hook_loaders(self, module: ModuleType) -> None:
@@ -292,6 +347,24 @@ class Hooks:
         for name in ("DistributedDataParallel", "FullyShardedDataParallel"):
             if hasattr(module, name):
                 self._replace(getattr(module, name), "register_comm_hook", make)
+
+
+def _seen_through(original: Function, instead: Function, is_compiling: Function) -> Any:
+    """Return a function in place of another, whom compilers take for that one.
+
+    `torch.compile` knows functions by their code, which each therefore has of its own, and
+    `torch.jit.script` reads the source of the original with the globals that it finds here.
+    """
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        return instead(*args, **kwargs)
+
+    code = hook.__code__.replace(co_name=getattr(original, "__name__", "hook"))
+    known = getattr(original, "__globals__", globals())
+    own = FunctionType(code, known, code.co_name, None, hook.__closure__)
+    return functools.wraps(original)(own)
 
 
 def _is_worker() -> bool:

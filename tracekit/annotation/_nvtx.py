@@ -130,6 +130,11 @@ class NvtxRanges:
         """Close a range of the process."""
         self._end(self._domain, opened)
 
+    def mark(self, name: str) -> None:
+        """Say something by a range without length, which is kept where marks are not."""
+        self.push(name)
+        self.pop()
+
     def _address(self, name: str) -> int:
         """Return where the attributes of a name are, which is told to the profiler once."""
         known = self._known.get(name)

@@ -38,7 +38,7 @@ def prepare(layers: int) -> None:
             from ._annotate import annotate_all  # nothing before it is of use
 
             annotate_all(layers)
-        except (OSError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - the program runs, whatever becomes of this
             sys.stderr.write(f"tracekit: no annotations ({error})\n")
 
     when_imported({"torch": install})

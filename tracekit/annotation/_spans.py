@@ -23,6 +23,9 @@ class Ranges(Protocol):
     def end(self, opened: int) -> None:
         """Close a range of the process."""
 
+    def mark(self, name: str) -> None:
+        """Say something of the moment."""
+
 
 class _Span:
     """Something that is open: `yields` tells whether its range is closed while others are open.
@@ -81,18 +84,14 @@ class Spans:
     def leave(self, depth: int) -> None:
         """Close all but `depth`; what yielded to them is open again."""
         while len(self._open) > depth:
-            self.drop()
+            span = self._open.pop()
+            if span.handle is not None:
+                self._ranges.end(span.handle)
+            elif span.is_written:
+                self._ranges.pop()
         if self._open and not self._open[-1].is_written:
             self._ranges.push(self._open[-1].name)
             self._open[-1].is_written = True
-
-    def drop(self) -> None:
-        """Close the innermost one, where another follows at once."""
-        span = self._open.pop()
-        if span.handle is not None:
-            self._ranges.end(span.handle)
-        elif span.is_written:
-            self._ranges.pop()
 
     def _interrupt(self) -> None:
         if self._open and self._open[-1].yields and self._open[-1].is_written:

@@ -1,11 +1,22 @@
-"""Where training steps begin and end: an iteration ends with the step of each optimizer."""
+"""Where training steps begin and end: an iteration ends with the step of each optimizer.
+
+Where no optimizer is known, or its steps are not seen, it ends before what follows a backward pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from ._spans import Ranges
+
+OPTIMIZERS, PASSES, UNKNOWN = (
+    f"tracekit.steps {how}" for how in ("from optimizers", "from passes", "unknown")
+)
+"""Marks that say how iterations are known."""
+moments = itertools.count(1)
+"""Numbers by which it is told what was first."""
 
 
 class Steps:
@@ -16,17 +27,22 @@ class Steps:
     ranges
         Where they are written to.
     optimizers
-        Those that are there, as they come and go.
+        Those that are there, as they come and go, with the moments in which they were made.
     """
 
-    def __init__(self, ranges: Ranges, optimizers: Collection[Any]) -> None:
+    def __init__(self, ranges: Ranges, optimizers: Mapping[Any, int]) -> None:
         self._ranges = ranges
         self._optimizers = optimizers
         self._number = 0
         self._handle: int | None = None
         self._has_passes = False
+        self._has_backward = False
+        self._has_forward = False
+        """Whether there was a forward pass behind the last backward pass."""
         self._stepped: set[int] = set()
         self._unused: set[int] = set()
+        self._last_step: dict[int, int] = {}
+        self._known_by: str | None = None
 
     @property
     def has_input_alone(self) -> bool:
@@ -40,19 +56,48 @@ class Steps:
 
     def take_input(self) -> None:
         """Begin an iteration with its input, unless it is a further part of one that goes on."""
-        if self._stepped:
+        if self._stepped or self._is_over:
             self._end()
         self._begin()
 
+    def take_forward(self) -> None:
+        """Begin an iteration with a forward pass, where no input began it."""
+        if self._is_over:
+            self._end()
+        self.take_pass()
+        self._has_forward = True
+
+    def take_backward(self) -> None:
+        """Take a backward pass; of two without a forward pass between them none may be a step's."""
+        if self._is_over and not self._has_forward:
+            self._say(UNKNOWN)
+        self.take_pass()
+        self._has_backward, self._has_forward = True, False
+
     def take_pass(self) -> None:
-        """Begin an iteration with a pass, where no input began it."""
+        """Begin an iteration with something else than input, if none is open."""
         self._begin()
         self._has_passes = True
 
-    def take_step(self, optimizer: object) -> None:
-        """Count the step of an optimizer; one that steps twice does not wait for the others."""
+    def take_clear(self, *, compiles: bool) -> None:
+        """End an iteration where gradients are cleared that a step has used which was not seen.
+
+        That is one by hand, or of an optimizer that was compiled.
+        """
+        if self._is_over or (compiles and self._has_backward and not self._last_step):
+            self._end()
+
+    def take_step(self, optimizer: Any) -> None:
+        """Count the step of an optimizer; one that steps twice does not wait for the others.
+
+        Nor does the first step of one wait for those that were through when it was made.
+        """
+        made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:
             self._unused.update(self._all() - self._stepped)
+        if self._last_step.get(id(optimizer), 0) < made:
+            self._unused.update(each for each, last in self._last_step.items() if last < made)
+        self._last_step[id(optimizer)] = next(moments)
         self._unused.discard(id(optimizer))
         self._stepped.add(id(optimizer))
 
@@ -66,8 +111,18 @@ class Steps:
 
         A range of input alone is no iteration: its number goes to the next one.
         """
-        if self.has_input_alone or self._stepped:
+        if self.has_input_alone or self._stepped or self._is_over:
             self._end()
+
+    def finish(self) -> None:
+        """End the last iteration, with the program, if nothing else tells its end."""
+        if self._is_over:
+            self._end()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a backward pass was all that there is to see of an iteration's end."""
+        return self._has_backward and not self._optimizers
 
     def _all(self) -> set[int]:
         return {id(each) for each in self._optimizers}
@@ -79,6 +134,15 @@ class Steps:
     def _end(self) -> None:
         if self._handle is not None:
             self._ranges.end(self._handle)
-        self._number += self._has_passes
+        if self._has_passes:
+            self._number += 1
+            self._say(OPTIMIZERS if self._stepped else PASSES)
         self._handle, self._has_passes = None, False
+        self._has_backward = self._has_forward = False
         self._stepped.clear()
+
+    def _say(self, how: str) -> None:
+        """Say how steps are known, where that is not what was said before."""
+        if self._known_by not in {how, UNKNOWN}:
+            self._known_by = how
+            self._ranges.mark(how)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from ._spans import Ranges, Spans
 from ._steps import Steps
@@ -25,6 +26,10 @@ class Roles:
 
     def __init__(self) -> None:
         self._trains: dict[int, bool] = {}
+        self.trained_in_evaluation: WeakSet[Any] = WeakSet()
+        """Networks that backward passes were run of while they were in `eval()`."""
+        self.compiles = False
+        """Whether parts of the program are compiled, in which nothing is seen."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
         """Keep what data turned out to be for; training is for good."""
@@ -46,12 +51,12 @@ class Thread(threading.local):
     ranges
         Where ranges are written to.
     optimizers
-        The optimizers that there are, as they come and go.
+        The optimizers that there are, as they come and go, with the moments of their making.
     roles
         What data is for.
     """
 
-    def __init__(self, ranges: Ranges, optimizers: Collection[Any], roles: Roles) -> None:
+    def __init__(self, ranges: Ranges, optimizers: Mapping[Any, int], roles: Roles) -> None:
         self._spans = Spans(ranges)
         self._steps = Steps(ranges, optimizers)
         self._optimizers = optimizers
@@ -67,6 +72,8 @@ class Thread(threading.local):
         self._awaits_backward = False
         self._in_step = False
         self._is_scaled = False
+        self._evaluated: Any = None
+        """The network that is evaluated while gradients are recorded."""
 
     @property
     def evaluates(self) -> bool:
@@ -79,21 +86,36 @@ class Thread(threading.local):
         return self._steps.has_passes and self._has_trained and not self._awaits_backward
 
     def forward(
-        self, call: Call, layers: Mapping[int, str], *, has_grad: bool, in_training: bool
+        self,
+        call: Call,
+        network: Any,
+        layers: Mapping[int, str],
+        *,
+        has_grad: bool,
+        is_trained: Callable[[], bool],
     ) -> Any:
-        """Run the forward pass of a whole network."""
-        if not has_grad and self._trains and not self._is_within_training():
+        """Run the forward pass of a whole network, of which it can be asked if it is trained."""
+        if self._is_evaluation(network, has_grad=has_grad, is_trained=is_trained):
             self._begin_evaluation()
+            self._evaluated = network if has_grad else None
             return self._run(call, self._spans.depth)
         self._resume()
         if has_grad and self._trains:
-            self._steps.take_pass()
+            self._steps.take_forward()
             self._roles.learn(self._data, trains=True)
         depth = self._spans.depth
         self._spans.enter(FORWARD)
         self.layers = layers
-        awaits = has_grad and (in_training or self._has_trained)
-        return self._run(call, depth, then=LOSS if awaits else None)
+        result = self._run(call, depth)
+        if has_grad and (network.training or self._has_trained):
+            self._awaits_backward = True
+        return result
+
+    def loss(self, call: Call, *, has_grad: bool) -> Any:
+        """Run the function of a loss, which ends the forward pass."""
+        if self.evaluates or not has_grad:
+            return call()
+        return self._within(LOSS, call)
 
     def replica(self, call: Call) -> Any:
         """Run the forward pass of a part of a batch, on a thread for it alone."""
@@ -101,10 +123,12 @@ class Thread(threading.local):
 
     def backward(self, call: Call) -> Any:
         """Run a backward pass, which other threads have a part in."""
+        if self._evaluated is not None:  # it was none
+            self._roles.trained_in_evaluation.add(self._evaluated)
         self._resume()
         self._has_trained = True
         self._awaits_backward = False
-        self._steps.take_pass()
+        self._steps.take_backward()
         depth = self._spans.depth
         self._spans.enter_process(BACKWARD)
         return self._run(call, depth)
@@ -146,6 +170,12 @@ class Thread(threading.local):
         finally:
             self._steps.close()
 
+    def clear(self, call: Call) -> Any:
+        """Clear gradients, with which a step may be over."""
+        if not self._in_step:
+            self._steps.take_clear(compiles=self._roles.compiles)
+        return self.update(CLEAR, call)
+
     def update(self, name: str, call: Call) -> Any:
         """Run another part of the weight update."""
         if name != CLEAR:  # gradients are cleared before the loss is computed, too
@@ -177,13 +207,38 @@ class Thread(threading.local):
             self._begin_evaluation()
         if self.evaluates:
             return self._run(call, self._spans.depth)
-        self._drop_loss()
         return self._within(INPUT, call)
 
-    def end_evaluation(self) -> None:
-        """Close metric evaluation, where gradients are recorded again."""
-        if self.evaluates:
-            self._spans.leave(self._spans.depth - 1)
+    def record_gradients(self) -> None:
+        """Close metric evaluation without gradients, where these are recorded again."""
+        if self._evaluated is None and not self.is_inside:
+            self._resume()
+
+    def train(self) -> None:
+        """Close metric evaluation with gradients, where a network is put in `train()`."""
+        if self._evaluated is not None and not self.is_inside:
+            self._resume()
+
+    def finish(self) -> None:
+        """End what ends with the program."""
+        self._steps.finish()
+
+    def _is_evaluation(
+        self, network: Any, *, has_grad: bool, is_trained: Callable[[], bool]
+    ) -> bool:
+        """Tell whether a forward pass is of metric evaluation.
+
+        That is one without gradients, or of a network in `eval()` that has been trained. One of a
+        network of which nothing is trained is a part of the step, such as a target's or teacher's.
+        """
+        if not self._trains or self._is_within_training():
+            return False
+        if not has_grad:
+            return self.evaluates or is_trained()
+        learned = self._roles.trained_in_evaluation
+        return (
+            self._has_trained and not network.training and network not in learned and is_trained()
+        )
 
     def _is_within_training(self) -> bool:
         """Tell whether a pass without gradients is a part of a step, such as that of a teacher.
@@ -201,7 +256,6 @@ class Thread(threading.local):
     def _begin_evaluation(self) -> None:
         """Begin metric evaluation, which lasts until gradients are recorded again."""
         if not self.evaluates:
-            self._drop_loss()
             self._steps.set_apart()
             self._roles.learn(self._data, trains=False)
             self._spans.enter(EVALUATION)
@@ -211,27 +265,18 @@ class Thread(threading.local):
         self._spans.enter(name)
         return self._run(call, depth)
 
-    def _run(self, call: Call, depth: int, then: str | None = None) -> Any:
-        """Run what belongs to the span that was opened last, and leave that, for another or not."""
+    def _run(self, call: Call, depth: int) -> Any:
+        """Run what belongs to the span that was opened last, and leave that."""
         self.is_inside = True
         try:
-            result = call()
-            if then is not None:
-                self._awaits_backward = True
-                self._spans.drop()
-                self._spans.enter(then, yields=True)
-                depth = self._spans.depth
-            return result
+            return call()
         finally:
             self.is_inside = False
             self.layers = {}
             self._spans.leave(depth)
 
     def _resume(self) -> None:
-        """Close what is over when the training loop goes on."""
-        self.end_evaluation()
-        self._drop_loss()
-
-    def _drop_loss(self) -> None:
-        if self._spans.last == LOSS:
-            self._spans.drop()
+        """Close metric evaluation, which is over when the training loop goes on."""
+        self._evaluated = None
+        if self.evaluates:
+            self._spans.leave(self._spans.depth - 1)

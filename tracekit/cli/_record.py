@@ -1,6 +1,7 @@
 """`tracekit record`: record a program, or a study, with Nsight Systems."""
 
 import itertools
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ class _What:
         typer.Option(
             "--trace",
             metavar="APIS",
-            help="As nsys takes it. Default: cuda,nvtx,osrt, and mpi under mpirun.",
+            help="As nsys takes it. Default: cuda,nvtx, and mpi under mpirun.",
             rich_help_panel=_WHAT,
         ),
     ] = None
@@ -151,6 +152,14 @@ class _What:
             rich_help_panel=_WHAT,
         ),
     ] = 1
+    why_idle: Annotated[
+        bool,
+        typer.Option(
+            "--why-idle",
+            help="Trace calls of the operating system of 10 us or more: where the host waits.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -178,6 +187,7 @@ class _What:
             more=tuple(self.more or ()),
             mpi_library=self.mpi_library,
             annotate=self.layers if self.annotate else None,
+            why_idle=self.why_idle,
         )
 
 
@@ -262,6 +272,15 @@ def record(
             "--one-report", help="Record a launcher and all its ranks on this machine together."
         ),
     ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="all|primary|SECONDS",
+            help="What to wait for of processes that the program leaves behind. Default: those"
+            " that use GPUs, write ranges or compute, until they do nothing.",
+        ),
+    ] = None,
     nsys: Annotated[
         str | None,
         typer.Option(
@@ -288,6 +307,7 @@ def record(
         one_report,
         what.nccl_log,
         what.nvidia_smi,
+        wait or "work",
     )
     recorder.check()
     if of_study.study is not None:
@@ -304,9 +324,21 @@ def record(
     free = recorder.free_name(program or [], name)
     plan = recorder.plan(program or [], free)
     if dry_run:
-        typer.echo(str(plan))
+        typer.echo(f"mkdir -p {shlex.quote(str(plan.folder.absolute()))} && {plan}")
         raise typer.Exit
-    run = recorder.record(plan, free)
+    if not recorder.tool.sees_switches:
+        typer.echo(
+            f"{recorder.tool} may not record here when threads are on a CPU (see `nsys status"
+            " --environment`): causes of idle time are told without",
+            err=True,
+        )
+    try:
+        run = recorder.record(plan, free)
+    except MissingDataError as error:  # the program did what it should, and was recorded
+        complain(str(error))
+        raise typer.Exit from None
+    if what.annotate:
+        typer.echo(f"steps are known {_steps_known(run)}", err=True)
     try:
         return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
@@ -316,6 +348,16 @@ def record(
             err=True,
         )
         raise typer.Exit from None
+
+
+def _steps_known(run: "tracekit.Run") -> str:
+    """Return what a program says that its steps are known from, as `annotation` marks it."""
+    import polars as pl
+
+    mark = "tracekit.steps "
+    names = run.table("ranges").select(pl.col("name").cast(pl.String)).unique()
+    marks = names.filter(pl.col("name").str.starts_with(mark)).collect()["name"].sort()
+    return ", ".join(each.removeprefix(mark) for each in marks) or "from nothing: they are unknown"
 
 
 @dataclass(frozen=True)
@@ -331,6 +373,7 @@ class _Recorder:
     one_report: bool
     nccl_log: bool
     nvidia_smi: bool
+    wait: str
 
     def runs(self) -> dict[str, Mapping[str, str]]:
         """Return the names of the runs in the store, with their labels."""
@@ -362,6 +405,8 @@ class _Recorder:
 
         Rules.load(self.rules, None)
         check_labels(self.labels)
+        if self.wait not in {"work", "all", "primary"} and not self.wait.isdecimal():
+            raise UsageError(f"--wait takes no {self.wait!r}", "--wait all, primary or 30")
 
     @cached_property
     def tool(self) -> "Nsys":
@@ -401,9 +446,10 @@ class _Recorder:
         """Record what was planned, and ingest it."""
         from tracekit.recording import perform, reports_in, unfinished
 
-        typer.echo(f"recording: {plan}", err=True)
+        while_running = replace(plan, folder=unfinished(plan))  # and there then
+        typer.echo(f"recording: {while_running}", err=True)
         try:
-            reports = perform(plan, anew=anew)
+            reports = perform(plan, anew=anew, wait=self.wait)
         except KeyboardInterrupt:
             if reports_in(unfinished(plan)):
                 complain(f"what was recorded is in {unfinished(plan)}")

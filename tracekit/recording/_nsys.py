@@ -1,4 +1,4 @@
-"""What the installed nsys can record, as its own help says."""
+"""What the installed nsys can record, as its own help says, and its status of the machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from tracekit.errors import RecordingError
 VARIABLE = "TRACEKIT_NSYS"
 """Names the nsys to use, if it is not the one on the path."""
 _SECONDS = 60
+_OLDEST = (2020, 4)
+"""The first version whose exports are read."""
+_VERSION = re.compile(r"\b(20[0-9]{2})\.([0-9]+)")
+_SWITCHES_ALLOWED = re.compile(r"process-tree\)?:\s*OK")
 _OPTION = re.compile(r"^\s+(?:-[a-zA-Z], )?--([a-z][a-z0-9-]+)", re.MULTILINE)
 _TRACE = re.compile(r"^\s+-t, --trace=(?:.|\n)*?(?=^\s+-|\Z)", re.MULTILINE)
 _QUOTED = re.compile(r"'([a-z][a-z0-9-]*)'")
@@ -32,23 +36,35 @@ class Nsys:
         Long options of ``nsys profile``, without dashes.
     traces
         What its option ``--trace`` takes; empty where its help does not say.
+    sees_switches
+        Whether this machine lets it record when threads are on a CPU.
     """
 
     program: str
     version: str
     options: frozenset[str]
     traces: frozenset[str]
+    sees_switches: bool = False
 
     @classmethod
-    def of(cls, program: str, version: str, profile_help: str) -> Nsys:
-        """Read what an nsys can do out of ``nsys --version`` and ``nsys profile --help``."""
+    def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:
+        """Read what an nsys can do out of what it says.
+
+        That is ``nsys --version``, ``nsys profile --help``, and ``nsys status --environment``.
+        """
         traces = _TRACE.search(profile_help)
         return cls(
             program,
             version.strip(),
             frozenset(_OPTION.findall(profile_help)),
             frozenset(_QUOTED.findall(traces[0] if traces else "")),
+            bool(_SWITCHES_ALLOWED.search(status)),
         )
+
+    def __str__(self) -> str:
+        """Return its path and version."""
+        number = self.version.rpartition(" ")[2]
+        return f"{self.program} ({number})" if number else self.program
 
     def first_of(self, *options: str) -> str | None:
         """Return the first of some options that it has: newer versions rename some."""
@@ -61,7 +77,7 @@ def find_nsys(tool: str | None = None) -> Nsys:
     Raises
     ------
     RecordingError
-        If there is none, or it does not run.
+        If there is none, it does not run, or is too old.
     """
     name = tool or os.environ.get(VARIABLE) or "nsys"
     program = shutil.which(name)
@@ -70,7 +86,15 @@ def find_nsys(tool: str | None = None) -> Nsys:
             f"there is no {name} here to record with",
             f"install NVIDIA Nsight Systems, or name its nsys with --nsys or {VARIABLE}",
         )
-    return Nsys.of(program, _said(program, "--version"), _said(program, "profile", "--help"))
+    version, status = _said(program, "--version"), _said(program, "status", "--environment")
+    found = Nsys.of(program, version, _said(program, "profile", "--help"), status)
+    number = _VERSION.search(version)
+    if number and tuple(map(int, number.groups())) < _OLDEST:
+        raise RecordingError(
+            f"{found} is too old to record with",
+            f"install Nsight Systems {_OLDEST[0]}.{_OLDEST[1]} or later, or name it with --nsys",
+        )
+    return found
 
 
 def _said(program: str, *arguments: str) -> str:

@@ -19,7 +19,7 @@ _PARTIAL = ".partial"
 _LOCK = ".lock"
 
 
-def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
+def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]:
     """Run a plan and return the reports, which are in its folder once all are complete.
 
     What the program prints goes to standard error, since standard output is for results.
@@ -30,6 +30,9 @@ def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
         The plan.
     anew
         Whether what an earlier attempt left unfinished is thrown away.
+    wait
+        What is waited for when the program has ended: ``work`` of processes that it left, ``all``
+        of these, ``primary`` for none, or seconds.
 
     Raises
     ------
@@ -58,7 +61,7 @@ def perform(plan: Plan, *, anew: bool = False) -> list[Path]:
         for left in partial.iterdir():  # logs of another attempt would pass for this one's
             if left.name != _LOCK:
                 left.unlink()
-        _record(replace(plan, folder=partial))
+        _record(replace(plan, folder=partial), wait)
         (partial / _LOCK).unlink()
         plan.folder.mkdir(exist_ok=True)
         partial.rename(plan.folder)
@@ -85,8 +88,9 @@ def unfinished(plan: Plan) -> Path:
     return plan.folder.with_name(plan.folder.name + _PARTIAL)
 
 
-def _record(plan: Plan) -> None:
-    code = run(plan.command, plan.environment)
+def _record(plan: Plan, wait: str) -> None:
+    is_launched = bool(plan.launch.launcher)
+    code = run(plan.command, plan.environment, len(plan.recorded), wait, is_launched=is_launched)
     found = reports_in(plan.folder)
     program = shlex.join(plan.launch.program)
     if code and found:  # nsys writes a report of a program that fails, and ends with its code
@@ -98,14 +102,14 @@ def _record(plan: Plan) -> None:
         )
     if not found:
         raise RecordingError(
-            f"nsys wrote no report of {program}",
+            f"{plan.recorder} wrote no report of {program}",
             "what it said is above; with a capture range, the program has to reach it",
         )
 
 
 def _recorder(plan: Plan) -> str:
     """Return what runs the program: nsys, or what launches it."""
-    return plan.launch.launcher[0] if plan.launch.launcher else "nsys"
+    return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 
 def _left(folder: Path) -> str:

@@ -56,6 +56,8 @@ class Plan:
         A library that is loaded before the program, behind what nsys loads.
     watched
         Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
+    recorder
+        The nsys, by path and version.
     """
 
     launch: Launch
@@ -65,6 +67,7 @@ class Plan:
     nccl_log: bool
     library: str | None = None
     watched: bool = False
+    recorder: str = "nsys"
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -75,10 +78,15 @@ class Plan:
         folder = str(self.folder.absolute()).replace("%", "%%")
         output = f"--output={folder}/{name}"
         launch = self.launch
-        program = (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
         watch = ("sh", "-c", _WATCHED, str(self.folder.absolute())) if self.watched else ()
         launcher = (*watch, *launch.before, *launch.launcher)
-        return (*launcher, *wrapper, *self.profile, output, *program)
+        return (*launcher, *wrapper, *self.profile, output, *self.recorded)
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The end of the command, which nsys runs."""
+        launch = self.launch
+        return (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -147,7 +155,7 @@ def plan(
     if wanted.annotate is not None:
         variables |= annotating(wanted.annotate, os.environ)
     profile = tuple(profile_command(nsys, wanted))
-    return Plan(launch, profile, folder, variables, nccl_log, library, watched)
+    return Plan(launch, profile, folder, variables, nccl_log, library, watched, str(nsys))
 
 
 def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:

@@ -16,9 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tracekit.errors import RecordingError
@@ -29,14 +32,36 @@ _INTERRUPTS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 _LONGEST_NUMBER = 16
-_LAST_WORDS_S = 5.0
-"""How long what outlives the program has to end by itself."""
+_PAUSE_S = 0.02
+_MARK = "TRACEKIT_SUPERVISED"
+"""Variable of all processes below the supervisor, by which they are found if it is killed."""
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    program: int | None = None,
+    wait: str = "work",
+    *,
+    is_launched: bool = False,
+) -> int:
     """Run a command with more variables, its output on standard error, and return its exit code.
 
     If a signal ended it that is 128 and the signal's number.
+
+    Parameters
+    ----------
+    command
+        The command.
+    environment
+        The variables.
+    program
+        How many of its last words are the program that it records; by default all.
+    wait
+        What is waited for when the program has ended: ``work`` of processes that it left, ``all``
+        of these, ``primary`` for none, or seconds.
+    is_launched
+        Whether the command begins with a launcher, and not with nsys.
 
     Raises
     ------
@@ -47,9 +72,14 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
     apart = not os.isatty(0)
-    with _Interrupts(others_hear=apart) as interrupts:
+    at = len(command) - (len(command) if program is None else program)
+    with (
+        tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as notes,
+        _Interrupts(others_hear=apart) as interrupts,
+    ):
         ours, its = socket.socketpair()
-        process = _start(command, environment, its, apart=apart)
+        words = [str(its.fileno()), notes, wait, str(int(is_launched)), str(at), *command]
+        process = _start(words, {**environment, _MARK: notes}, its, apart=apart)
         its.close()
         try:
             interrupts.let_through()
@@ -67,17 +97,15 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
             raise
         finally:
             ours.close()
+            if (process.returncode or 0) < 0:  # by a signal, and what it started goes on
+                _end_all(f"{_MARK}={notes}")
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], its: socket.socket, *, apart: bool
+    words: Sequence[str], environment: Mapping[str, str], its: socket.socket, *, apart: bool
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the program that the user asked for
-        [
-            *(sys.executable, "-I", "-S", _supervisor.__file__),
-            *(str(its.fileno()), str(_LAST_WORDS_S)),
-            *command,
-        ],
+        [sys.executable, "-I", "-S", _supervisor.__file__, *words],
         stdout=sys.stderr.fileno(),
         stderr=users_stderr(),
         env={**users_environment(), **environment},
@@ -91,7 +119,31 @@ def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) 
     code = process.wait()
     if said := ours.recv(_LONGEST_NUMBER):
         raise RecordingError(f"{program} does not run ({os.strerror(int(said))})")
+    if code < 0:
+        raise RecordingError(f"what watches over {program} was ended by signal {-code}")
     return code
+
+
+def _end_all(variable: str) -> None:
+    """End all processes with a variable in their environment, and wait until none is left."""
+    while pids := [pid for pid in _others() if variable in _environment(pid)]:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def _others() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _environment(pid: int) -> list[str]:
+    """Return the variables of a process; none of one that has ended."""
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return []
+    return os.fsdecode(found).split("\0")
 
 
 def _signal_group(group: int, sent: int) -> None:

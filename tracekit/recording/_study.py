@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from tracekit.support.toml import NotToml, parse_toml
 _VERSION = 1
 _KEYS = {
     "version", "title", "source", "program", "grid", "fixed", "only_gpus", "arguments", "without",
+    "cpu",
 }  # fmt: skip
 _GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
 _KEY = re.compile(r"[A-Za-z][\w-]*")
@@ -27,7 +29,7 @@ _FIXED = "fixed"
 _RESERVED = frozenset({_PYTHON, "study", "run", "status", _FIXED})
 """What cannot be an option: other labels and columns have these names."""
 
-Value = str | int
+Value = str | int | float
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Study:
         What values of an option stand for in the program, where that is not the value itself.
     without
         Combinations that are left out: those whose options all have one of these values.
+    cpu
+        The arguments that have the program train on the CPU.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Study:
     only_gpus: frozenset[Value]
     arguments: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     without: tuple[Mapping[str, tuple[Value, ...]], ...] = ()
+    cpu: tuple[str, ...] = ()
 
     @property
     def on_cpu(self) -> bool:
@@ -138,9 +143,9 @@ class Study:
                 yield Configuration(self.name, options, self.fixed)
 
     def command(self, configuration: Configuration, *, cpu: bool) -> tuple[str, ...]:
-        """Return the command of a configuration, with ``--device cpu`` if it is to be the CPU."""
+        """Return the command of a configuration, as the study has it train on the CPU if asked."""
         known = {_PYTHON: sys.executable, **configuration.options}
-        device = ("--device", "cpu") if cpu and not self.on_cpu else ()
+        device = self.cpu if cpu and not self.on_cpu else ()
         words = (self._words(part, known) for part in self.program)
         return (*itertools.chain.from_iterable(words), *device)
 
@@ -229,6 +234,9 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
     given = _table(content, "arguments")
     arguments = {key: _arguments(key, grid.get(key, []), _table(given, key)) for key in given}
     without = content.get("without", [])
+    cpu = content.get("cpu", [])
+    if not isinstance(cpu, list) or not all(type(each) is str for each in cpu):
+        raise ValueError("cpu is not a list of texts")
     if not isinstance(without, list) or not all(isinstance(each, dict) for each in without):
         raise ValueError("without is not a list of tables")
     return Study(
@@ -240,6 +248,7 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
         frozenset(only_gpus),
         arguments,
         tuple(_left_out(each, grid) for each in without),
+        tuple(cpu),
     )
 
 
@@ -279,9 +288,12 @@ def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _check(key: str, values: object) -> None:
     if not _KEY.fullmatch(key) or key in _RESERVED:
         raise ValueError(f"{key!r} cannot be an option")
-    fits = isinstance(values, list) and all(type(value) in (str, int) for value in values)
+    fits = isinstance(values, list) and all(
+        type(value) in (str, int) or (type(value) is float and math.isfinite(value))
+        for value in values
+    )
     if not isinstance(values, list) or not fits or not values:
-        raise ValueError(f"{key} is not a list of texts and whole numbers")
+        raise ValueError(f"{key} is not a list of texts and numbers")
     if len(set(map(str, values))) < len(values):
         raise ValueError(f"{key} has a value twice")
     if key == _GPUS and not all(type(value) is int and value > 0 for value in values):

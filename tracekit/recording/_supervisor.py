@@ -1,9 +1,14 @@
-"""Runs a command and sees to it that nothing of it is left behind.
+"""Runs a command, ends what its program leaves behind without work, and leaves nothing itself.
 
 This is a program of its own, which imports nothing of tracekit. Orphans of the command become its
 children, wherever they have hidden (`PR_SET_CHILD_SUBREAPER`), so that it can end them; and it
 holds one end of a socket, which closes when the process that started it ends, be that by SIGKILL:
 the signal that a dead parent can send its children reaches none of theirs.
+
+nsys ends only when all that its program started has ended, daemons too. So the program is started
+by a line of shell that notes its number, and when it has ended, what is left of it is looked at
+once a second. Processes left work while one of them holds a CUDA context, or writes events for
+nsys, or computes; computing alone counts until such a process has had time to load its libraries.
 """
 
 from __future__ import annotations
@@ -11,16 +16,50 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 _SUBREAPER = 36
 _PAUSE_S = 0.02
+_LOOK_S = 1.0
 _FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+MARK = "TRACEKIT_RECORDED"
+"""Variable of all processes of the program, which holds the folder of notes."""
+_NOTE = f'[ -d "$0" ] && echo "$PPID" >"$0/$$"; export {MARK}="$0"; exec "$@"'
+"""Notes a program by its number, with that of the process of nsys that started it."""
+_LAST_WORDS_S = 5.0
+"""How long what is ended has to end by itself."""
+_IDLE_S = 6.0
+"""How long processes that are left may do nothing before they are ended."""
+_LOADING_S = 30.0
+"""How long a process may compute before it first uses a GPU or writes a range."""
+_STUCK_S = 6.0
+"""How long nsys may do nothing when nothing of its program is left."""
+_WORKING_SHARE = 0.1
+"""Of a CPU: daemons that wait for something use less, training more."""
+_POLLING_SHARE = 0.04
+"""Of a CPU: nsys uses less (1 %) while it waits, and more while it writes a report."""
+_CONTEXT = ("/dev/nvidia-uvm", "/dev/dxg")
+"""What CUDA opens, and what only asks the driver (nvidia-smi, NVML) does not."""
+_EVENTS = "/nsight_systems/"
+"""In the path of the file that a recorded process writes its events to."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class _Process(NamedTuple):
+    parent: int
+    started: int
+    cpu_s: float
+    is_ended: bool
+    waits: bool
+    """For a disk."""
 
 
 class _Signals:
@@ -38,31 +77,40 @@ class _Signals:
 
 
 def main(words: list[str]) -> int:
-    """Run ``SOCKET SECONDS COMMAND...`` and return the command's code, or 128 and its signal.
+    """Run ``SOCKET NOTES WAIT NSYS AT COMMAND...``; return its code, or 128 and its signal.
 
-    The seconds are what is left behind has to end by itself. What keeps it from
-    running is told through the socket, as the number of the error.
+    The command begins with a launcher, or, if `NSYS` is 0, with nsys; the program with word `AT`.
+    `WAIT` says what is waited for once it has ended:
+    ``work``, ``all``, ``primary`` (nothing), or seconds. What keeps it from running is told through
+    the socket, as the number of the error.
     """
-    starter = socket.socket(fileno=int(words[0]))
+    number, notes, wait, nsys_at, at, *command = words
+    starter = socket.socket(fileno=int(number))
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     signals = _Signals()
     for each in (signal.SIGINT, *_FORWARDED):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signals.take)
+    noted = [*command[: int(at)], "sh", "-c", _NOTE, notes, *command[int(at) :]]
     try:
-        signals.command = subprocess.Popen(words[2:])  # noqa: S603 - what the user asked for
+        signals.command = subprocess.Popen(noted)  # noqa: S603 - what the user asked for
     except OSError as error:
         starter.sendall(str(error.errno).encode())
         return 1
-    code = _wait(signals.command, starter)
+    program = _Program(notes, wait, set() if int(nsys_at) else {signals.command.pid})
+    code = _wait(signals.command, starter, program)
     if code is None:
-        _end_all(signal.SIGKILL if signals.came else signal.SIGINT, float(words[1]))
+        _end_all(signal.SIGKILL if signals.came else signal.SIGINT)
+        shutil.rmtree(notes, ignore_errors=True)
         return 1
-    _end_all(signal.SIGTERM, float(words[1]))
+    program.finish()
+    _end_all(signal.SIGTERM)
     return code if code >= 0 else 128 - code
 
 
-def _wait(command: subprocess.Popen[bytes], starter: socket.socket) -> int | None:
+def _wait(
+    command: subprocess.Popen[bytes], starter: socket.socket, program: _Program
+) -> int | None:
     """Wait for the command's end and return its code; None if who started us ended before."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -73,25 +121,200 @@ def _wait(command: subprocess.Popen[bytes], starter: socket.socket) -> int | Non
     while (code := command.poll()) is None:
         if _is_closed(starter, wake):
             return None
+        program.look()
     return code
 
 
 def _is_closed(starter: socket.socket, wake: int) -> bool:
     """Wait until something happens, and tell whether it is that who started us has ended."""
-    ready, _, _ = select.select([starter.fileno(), wake], [], [], 1.0)
+    ready, _, _ = select.select([starter.fileno(), wake], [], [], _LOOK_S)
     if wake in ready:
         os.read(wake, 4096)
     return starter.fileno() in ready and not starter.recv(1)
 
 
-def _end_all(first: int, last_words_s: float) -> None:
+class _Program:
+    """The processes of the recorded program: one that was started, or one for each rank.
+
+    Parameters
+    ----------
+    notes
+        The folder where their numbers are noted.
+    wait
+        What is waited for once they have ended.
+    tools
+        The processes of nsys that are known from the start.
+    """
+
+    def __init__(self, notes: str, wait: str, tools: set[int]) -> None:
+        self._notes = notes
+        self._wait = wait
+        self._primaries: dict[int, int] = {}
+        """When each that is noted started; 0 if it had ended before it was looked at."""
+        self._starters: set[int] = set()
+        self._tools = tools
+        """The processes of nsys that started one, and that these were started by."""
+        self._ended_at: float | None = None
+        self._looked_at = 0.0
+        self._worked_at = 0.0
+        self._cpu_s: dict[int, float] = {}
+        self._events: dict[int, bytes] = {}
+        self._have_written: set[int] = set()
+        self._ending: dict[int, float] = {}
+        """Since when processes are being ended."""
+        self._tools_cpu_s = 0.0
+        self._is_cut = False
+        """Whether nsys ended before the program."""
+        self._progress_at = time.monotonic()
+
+    def look(self) -> None:
+        """End what is left without work, or not waited for, if the program has ended."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_S / 2:
+            return
+        since, self._looked_at = now - self._looked_at, now
+        if self._runs():
+            self._ended_at = None  # or it goes on again, as ranks that are started anew
+            self._ending.clear()
+            return
+        if self._ended_at is None:
+            self._ended_at = self._worked_at = self._progress_at = now
+        if left := self._left():
+            self._progress_at = now
+            if self._does_work(left, since):
+                self._worked_at = now
+            if self._is_over(now):
+                self._end(left)
+        elif (tools := self._going_tools()) and (self._ending.keys() & tools or self._is_stuck()):
+            self._end(tools)
+
+    def finish(self) -> None:
+        """End the program where its launcher or its nsys has ended, and let each nsys finish."""
+        self._is_cut = self._runs()
+        self._progress_at = time.monotonic()
+        while (left := self._left()) or (self._going_tools() and not self._is_stuck()):
+            self._end(left)
+            _has_children()  # of which those that have ended are let go
+            time.sleep(_LOOK_S / 5)
+
+    def _going_tools(self) -> list[int]:
+        processes = _processes()
+        return [each for each in self._tools if each in processes and not processes[each].is_ended]
+
+    def _is_stuck(self) -> bool:
+        """Tell whether all but the program have used next to no CPU for some time."""
+        now, processes = time.monotonic(), _processes()
+        below = _below({os.getpid()}, processes)
+        others = [pid for pid in below if _tool_name(pid) != "nvidia-smi"]
+        more = sum(processes[pid].cpu_s for pid in others) - self._tools_cpu_s
+        works = not 0 <= more < _POLLING_SHARE * max(now - self._progress_at, 1.0)
+        if works or any(processes[each].waits for each in others):
+            self._tools_cpu_s, self._progress_at = self._tools_cpu_s + more, now
+        return now - self._progress_at > _STUCK_S
+
+    def _runs(self) -> bool:
+        """Tell whether a process that was started for the program goes on, or none is known."""
+        processes = _processes()
+        for name in os.listdir(self._notes):  # noqa: PTH208 - pathlib takes time to load
+            pid = int(name)
+            if pid not in self._primaries and (parent := _read(f"{self._notes}/{name}").strip()):
+                found = processes.get(pid)
+                self._primaries[pid] = found.started if found else 0
+                self._learn_tools(int(parent), processes)
+        going = (
+            processes[pid]
+            for pid, started in self._primaries.items()
+            if pid in processes and processes[pid].started == started
+        )
+        return not self._primaries or any(not each.is_ended for each in going)
+
+    def _learn_tools(self, tool: int, processes: dict[int, _Process]) -> None:
+        """Keep what started the program, and what started that, if both are nsys."""
+        folder, below = _installed(tool), _below({os.getpid()}, processes)
+        self._starters.add(tool)
+        while folder and tool in below and _installed(tool) == folder:
+            self._tools.add(tool)
+            tool = processes[tool].parent
+
+    def _left(self) -> list[int]:
+        """Return the processes of the program, which know its mark or were started by nsys."""
+        processes, mark = _processes(), f"{MARK}={self._notes}".encode()
+        below = _below({os.getpid()}, processes)
+        folders = {_installed(tool) for tool in self._tools}
+        started = _below(self._starters & processes.keys(), processes)
+        return [
+            pid
+            for pid in sorted(below)
+            if pid not in self._tools
+            and not processes[pid].is_ended
+            and (
+                mark in _read(f"/proc/{pid}/environ").split(b"\0")
+                or (pid in started and _installed(pid) not in folders)
+            )
+        ]
+
+    def _is_over(self, now: float) -> bool:
+        """Tell whether nothing is waited for any more."""
+        if self._ending or self._ended_at is None:
+            return bool(self._ending)
+        if self._wait == "all":
+            return False
+        if self._wait == "work":
+            return now - self._worked_at > _IDLE_S
+        return now - self._ended_at >= (0.0 if self._wait == "primary" else float(self._wait))
+
+    def _does_work(self, left: list[int], since: float) -> bool:
+        """Tell whether one of some processes has worked in the seconds since the last look."""
+        processes, is_early = _processes(), time.monotonic() - (self._ended_at or 0.0) < _LOADING_S
+        works = False
+        for pid in left:
+            files = _open_files(pid)
+            written = b"".join(_read(each, 64) for each in sorted(files) if _EVENTS in each)
+            before = self._events.setdefault(pid, written)
+            if before != written and b"OSRT" not in _variable(pid, b"QUADD_INJECTION_PROXY"):
+                self._have_written.add(pid)
+                works = True
+            self._events[pid] = written
+            used = processes[pid].cpu_s if pid in processes else 0.0
+            computes = used - self._cpu_s.get(pid, used) >= _WORKING_SHARE * since
+            self._cpu_s[pid] = used
+            works |= computes and (is_early or pid in self._have_written)
+            works |= any(each.startswith(_CONTEXT) for each in files)
+        return works
+
+    def _end(self, pids: list[int]) -> None:
+        """End processes, at first by SIGTERM, and say which."""
+        now = time.monotonic()
+        for pid in pids:
+            if pid not in self._ending:
+                self._ending[pid] = now
+                self._say(pid)
+                _send(pid, signal.SIGTERM)
+            elif now - self._ending[pid] > _LAST_WORDS_S:
+                _send(pid, signal.SIGKILL)
+
+    def _say(self, pid: int) -> None:
+        name = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace")
+        if pid in self._tools:
+            why = "which does nothing any more"
+        elif self._is_cut:
+            why = "since what recorded or launched it has ended"
+        elif time.monotonic() - self._worked_at > _IDLE_S:
+            why = "which the program left without work; --wait all waits for it"
+        else:
+            why = "which the program left, and which is not waited for: the recording is cut there"
+        with suppress(OSError):
+            sys.stderr.write(f"tracekit: ends process {pid} ({name.strip()[:60]}), {why}\n")
+
+
+def _end_all(first: int) -> None:
     """End all that came of the command: by one signal, and after some time by force."""
-    end = time.monotonic() + last_words_s
-    for each in _descendants():
+    end = time.monotonic() + _LAST_WORDS_S
+    for each in _below({os.getpid()}, _processes()):
         _send(each, first)
     while _has_children():
         if first == signal.SIGKILL or time.monotonic() > end:
-            for each in _descendants():
+            for each in _below({os.getpid()}, _processes()):
                 _send(each, signal.SIGKILL)
         time.sleep(_PAUSE_S)
 
@@ -106,22 +329,62 @@ def _has_children() -> bool:
     return True
 
 
-def _descendants() -> list[int]:
-    """Return the processes that descend from this one."""
+def _processes() -> dict[int, _Process]:
+    """Return all processes by their numbers."""
     names = filter(str.isdigit, os.listdir("/proc"))  # noqa: PTH208 - pathlib takes time to load
-    parents = {pid: _parent(pid) for pid in map(int, names)}
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+    found = ((int(name), _process(name)) for name in names)
+    return {pid: process for pid, process in found if process is not None}
+
+
+def _process(name: str) -> _Process | None:
+    words = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()  # the name may hold spaces
+    if not words:
+        return None
+    used = (int(words[11]) + int(words[12])) / _TICKS
+    return _Process(int(words[1]), int(words[19]), used, words[0] in b"ZX", words[0] == b"D")
+
+
+def _below(roots: set[int], processes: dict[int, _Process]) -> set[int]:
+    """Return the processes that descend from some."""
+    found = set(roots)
+    while more := {pid for pid, each in processes.items() if each.parent in found} - found:
         found |= more
-    return sorted(found - {os.getpid()})
+    return found - roots
 
 
-def _parent(pid: int) -> int:
+def _open_files(pid: int) -> set[str]:
+    with suppress(OSError):
+        return {_link(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")}  # noqa: PTH208
+    return set()
+
+
+def _variable(pid: int, name: bytes) -> bytes:
+    words = _read(f"/proc/{pid}/environ").split(b"\0")
+    return next((each for each in words if each.startswith(name + b"=")), b"")
+
+
+def _installed(pid: int) -> str:
+    """Return the folder that the folder of a process' program is in."""
+    return os.path.dirname(os.path.dirname(_link(f"/proc/{pid}/exe")))  # noqa: PTH120
+
+
+def _tool_name(pid: int) -> str:
+    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+
+
+def _link(path: str) -> str:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - the name may hold spaces
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _read(path: str, size: int = -1) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 def _send(pid: int, sent: int) -> None:

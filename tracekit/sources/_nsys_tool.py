@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import polars as pl
 
@@ -46,6 +46,9 @@ _LOOK = 0.5
 _HELP_SECONDS = 60
 _LONGEST = 300
 """Characters of what nsys says that are repeated."""
+_REPORT_VERSION = re.compile(re.escape(REPORT_MAGIC) + rb" (20[0-9]{2})@([0-9]+)@")
+"""As reports say it that are newer than 2022."""
+_TOOL_VERSION = re.compile(r"\b(20[0-9]{2})\.([0-9]+)")
 _PERCENT = re.compile(rb"([0-9]{1,3})%")
 
 
@@ -119,7 +122,7 @@ def export_report(
         said.seek(0)
         if process.returncode or not exported.is_file():
             why = _last_of(said.read()) or f"nsys gave up with code {process.returncode}"
-            raise _failed(path, why)
+            raise _too_new(path, program) or _failed(path, why)
     progress("export with nsys", 100, 100)
     return exported
 
@@ -147,11 +150,34 @@ def _failed(path: Path, why: str) -> InputError:
     )
 
 
+def _too_new(path: Path, program: str) -> InputError | None:
+    """Return that a report is newer than the nsys, where both say their versions."""
+    with path.open("rb") as file:
+        recorded = _REPORT_VERSION.match(file.read(_LONGEST))
+    known = _TOOL_VERSION.search(_said(path, program, "--version"))
+    if not recorded or not known or _numbers(recorded) <= _numbers(known):
+        return None
+    ours, its = (".".join(map(str, _numbers(each))) for each in (known, recorded))
+    return UnsupportedTraceError(
+        f"{path} was recorded by Nsight Systems {its}, and {program} is {ours}, which is older",
+        f"export it where it was recorded: {_by_hand(path)}",
+    )
+
+
+def _numbers(version: re.Match[Any]) -> tuple[int, int]:
+    return int(version[1]), int(version[2])
+
+
 def _known(path: Path, program: str) -> list[str]:
     """Return those of the options that this nsys has."""
+    text = _said(path, program, "export", "--help")
+    return [option for option in _OPTIONS if option.partition("=")[0] in text]
+
+
+def _said(path: Path, program: str, *words: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user chose
-            [program, "export", "--help"],
+            [program, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_HELP_SECONDS,
@@ -159,8 +185,7 @@ def _known(path: Path, program: str) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _failed(path, f"{program} does not run: {error}") from error
-    text = (done.stdout + done.stderr).decode("utf-8", "replace")
-    return [option for option in _OPTIONS if option.partition("=")[0] in text]
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
 @contextmanager
