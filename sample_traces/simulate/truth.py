@@ -37,21 +37,32 @@ Windows = dict[tuple[int, int], "Interval"]
 def step_windows(ops: Iterable[Op]) -> Windows:
     """Return each step's time on each device, as docs/breakdown.md defines it.
 
-    A step begins on a device with its first op there that is no input, since input may be copied
-    ahead; the first one begins with the first op there. It ends where the next step begins; the
-    last one with the last op that was launched in it, on any device.
+    A step begins on a device with its first op there that is no input, or with an input copy that
+    the thread of its forward pass launches, once all work of earlier steps has ended; other input
+    is copied ahead. The first one begins with the first op there. It ends where the next step
+    begins; the last one with the last op that was launched in it, on any device.
     """
     begins: dict[tuple[int, int], int] = {}
     ends: dict[int, int] = {}
+    work_ends: dict[tuple[int, int], int] = {}
     first: dict[int, tuple[int, int]] = {}
-    for op in ops:
-        device, step = op.stream.device, op.purpose.step
-        if step is None:
-            continue
+    drivers: dict[tuple[int, int], Thread] = {}
+    known = [op for op in ops if op.purpose.step is not None]
+    for op in known:
+        device, step = key = op.stream.device, op.purpose.step
         ends[step] = max(ends.get(step, 0), op.end)
         first[device] = min(first.get(device, (op.start, step)), (op.start, step))
+        if op.purpose.stage == "FP":
+            drivers.setdefault(key, op.call.thread)
         if op.purpose.stage != "IO":
-            begins[device, step] = min(begins.get((device, step), op.start), op.start)
+            begins[key] = min(begins.get(key, op.start), op.start)
+            work_ends[key] = max(work_ends.get(key, 0), op.end)
+    for op in known:
+        device, step = key = op.stream.device, op.purpose.step
+        before = [end for (on, of), end in work_ends.items() if on == device and of < step]
+        is_own = op.purpose.stage == "IO" and op.call.thread is drivers.get(key)
+        if is_own and op.start >= max(before, default=0):
+            begins[key] = min(begins[key], op.start)
     for device, (start, step) in first.items():
         begins[device, step] = start
     return {

@@ -73,7 +73,7 @@ class LaunchGroups:
     """Groups of launched ops: those of one device and stage, of one iteration or between two.
 
     Input that the thread of the iteration launches itself, or between two that of the next one, is
-    apart from other input.
+    apart from other input; so is what the thread launches that runs forward passes on the device.
 
     An op is of the iteration which ranges tell of the thread that launched it, where it is in one;
     else of what its process was in then.
@@ -91,7 +91,7 @@ class LaunchGroups:
         self._marks = _marks(self._table, iterations, self._processes)
         self._lines = Lines(_OWNER)
         self._begins = np.zeros(1, np.int64)
-        self._near = np.zeros((0, 2), np.int64)
+        self._near, self._drivers = np.zeros((0, 2), np.int64), np.empty(0, np.int64)
         self._groups = _unused(0)
 
     def add(self, launched: pl.DataFrame) -> None:
@@ -109,7 +109,8 @@ class LaunchGroups:
             given(launched["launch_thread"], null=_NO_THREAD),
         )
         run = compiled(group, launched.height)
-        run(ops, processes, self._marks, self._near, self._begins, self._groups)
+        near = self._near, self._drivers
+        run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
         """Return where the process of each line is among those with iterations; else after all."""
@@ -123,6 +124,8 @@ class LaunchGroups:
         count = np.diff(self._marks.first)[processes[known:]] + 1
         self._begins = np.append(self._begins, self._begins[-1] + np.cumsum(count))
         self._near = np.zeros((processes.size, 2), np.int64)
+        new = np.full(processes.size - known, _NOBODY)
+        self._drivers = np.append(self._drivers, new)
         more = _unused(int(count.sum()))
         self._groups = Groups(*map(np.concatenate, zip(self._groups, more, strict=True)))
 

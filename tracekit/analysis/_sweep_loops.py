@@ -332,7 +332,7 @@ class Groups(NamedTuple):
     """These three of any one of them."""
 
 
-INPUT, OWN_INPUT = STAGES.index("IO"), len(STAGES)
+FORWARD, INPUT, OWN_INPUT = STAGES.index("FP"), STAGES.index("IO"), len(STAGES)
 SORTS = len(STAGES) + 1
 """How many sorts of ops are told apart: stages, and `OWN_INPUT`."""
 NONE = -(1 << 62)
@@ -358,8 +358,8 @@ def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
     return low - 1
 
 
-def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Array,
-          groups: Groups) -> None:  # fmt: skip
+def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: Array,
+          begins: Array, groups: Groups) -> None:  # fmt: skip
     """Put ops into groups, by which their time can be cut into iterations.
 
     Parameters
@@ -372,6 +372,9 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Ar
         The marks of processes.
     near
         For each line where to begin the search among times and among what is told; updated.
+    drivers
+        For each line the thread that launched a forward pass there last; updated. A process may
+        have a thread for each of its GPUs, of which one has the ranges.
     begins
         The first group of each line: there are groups for what comes before all marks, and then for
         what comes after each.
@@ -389,9 +392,12 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, begins: Ar
             if place >= least and marks.told[place] == own:
                 mark = marks.places[place]
         sort = ops.stages[row]
-        if sort == INPUT and mark >= low and ops.threads[row] == marks.threads[mark]:
+        thread = ops.threads[row]
+        if sort == FORWARD:
+            drivers[line] = thread
+        if sort == INPUT and mark >= low and thread in (marks.threads[mark], drivers[line]):
             sort = OWN_INPUT
         at = (begins[line] + mark - low + 1) * SORTS + sort
         groups.starts[at] = min(groups.starts[at], ops.starts[row])
         groups.ends[at] = max(groups.ends[at], ops.ends[row])
-        groups.launches[at], groups.own[at], groups.threads[at] = now, own, ops.threads[row]
+        groups.launches[at], groups.own[at], groups.threads[at] = now, own, thread
