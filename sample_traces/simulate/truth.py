@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .causes import Cause
     from .gpu import Op
+    from .host import Thread
     from .intervals import Interval
     from .job import Job
     from .machine import Route

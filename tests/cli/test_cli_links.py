@@ -160,16 +160,38 @@ def test_counts(text: str, count: int) -> None:
         parse_count(f"{text}x")
 
 
+PCIE = """
+version = 1
+title = "Two GPUs without NVLinks"
+source = "made for a test"
+
+[nodes]
+GPU = 2
+CPU = 1
+
+[[links]]
+type = "pcie"
+bandwidth = 15_754_000_000
+between = "GPU*-CPU0"
+"""
+
+
 @pytest.mark.slow
-def test_a_run_is_checked_against_its_machine(store: Path) -> None:
-    """The sample's peer copies are faster than PCIe, which is all that two V100 tell."""
-    done = tracekit("topology", "check", P2P, "--format", "json")
+def test_a_run_is_checked_against_its_machine(store: Path, tmp_path: Path) -> None:
+    """The sample's peer copies are faster than PCIe; two V100 of a board tell no route."""
+    untold = json.loads(tracekit("topology", "check", P2P, "--format", "json").stdout)
+    [problem] = [row["problem"] for row in untold["rows"]]
+    assert "no route between its GPUs is known" in problem
+    pcie = tmp_path / "pcie.toml"
+    pcie.write_text(PCIE)
+    done = tracekit("topology", "check", P2P, "--topology", str(pcie), "--format", "json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert found["run"] == "p2p_2gpu_start_end"
     assert all("are faster than GPU" in row["problem"] for row in found["rows"])
     assert len(found["rows"]) == 2
-    assert any("fuller than full" in text for text in document("links", P2P)["meta"]["warnings"])
+    links = document("links", P2P, "--topology", str(pcie))
+    assert any("fuller than full" in text for text in links["meta"]["warnings"])
     whole = tracekit("topology", "check", P2P, "--topology", TOPOLOGY)
     assert whole.exit_code == 0
     assert "fuller than full" not in str(document("links", P2P, "--topology", TOPOLOGY)["meta"])

@@ -179,7 +179,7 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
 def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     text = " ".join(tracekit("compare", "ddp", "ddp").stdout.split())
     assert "A A, 6 iterations on 4 GPUs · B B, 6 iterations on 4 GPUs" in text
-    assert text.startswith("step: 3.86 ms in A, 3.86 ms in B: no change")
+    assert text.startswith("step: 4.00 ms in A, 4.00 ms in B: no change")
     assert "bootstrap of the difference of means" in text
 
 

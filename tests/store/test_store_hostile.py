@@ -51,7 +51,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "idle": ["p2p"],
     "stragglers": ["p2p"],
     "critical-path": ["p2p"],
-    "whatif": ["p2p"],
+    "whatif": ["p2p", "--loader", "2x"],
     "flops": ["p2p"],
     "compare": ["p2p", "p2p"],
     "links": ["p2p"],

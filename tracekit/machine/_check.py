@@ -44,10 +44,10 @@ def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
 def _untold(machine: Machine) -> list[str]:
     if machine.tells_peers or len(machine.gpus) == 1:
         return []
-    what = "it names no NVLinks, as templates do that were written by hand"
     text = (
-        f"{what}: that tells of none, and not that there are none, so no route between GPUs is"
-        " known; used with a run, it is completed by what its GPUs are known to have"
+        "it names no NVLinks, and does not say that there are none, as templates that were written"
+        " by hand and shares of a board do: no route between its GPUs is known, unless a run tells"
+        " of GPUs whose links are"
     )
     return [text]
 
