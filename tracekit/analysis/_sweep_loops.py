@@ -395,7 +395,8 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
         thread = ops.threads[row]
         if sort == FORWARD:
             drivers[line] = thread
-        if sort == INPUT and mark >= low and thread in (marks.threads[mark], drivers[line]):
+        is_own = mark >= low and thread == marks.threads[mark]
+        if sort == INPUT and (is_own or (mark >= low and thread == drivers[line])):
             sort = OWN_INPUT
         at = (begins[line] + mark - low + 1) * SORTS + sort
         groups.starts[at] = min(groups.starts[at], ops.starts[row])
