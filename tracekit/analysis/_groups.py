@@ -19,8 +19,6 @@ MOST_CALLS = 512
 """So many calls of a lane are looked at, spread over all of them."""
 _TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
-_TOGETHER_FEW = 0.1
-"""The same with fewer than three calls, which may agree by chance."""
 _APART = 0.5
 """Ends of two groups differ by at least so much of what their last arrivals do."""
 _CALLS_A_PROOF = 20
@@ -166,7 +164,7 @@ def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArra
     if by_ends.size >= _CENTRED_FROM:
         centred = _ratio(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
         ratio = np.fmin(ratio, centred)
-    if ratio <= (_TOGETHER if by_ends.size > 2 else _TOGETHER_FEW):  # noqa: PLR2004
+    if ratio <= _TOGETHER:
         return "together"
     return "apart" if ratio >= _APART else "unknown"
 

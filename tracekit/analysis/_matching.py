@@ -102,7 +102,7 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Whether times allow that an instance is one: participants wait for each other.
+    """Test whether the times of an instance fit one call, as participants wait for each other.
 
     In a pipeline the messages of neighbouring stages overlap, and so do those of other neighbours.
     Of a collective the root may end long before the others. What is known by other than its order
