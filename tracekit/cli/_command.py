@@ -14,11 +14,11 @@ import typer
 
 from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._json import WRITTEN, Json
-from tracekit.cli._options import MemoryOption, allowing
+from tracekit.cli._options import MemoryOption
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 from tracekit.cli._words import Command
-from tracekit.support.memory import NEEDS
+from tracekit.support.memory import NEEDS, allowing
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -14,12 +14,12 @@ from tracekit.cli._options import (
     RunArgument,
     StepsOption,
     StoreOption,
-    allowing,
     open_run,
     steps_of,
 )
 from tracekit.cli._output import Format, Target
 from tracekit.cli._words import Command
+from tracekit.support.memory import allowing
 
 
 class To(StrEnum):
@@ -66,7 +66,7 @@ def export(
     chosen = steps_of(iterations)
     with allowing(memory):
         opened = open_run(run, store)
-    path = output or Path(f"{opened.name}{_ENDINGS[to]}")
-    Target.of(Format.TABLE, path)
-    opened.export(path, to=to.value, iterations=chosen)
+        path = output or Path(f"{opened.name}{_ENDINGS[to]}")
+        Target.of(Format.TABLE, path)
+        opened.export(path, to=to.value, iterations=chosen)
     complain(f"wrote {path}")

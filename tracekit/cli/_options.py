@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +11,7 @@ import typer
 from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
+from tracekit.support.memory import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,7 +213,7 @@ def open_run(
             iteration=iteration,
             verdict=verdict,
             progress=progress,
-            memory=_ALLOWED.get(),
+            memory=allowed(),
         )
 
 
@@ -238,25 +237,14 @@ def _paths(incomplete: str) -> list[Path]:
 
 
 MemoryOption = Annotated[
-    str | None,
+    int | None,
     typer.Option(
         "--memory",
+        parser=parse_size,
         metavar="SIZE",
         help="What may be used, such as 8GiB: what takes more is refused. Default: what is free.",
     ),
 ]
-_ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
-
-
-@contextmanager
-def allowing(memory: str | None) -> Iterator[None]:
-    """Let runs that are opened meanwhile take so much memory, as `--memory` says."""
-    token = _ALLOWED.set(None if memory is None else parse_size(memory))
-    try:
-        yield
-    finally:
-        _ALLOWED.reset(token)
-
 
 StepsOption = Annotated[
     str | None,

@@ -11,12 +11,12 @@ from tracekit.cli._options import (
     LATEST,
     MemoryOption,
     StoreOption,
-    allowing,
     complete_run,
     open_run,
 )
 from tracekit.cli._output import Format, Target
 from tracekit.cli._words import Command
+from tracekit.support.memory import allowing
 
 
 @app.command(
@@ -66,7 +66,7 @@ def report(
     with allowing(memory):
         opened = [open_run(each, store) for each in runs or [LATEST]]
         base = None if against is None else open_run(against, store)
-    target.write_text(report_of(opened, against=base))
+        target.write_text(report_of(opened, against=base))
     complain(f"wrote {output}")
     if should_open:
         typer.launch(output.resolve().as_uri())

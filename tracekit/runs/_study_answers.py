@@ -61,6 +61,8 @@ def studied(
     """
     from tracekit.analysis import studies
 
+    for run in chosen:
+        run.require_memory("study")
     found = studies.study(
         studies.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
         for run in chosen
@@ -173,6 +175,7 @@ def api_answer(chosen: Sequence[OpenedRun]) -> Answer:
 
     tables: dict[str, pl.DataFrame | None] = {}
     for run in chosen:
+        run.require_memory("overhead api")
         try:
             tables[run.name] = api_calls(run.trace).rows
         except MissingDataError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +52,10 @@ NEEDS = {
     "info": Need(60),
     "compare": Need(220),
     "compare by kernel": Need(650),
+    "study": Need(30),
+    "scaling": Need(30),
+    "overhead": Need(30),
+    "overhead api": Need(230),
     "report": Need(1_650),
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
@@ -60,7 +66,25 @@ What finds gaps, `idle` and all that asks it, takes most where a gap follows eac
 is that of a run which is opened with other rules."""
 
 
-def require(question: str, rows: int, allowed: int | None, share: float = 1) -> None:
+_ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def allowing(size: int | None) -> Iterator[None]:
+    """Let questions take so many bytes, where their run does not say; None: what is free."""
+    token = _ALLOWED.set(size)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def allowed() -> int | None:
+    """Return how many bytes `allowing` lets a question take; None: what is free."""
+    return _ALLOWED.get()
+
+
+def require(question: str, rows: int, most: int | None = None, share: float = 1) -> None:
     """Raise `UsageError` where a question to so many rows takes more memory than there is.
 
     Parameters
@@ -69,8 +93,8 @@ def require(question: str, rows: int, allowed: int | None, share: float = 1) -> 
         One of `NEEDS`.
     rows
         How many ops, calls or ranges the run has, of whichever there are most.
-    allowed
-        How many bytes may be used; by default what is free.
+    most
+        How many bytes may be used; by default what `allowing` says, else what is free.
     share
         In which share of them the steps are that are asked for.
     """
@@ -78,10 +102,11 @@ def require(question: str, rows: int, allowed: int | None, share: float = 1) -> 
     looked_at = int(share * rows)
     beside = (need.beside_bytes or 0) * (rows - looked_at)
     wanted = _START + need.row_bytes * looked_at + beside
-    limit = free() if allowed is None else allowed
+    most = allowed() if most is None else most
+    limit = free() if most is None else most
     if wanted <= limit:
         return
-    is_there = "are free" if allowed is None else "are allowed"
+    is_there = "are free" if most is None else "are allowed"
     more = f"allow more with --memory {-(-wanted // MIB)}MiB"
     raise UsageError(
         f"{question} of {looked_at:,} rows takes about {_size(wanted)} of memory, and"
