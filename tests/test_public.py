@@ -34,7 +34,7 @@ PUBLIC = {
     "tracekit.analysis.arithmetic": "flops",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.closeup": """
-        exposed_communication idle_spans median_step ops_inside ranges_inside
+        details exposed_communication idle_spans median_step ops_inside ranges_inside
         slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class Slice:
     categories: list[str]
     flows: list[int]
     ends_flows: list[int]
+    args: dict[str, Any]
 
 
 @dataclass
@@ -50,12 +52,9 @@ def read(path: Path) -> Read:
     trace = messages.Trace()
     trace.ParseFromString(path.read_bytes())
     packets = sorted(trace.packet, key=lambda packet: packet.timestamp)
-    names, categories, tracks, parents = {}, {}, {}, {}
+    names, categories, arguments, texts = _interned(trace)
+    tracks, parents = {}, {}
     for packet in trace.packet:
-        for each in packet.interned_data.event_names:
-            names[each.iid] = each.name
-        for each in packet.interned_data.event_categories:
-            categories[each.iid] = each.name
         if packet.HasField("track_descriptor"):
             described = packet.track_descriptor
             tracks[described.uuid], parents[described.uuid] = described.name, described.parent_uuid
@@ -74,11 +73,53 @@ def read(path: Path) -> Read:
             stack = stacks[event.track_uuid]
             told = [categories[iid] for iid in event.category_iids]
             begun = Slice(track, packet.timestamp, -1, names[event.name_iid], len(stack), told,
-                          list(event.flow_ids), list(event.terminating_flow_ids))  # fmt: skip
+                          list(event.flow_ids), list(event.terminating_flow_ids),
+                          {arguments[each.name_iid]: _value(each, texts)
+                           for each in event.debug_annotations})  # fmt: skip
             stack.append(begun)
             found.slices.append(begun)
     found.open = [each for stack in stacks.values() for each in stack]
     return found
+
+
+def _interned(trace: Any) -> tuple[dict[int, str], ...]:
+    names, categories, arguments, texts = {}, {}, {}, {}
+    for data in (packet.interned_data for packet in trace.packet):
+        names |= {each.iid: each.name for each in data.event_names}
+        categories |= {each.iid: each.name for each in data.event_categories}
+        arguments |= {each.iid: each.name for each in data.debug_annotation_names}
+        texts |= {each.iid: each.str.decode() for each in data.debug_annotation_string_values}
+    return names, categories, arguments, texts
+
+
+def _value(noted: Any, texts: dict[int, str]) -> Any:
+    which = noted.WhichOneof("value")
+    return texts[noted.string_value_iid] if which == "string_value_iid" else getattr(noted, which)
+
+
+def _told(run: tracekit.Run) -> dict[int, dict[str, Any]]:
+    """Return what the table of ops says of each op, by how its argument is called."""
+    paths = dict(run.table("path_texts").collect().iter_rows())
+    ranges = dict(run.trace.read("ranges").select("range", "path").iter_rows())
+    calls = dict(run.trace.read("calls").select("call", "name").iter_rows())
+    gpus = {n: f"GPU {n}" for n in run.trace.read("devices")["device"]}
+    return {
+        row["op"]: {
+            "kind": row["kind"],
+            "bytes": row["bytes"],
+            "source": "host" if row["copy_kind"] == "HtoD" else gpus.get(row["src_device"]),
+            "destination": "host" if row["copy_kind"] == "DtoH" else gpus.get(row["dst_device"]),
+            "launch": calls.get(row["call"]),
+            "delay_ns": row["start"] - row["launch_start"] if row["call"] is not None else None,
+            "range": paths.get(ranges.get(row["range"])),
+            "stage": row["stage"],
+            "stage_source": row["stage_source"],
+            "iteration": row["iteration"],
+            "threads": row["launch_size"],
+            "correlation": row["correlation"],
+        }
+        for row in run.trace.read("ops").iter_rows(named=True)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +167,27 @@ def test_every_op_is_there_once_and_flows_join_it_to_its_launch(
         assert launch.start == launches[flow - 1]
         assert ended[flow].start == starts[flow - 1]
         assert launch.categories == ["call"]
+
+
+def test_every_op_says_all_that_is_known_of_it(run: tracekit.Run, whole: Read) -> None:
+    told, seen = _told(run), set()
+    for each in whole.slices:
+        for flow in each.ends_flows:
+            known = {name: value for name, value in told[flow - 1].items() if value is not None}
+            assert {name: value for name, value in each.args.items() if name != "layer"} == known
+            seen |= known.keys()
+    assert seen == next(iter(told.values())).keys()
+
+
+def test_an_op_of_a_layer_names_it(tmp_path: Path) -> None:
+    path = SAMPLES / "closure_1gpu.sqlite"
+    run, _ = tracekit.ingest(path, store=tmp_path / "store")
+    run.export(tmp_path / "run.pftrace")
+    layers = [s.args.get("layer") for s in read(tmp_path / "run.pftrace").slices]
+    counts = dict(run.breakdown("layer").select("layer", "ops").iter_rows())
+    for layer, number in counts.items():
+        if not layer.startswith("("):
+            assert layers.count(layer) == number
 
 
 def test_slices_nest(run: tracekit.Run, whole: Read) -> None:
@@ -217,11 +279,29 @@ def test_what_names_no_steps(text: str) -> None:
 
 def test_chrome_holds_the_same(run: tracekit.Run, whole: Read, tmp_path: Path) -> None:
     run.export(tmp_path / "run.json", to="chrome")
-    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    written = json.loads((tmp_path / "run.json").read_text())
+    events, names = written["traceEvents"], written["otherData"]["names"]
     slices = [
-        (round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000), e["name"])
+        (round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000),
+         names.get(e["name"], e["name"]), e.get("args", {}))
         for e in events if e["ph"] == "X"
     ]  # fmt: skip
-    assert sorted(slices) == sorted((s.start, s.end, s.name) for s in whole.slices)
+    assert sorted(slices, key=str) == sorted(
+        ((s.start, s.end, s.name, s.args) for s in whole.slices), key=str
+    )
     flows = {kind: {e["id"] for e in events if e["ph"] == kind} for kind in "sf"}
     assert flows["s"] == flows["f"] == {flow for s in whole.slices for flow in s.flows}
+
+
+def test_chrome_writes_a_long_name_once(tmp_path: Path) -> None:
+    alike = [f"void at::native::{'deeply::' * 20}kernel<{size}>(float*)" for size in (128, 256)]
+    b = TraceBuilder()
+    for at, name in enumerate(alike * 2):
+        b.op(name, at=10 * at, start=10 * at + 1, end=10 * at + 5)
+    export(b.trace(), tmp_path / "run.json.gz", to="chrome")
+    text = gzip.decompress((tmp_path / "run.json.gz").read_bytes()).decode()
+    assert [text.count(json.dumps(name)) for name in alike] == [1, 1]
+    written = json.loads(text)
+    shown = [e["name"] for e in written["traceEvents"] if e["ph"] == "X" and "kernel" in e["name"]]
+    assert [written["otherData"]["names"][name] for name in shown] == alike * 2
+    assert max(map(len, shown)) <= 80

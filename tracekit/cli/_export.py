@@ -52,7 +52,8 @@ def export(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write. Default: the run's name with .pftrace or .json.",
+            help="The file to write, gzipped if it ends in .gz. Default: the run's name with "
+            ".pftrace or .json.",
         ),
     ] = None,
     memory: MemoryOption = None,

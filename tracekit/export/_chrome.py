@@ -6,6 +6,7 @@ import json
 from typing import IO, TYPE_CHECKING, Any
 
 from tracekit.export._lanes import Lanes
+from tracekit.model import normalised_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -13,21 +14,44 @@ if TYPE_CHECKING:
     from tracekit.export._tracks import Track
 
 
+_LONG = 80
+"""Names of more characters are written once, and called by a short one."""
+
+
 def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
-    """Write tracks."""
+    """Write tracks; ``otherData`` has the long names by what slices are called instead."""
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-    separator = b""
-    for event in _events(tracks):
+    separator, names = b"", _Names()
+    for event in _events(tracks, names):
         file.write(separator + _text(event).encode())
         separator = b",\n"
-    file.write(b"\n]}\n")
+    file.write(b'\n],"otherData":' + _text({"names": names.long}).encode() + b"}\n")
+
+
+class _Names:
+    """What slices are called: by their names, or by short ones of which no two are equal."""
+
+    def __init__(self) -> None:
+        self.long: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
+
+    def shown(self, name: str) -> str:
+        """Return what a slice of this name is called."""
+        if len(name) <= _LONG:
+            return name
+        if name not in self._shown:
+            number = f" ({len(self.long) + 1})"
+            # What a kernel is called comes after its namespaces.
+            self._shown[name] = normalised_name(name)[len(number) - _LONG :] + number
+            self.long[self._shown[name]] = name
+        return self._shown[name]
 
 
 def _text(event: dict[str, Any]) -> str:
     return json.dumps(event, separators=(",", ":"), allow_nan=False)
 
 
-def _events(tracks: Iterable[Track]) -> Iterator[dict[str, Any]]:
+def _events(tracks: Iterable[Track], names: _Names) -> Iterator[dict[str, Any]]:
     groups: dict[str, int] = {}
     last = 0
     for track in tracks:
@@ -47,7 +71,7 @@ def _events(tracks: Iterable[Track]) -> Iterator[dict[str, Any]]:
                 yield _named("thread_name", track.name + (f" +{lane}" if lane else ""), pid, last)
                 order = {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": last}
                 yield {**order, "args": {"sort_index": last}}
-            yield from _slice(row, pid, tids[lane])
+            yield from _slice((*row[:2], names.shown(row[2]), *row[3:]), pid, tids[lane])
 
 
 def _named(what: str, name: str, pid: int, tid: int) -> dict[str, Any]:
@@ -61,10 +85,11 @@ def _counted(track: Track, pid: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice(row: tuple[Any, ...], pid: int, tid: int) -> Iterator[dict[str, Any]]:
-    start, end, name, category, size, flows, flow = row
+    start, end, name, category, told, flows, flow = row
     place = {"pid": pid, "tid": tid, "ts": _us(start)}
     event = {"ph": "X", "name": name, "cat": category or "span", **place, "dur": _us(end - start)}
-    yield event if size is None else {**event, "args": {"bytes": size}}
+    args = {key: value for key, value in (told or {}).items() if value is not None}
+    yield {**event, "args": args} if args else event
     for each in flows or ():
         yield {"ph": "s", "name": "launch", "cat": "launch", "id": each, **place}
     if flow is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gzip
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
@@ -14,6 +16,7 @@ from tracekit.support.files import writing_whole
 from tracekit.support.memory import SOME_STEPS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracekit.model import Trace
@@ -35,7 +38,7 @@ def export(
     trace
         The run.
     path
-        The file to write.
+        The file to write; gzipped where its name ends in ``.gz``.
     to
         One of `FORMATS`.
     iterations
@@ -60,8 +63,18 @@ def export(
     else:
         steps = chosen_steps(steps, *iterations)
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
-    with writing_whole(path) as file:
-        _WRITERS[to](tracks_of(trace, spans.sort("process", "device"), steps), file)
+    tracks = tracks_of(trace, spans.sort("process", "device"), steps)
+    with writing_whole(path) as file, _packed(file, is_packed=path.suffix == ".gz") as out:
+        _WRITERS[to](tracks, out)
+
+
+@contextmanager
+def _packed(file: IO[bytes], *, is_packed: bool) -> Iterator[IO[bytes]]:
+    if not is_packed:
+        yield file
+        return
+    with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as out:
+        yield out
 
 
 def _check_size(trace: Trace) -> None:

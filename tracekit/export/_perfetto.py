@@ -8,7 +8,7 @@ from tracekit.errors import UsageError
 from tracekit.export._lanes import Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tracekit.export._tracks import Track
 
@@ -50,13 +50,15 @@ def _before_zero(tracks: Iterable[Track]) -> int:
 
 
 class _Writer:
-    """Writes packets of one sequence; a name is written once and then referred to by number."""
+    """Writes packets of one sequence; a text is written once and then referred to by number."""
 
     def __init__(self, messages: Any, file: IO[bytes], later: int) -> None:
         self._messages, self._file, self._later = messages, file, later
         self._groups: dict[str, int] = {}
         self._names: dict[str, int] = {}
         self._categories: dict[str, int] = {}
+        self._arguments: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
         self._uuids = 0
         first = self._packet()
         first.sequence_flags = messages.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
@@ -69,7 +71,7 @@ class _Writer:
             self._counter(track, group)
             return
         lanes, uuids = Lanes(), list[int]()
-        for start, end, name, category, size, flows, flow in track.rows.iter_rows():
+        for start, end, name, category, args, flows, flow in track.rows.iter_rows():
             lane = lanes.place(start, end)
             if lane == len(uuids):
                 uuids.append(self._track(track.name + (f" +{lane}" if lane else ""), group))
@@ -79,9 +81,7 @@ class _Writer:
             self._name(packet, name, category)
             event.flow_ids.extend(flows or ())
             event.terminating_flow_ids.extend(() if flow is None else (flow,))
-            if size is not None:
-                noted = event.debug_annotations.add()
-                noted.name, noted.int_value = "bytes", size
+            self._annotate(packet, args or {})
             self._write(packet)
             closing = self._packet(end)
             closing.track_event.type = event.TYPE_SLICE_END
@@ -121,15 +121,23 @@ class _Writer:
         return packet, self._uuids
 
     def _name(self, packet: Any, name: str, category: str | None) -> None:
-        if name not in self._names:
-            self._names[name] = len(self._names) + 1
-            packet.interned_data.event_names.add(iid=self._names[name], name=name)
-        packet.track_event.name_iid = self._names[name]
+        interned = packet.interned_data
+        packet.track_event.name_iid = _numbered(self._names, interned.event_names, name)
         for each in category.split(",") if category else ():
-            if each not in self._categories:
-                self._categories[each] = len(self._categories) + 1
-                packet.interned_data.event_categories.add(iid=self._categories[each], name=each)
-            packet.track_event.category_iids.append(self._categories[each])
+            number = _numbered(self._categories, interned.event_categories, each)
+            packet.track_event.category_iids.append(number)
+
+    def _annotate(self, packet: Any, args: Mapping[str, int | str | None]) -> None:
+        for name, value in args.items():
+            if value is None:
+                continue
+            noted, interned = packet.track_event.debug_annotations.add(), packet.interned_data
+            noted.name_iid = _numbered(self._arguments, interned.debug_annotation_names, name)
+            if isinstance(value, int):
+                noted.int_value = value
+                continue
+            texts = interned.debug_annotation_string_values
+            noted.string_value_iid = _numbered(self._texts, texts, value, {"str": value.encode()})
 
     def _packet(self, time: int | None = None) -> Any:
         packet = self._messages.TracePacket()
@@ -143,6 +151,16 @@ class _Writer:
         content = packet.SerializeToString()
         key = bytes([_TRACE_PACKET << 3 | _LENGTH_DELIMITED])
         self._file.write(key + _varint(len(content)) + content)
+
+
+def _numbered(
+    known: dict[str, int], entries: Any, text: str, fields: Mapping[str, bytes] | None = None
+) -> int:
+    """Return the number of a text, which is written where it comes first."""
+    if text not in known:
+        known[text] = len(known) + 1
+        entries.add(iid=known[text], **(fields or {"name": text}))
+    return known[text]
 
 
 def _varint(number: int) -> bytes:

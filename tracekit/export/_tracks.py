@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _OWNER = ["process", "device"]
 _NO_NAME = "(no name)"
-_SLICE = ("start", "end", "name", "category", "bytes", "flows_out", "flow_in")
+_SLICE = ("start", "end", "name", "category", "args", "flows_out", "flow_in")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Track:
     name
         What it shows.
     rows
-        Of slices `_SLICE`, by start, outer ones first; of a counter ``time, value``.
+        Of slices `_SLICE`, by start, outer ones first, ``args`` being a struct, or null; of a
+        counter ``time, value``.
     unit
         Unit of a counter; None for slices.
     """
@@ -55,6 +56,7 @@ def tracks_of(trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame) -> Iterato
         Where steps lie, as `closeup.step_spans` returns them.
     """
     ops = closeup.ops_inside(trace, spans)
+    ops = ops.with_columns(args=closeup.details(trace, ops).to_struct())
     groups = _gpu_names(trace)
     yield from _steps(steps, groups)
     yield from _stages(closeup.stage_spans(trace, spans), groups)
@@ -68,7 +70,7 @@ def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
     """Return rows with the columns of slices; those that are not given are null."""
     absent = {
         "category": pl.lit(None, pl.String),
-        "bytes": pl.lit(None, pl.Int64),
+        "args": pl.lit(None),
         "flows_out": pl.lit(None, pl.List(pl.Int64)),
         "flow_in": pl.lit(None, pl.Int64),
     }
@@ -126,6 +128,7 @@ def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
         of = f", process {process}, context {context}" if device in shared else ""
         slices = _slices(
             own,
+            args=pl.col("args"),
             category=pl.concat_str(pl.col("stage", "kind").cast(pl.String), separator=","),
             flow_in=pl.when(pl.col("call").is_not_null()).then(pl.col("op") + 1),
         )

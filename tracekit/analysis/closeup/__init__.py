@@ -1,11 +1,12 @@
 """Steps looked at closely: where each lies on each GPU, what is in it, what communication adds."""
 
 from tracekit.analysis.closeup._communication import exposed_communication
-from tracekit.analysis.closeup._inside import ops_inside, ranges_inside
+from tracekit.analysis.closeup._inside import details, ops_inside, ranges_inside
 from tracekit.analysis.closeup._spans import median_step, slowest_step, step_lengths, step_spans
 from tracekit.analysis.closeup._tracks import idle_spans, stage_spans, whole_spans
 
 __all__ = [
+    "details",
     "exposed_communication",
     "idle_spans",
     "median_step",

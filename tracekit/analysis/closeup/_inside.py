@@ -1,10 +1,13 @@
-"""What lies inside some spans of GPUs: their ops, and the ranges of those who launch them."""
+"""What lies inside some spans of GPUs: their ops with details, and ranges of who launches them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import polars as pl
+
+from tracekit.analysis._layer_ranges import range_layers
+from tracekit.model import path_texts
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -30,6 +33,59 @@ def ops_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     inside = (pl.col("start") >= pl.col("span_start")) & (pl.col("start") < pl.col("span_end"))
     found = trace["ops"].join(bounds, on=_OWNER).filter(inside).drop("span_start", "span_end")
     return found.sort("start", "op").collect()
+
+
+def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return what is known of each op, as a person reads it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    ops
+        Some of its ops, with the columns of ``ops``.
+
+    Returns
+    -------
+    In the order of `ops`, null where it is not known: ``kind``; ``bytes`` of a copy or memset,
+    and its ``source`` and ``destination``, a GPU or ``host``; ``launch``, the call that launched
+    it, and ``delay_ns`` from the start of that to its own; ``range``, the path of ranges around the
+    launch; ``layer``, if it is of a pass; ``stage``, ``stage_source``, ``iteration``; ``threads``,
+    those of a kernel; and ``correlation``.
+    """
+    calls = trace["calls"].select("call", launch=pl.col("name").cast(pl.String))
+    paths = trace["ranges"].select("range", "path")
+    beside = (
+        ops.lazy()
+        .select("call", "range")
+        .join(calls, on="call", how="left", maintain_order="left")
+        .join(paths, on="range", how="left", maintain_order="left")
+        .collect()
+    )
+    found = range_layers(trace)
+    of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
+    layers = found.layers.gather(found.of_range.gather(ops.select(of_pass).to_series()))
+    copied = pl.col("copy_kind")
+    return ops.select(
+        pl.col("kind").cast(pl.String),
+        "bytes",
+        source=_place("src_device", copied.str.starts_with("H")),
+        destination=_place("dst_device", copied.str.ends_with("H")),
+        launch=beside["launch"],
+        delay_ns=pl.col("start") - pl.col("launch_start"),
+        range=path_texts(trace.read("paths"), beside["path"]),
+        layer=layers,
+        stage=pl.col("stage").cast(pl.String),
+        stage_source=pl.col("stage_source").cast(pl.String),
+        iteration="iteration",
+        threads="launch_size",
+        correlation="correlation",
+    )
+
+
+def _place(device: str, is_host: pl.Expr) -> pl.Expr:
+    named = pl.format("GPU {}", device)
+    return pl.when(is_host.fill_null(value=False)).then(pl.lit("host")).otherwise(named)
 
 
 def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
