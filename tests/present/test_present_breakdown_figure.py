@@ -3,8 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from trace_builder import TraceBuilder
 
 import tracekit
+from tracekit import analysis as library
+from tracekit.present._breakdown_figure import breakdown_figure
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -18,17 +21,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
 def test_bars_of_a_gpu_are_its_exposed_and_hidden_times(run: tracekit.Run) -> None:
     answer = run.breakdown.answer(by="device,stage")
     figure = answer.figure()
+    names = dict(zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True))
     drawn = {
-        (trace.name, gpu): length
+        (trace.name, names[place]): length
         for trace in figure.data
-        for gpu, length in zip(trace.y, trace.x, strict=True)
+        for place, length in zip(trace.y, trace.x, strict=True)
     }
     for row in answer.rows.iter_rows(named=True):
         for column, ending in (("exposed_ns", ""), ("overlap_ns", " hidden")):
             told = drawn.pop((f"{row['stage']}{ending}", f"GPU {row['device']}"), 0)
             assert told == pytest.approx(row[column] / 1e6)
     assert drawn == {}
-    assert figure.layout.yaxis.categoryarray == ("GPU 3", "GPU 2", "GPU 1", "GPU 0")
+    assert list(names.values()) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    low, high = figure.layout.yaxis.range
+    assert low > high  # the first is on top
 
 
 def test_a_bar_by_stage_ends_with_idle_time(run: tracekit.Run) -> None:
@@ -40,15 +46,32 @@ def test_a_bar_by_stage_ends_with_idle_time(run: tracekit.Run) -> None:
 
 
 def test_steps_are_drawn_in_order(run: tracekit.Run) -> None:
-    labels = run.breakdown.answer(by="iteration").figure().data[0].y
-    assert labels[:2] == ("step 0", "step 1")
+    figure = run.breakdown.answer(by="iteration").figure()
+    assert figure.data[0].y[:2] == (0, 1)
+    assert figure.layout.yaxis.ticktext[:2] == ("step 0", "step 1")
 
 
 def test_kernels_have_labels_that_no_two_share(run: tracekit.Run) -> None:
     answer = run.breakdown.answer(by="kernel")
-    (bars,) = answer.figure().data
+    figure = answer.figure()
+    (bars,) = figure.data
     assert len(set(bars.y)) == len(bars.y) == min(answer.rows.height, 40)
+    assert len(set(figure.layout.yaxis.ticktext)) == len(bars.y)
     assert list(bars.x) == sorted(bars.x, reverse=True)
+
+
+@pytest.mark.parametrize("by", ["range", "range,stage", "range,device"])
+def test_ranges_that_are_cut_alike_are_bars_of_their_own(by: str) -> None:
+    builder, lengths = TraceBuilder(), {"one": 229, "two": 209}
+    for place, (name, length) in enumerate(lengths.items()):
+        start = 1000 * place
+        builder.range(start, start + 500, f"{'a' * 60} {name} {'z' * 60}")
+        builder.op("gemm", at=start + 1, start=start + 2, end=start + 2 + length)
+    answer = library.breakdown(builder.attributed(), by)
+    figure = breakdown_figure(answer.rows, answer.meta, title="", subtitle="")
+    assert [list(bars.x) for bars in figure.data] == [[229, 209]]
+    assert [list(bars.y) for bars in figure.data] == [[0, 1]]
+    assert len(set(figure.layout.yaxis.ticktext)) == 2
 
 
 @pytest.mark.parametrize("by", ["kind", "range", "stream", "rank", "stage,stream", "device,kind"])

@@ -11,12 +11,13 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     legend_lines,
+    named_places,
     text_width,
     unit_of,
 )
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
-from tracekit.present._text import printable, shorten, shorten_apart
+from tracekit.present._text import printable, shorten_apart
 from tracekit.present._waterfall import stage_colour, stage_order
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def _by_stage(
         whole = {"label": rows["label"][0], "stage": _IDLE, "exposed_ns": idle, "overlap_ns": 0}
         rows = pl.concat([rows, pl.DataFrame([whole]).match_to_schema(rows.schema,
                           integer_cast="upcast")], how="vertical_relaxed")  # fmt: skip
-    labels = rows["label"].unique(maintain_order=True).to_list()
-    shown = rows.filter(pl.col("label").is_in(labels[:_MOST_BARS]))
+    labels = rows["label"].unique(maintain_order=True)
+    places = pl.DataFrame({"label": labels[:_MOST_BARS]}).with_row_index("place")
+    shown = rows.join(places, on="label", maintain_order="left")
     stages = stage_order(shown["stage"].to_list())
     traces = []
     divisor, unit = _unit(shown.group_by("label").agg(pl.col("exposed_ns", "overlap_ns").sum()))
@@ -94,7 +96,7 @@ def _by_stage(
             own = shown.filter(pl.col("stage") == stage, pl.col(column) > 0)
             if own.height:
                 traces.append(_bar(own, column, stage, ending, divisor, unit))
-    names = [figure_text(name) for name in labels[:_MOST_BARS]]
+    names = shorten_apart([printable(label) for label in places["label"]], _WIDEST)
     return _figure(traces, names, unit, len(labels), meta, title=title, subtitle=subtitle)
 
 
@@ -108,7 +110,7 @@ def _bar(
     name = figure_text(stage + ending)
     return go.Bar(
         x=(rows[column] / divisor).to_list(),
-        y=[figure_text(label) for label in rows["label"]],
+        y=rows["place"].to_list(),
         orientation="h",
         name=name,
         showlegend=True,
@@ -128,12 +130,12 @@ def _plain(
     ordered = table if {"iteration", "device", "rank"} & {*keys} else table.sort(-pl.col(value))
     rows = ordered.select(_label(keys), value, *(["kind"] if "kind" in keys else []))
     shown = rows.head(_MOST_BARS)
-    names = [figure_text(name) for name in _short(ordered.head(_MOST_BARS), keys, shown["label"])]
+    names = _short(ordered.head(_MOST_BARS), keys, shown["label"])
     divisor, unit = unit_of(float(shown[value].max() or 0), TIME_UNITS)  # type: ignore[arg-type]
     kinds = shown["kind"].cast(pl.String).to_list() if "kind" in keys else []
     bar = go.Bar(
         x=(shown[value] / divisor).to_list(),
-        y=names,
+        y=list(range(shown.height)),
         orientation="h",
         showlegend=False,
         marker={"color": [KIND_COLOURS.get(kind, ACCENT) for kind in kinds] or ACCENT},
@@ -144,11 +146,11 @@ def _plain(
 
 
 def _short(table: pl.DataFrame, keys: Sequence[str], labels: pl.Series) -> list[str]:
-    """Return what bars are called: kernels by names that no two share, the rest cut where long."""
+    """Return what bars are called, cut where long, so that no two are called alike."""
     import polars as pl
 
     if "name" not in keys:
-        return [shorten(printable(label), _WIDEST) for label in labels]
+        return shorten_apart([printable(label) for label in labels], _WIDEST)
     names = [printable(str(name)) for name in table["name"].cast(pl.String)]
     short = readable_names(names)
     kernels = shorten_apart([short[name] for name in names], _WIDEST)
@@ -212,7 +214,7 @@ def _figure(
     look = {"barmode": "stack", "bargap": 0.2, "legend": legend_above(layout)}
     figure = go.Figure(layout={**layout, **look})
     figure.add_traces(list(traces))
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    figure.update_yaxes(**named_places(names))
     figure.update_xaxes(title_text=figure_text(f"time ({unit}){_of(meta)}"))
     return figure
 

@@ -12,11 +12,12 @@ from tracekit.present._figures import (
     figure_text,
     legend_above,
     legend_lines,
+    named_places,
     text_width,
     unit_of,
 )
 from tracekit.present._palette import IDLE_COLOUR, STAGE_COLOURS
-from tracekit.present._text import printable, shorten
+from tracekit.present._text import printable, shorten_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def parts_figure(
     if table.is_empty():
         return empty_figure(title, subtitle, "nothing was measured")
     shown, parts = table.head(_MOST_BARS), [name for name in colours if name in table.columns]
-    names = [shorten(printable(name), _WIDEST) for name in shown["name"]]
+    names = shorten_apart([printable(name) for name in shown["name"]], _WIDEST)
     layout = _layout(names, parts, not_shown(table.height - shown.height, "bars"), title, subtitle)
     figure = go.Figure(
         layout={**layout, "barmode": "stack", "bargap": _GAP, "legend": legend_above(layout)}
@@ -84,7 +85,7 @@ def parts_figure(
                 hovertemplate=f"<b>{figure_text(part)}</b><br>%{{x:,.3f}} {unit}<extra></extra>",
             )
         )
-    figure.update_yaxes(**_named(names))
+    figure.update_yaxes(**named_places(names))
     figure.update_xaxes(title_text=f"time ({unit})", rangemode="tozero")
     return figure
 
@@ -134,7 +135,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
                 f"for %{{x:,.3f}} {unit}<extra></extra>",
             )
         )
-    figure.update_yaxes(**_named(names))
+    figure.update_yaxes(**named_places(names))
     figure.update_xaxes(title_text=f"time from the beginning of the step ({unit})")
     return figure
 
@@ -162,11 +163,3 @@ def _layout(
         margin={"l": left, "r": _RIGHT, "t": 92 + 20 * lines, "b": 60},
         notes=notes,
     )
-
-
-def _named(names: Sequence[str]) -> dict[str, object]:
-    """Return an axis that names bars from top to bottom."""
-    return {
-        "tickvals": list(range(len(names))), "ticktext": [figure_text(name) for name in names],
-        "range": [len(names) - 0.5, -0.5], "showgrid": False,
-    }  # fmt: skip
