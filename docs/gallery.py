@@ -46,8 +46,9 @@ _HEAD = """# Gallery
 
 Every figure with the command that draws it, as it is typed in the folder of tracekit's source, and
 what it tells. The traces are the samples that come with it, some of them simulated; the numbers in
-`docs/gallery/` are made up. `.html` in place of `.svg` makes a page that follows the theme and the
-width of the screen ([report.md](report.md#figures-and-answers-as-pages)); in a notebook
+`docs/gallery/` are made up. Each makes a page that follows the theme and the width of the screen
+([report.md](report.md#figures-and-answers-as-pages)); `.svg`, `.png` or `.pdf` in place of `.html`
+makes a picture, which takes a browser and `pip install 'tracekit[images]'`. In a notebook
 `run.breakdown.answer(by="kernel").figure()` shows one. The pictures are drawn by `docs/gallery.py`.
 
 Beside these there are the history of a metric (`tracekit compare --history LABEL --figure FILE`,
@@ -72,7 +73,7 @@ def gallery_page() -> str:
 
 def _told(picture: Picture) -> str:
     shown = f"{picture.name}.svg"
-    command = f"tracekit {picture.command} {shown}"
+    command = f"tracekit {picture.command} {picture.name}.html"
     return (
         f"{picture.tells}\n\n```sh\n{command}\n```\n\n"
         f"![{picture.tells.rstrip('.')}](pictures/gallery/{shown})\n"

@@ -87,7 +87,8 @@ PUBLIC = {
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
-        MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure colour_of
+        MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
+        check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure

@@ -50,6 +50,16 @@ def test_a_failure_is_one_line_and_a_code(
     assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"tracekit: {message}\n")
 
 
+def test_a_figure_that_cannot_be_written_is_told_before_any_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tracekit.open", lambda *_, **__: raising(AssertionError), raising=False)
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    done = tracekit("breakdown", "--figure", "step.svg")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "without the package kaleido" in done.stderr
+
+
 def test_where_polars_breaks_down_that_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

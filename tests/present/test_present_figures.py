@@ -15,7 +15,7 @@ import pytest
 from present_frames import HOSTILE
 
 from tracekit.errors import UsageError
-from tracekit.present import figure_layout, figure_text, save_figure
+from tracekit.present import check_figure_file, figure_layout, figure_text, one_browser, save_figure
 from tracekit.present._figures import SCALE, colour_at, empty_figure, unit_of
 
 
@@ -146,6 +146,24 @@ def test_images(tmp_path: Path, ending: str, magic: bytes) -> None:
     assert path.read_bytes().startswith(magic)
 
 
+@pytest.mark.slow
+def test_several_images_share_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kaleido = pytest.importorskip("kaleido", reason="images take the package kaleido")
+    if browser() is None:
+        pytest.skip("images take a Chrome or Chromium browser, and none is found")
+    begun: list[object] = []
+    start = kaleido.start_sync_server
+    monkeypatch.setattr(
+        kaleido, "start_sync_server", lambda **options: begun.append(start(**options))
+    )
+    paths = [tmp_path / name for name in ("one.png", "two.svg", "three.html")]
+    with one_browser(paths):
+        for path in paths:
+            save_figure(figure(), path)
+    assert len(begun) == 1
+    assert all(path.stat().st_size for path in paths)
+
+
 @pytest.mark.parametrize("name", ["links.txt", "links", "links.csv"])
 def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"name a file that ends in \.html"):
@@ -194,15 +212,23 @@ def failing(error: Exception) -> Any:
 
 def test_images_without_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kaleido = pytest.importorskip("kaleido")
+    from choreographer.browsers.chromium import Chromium
     from kaleido.errors import ChromeNotFoundError
 
+    told = "no Chrome or Chromium browser is found: install one"
+    monkeypatch.setenv("BROWSER_PATH", "/gone/since")
     monkeypatch.setattr(kaleido, "calc_fig_sync", failing(ChromeNotFoundError("no chrome")))
-    with pytest.raises(UsageError, match="no Chrome or Chromium browser is found: install one"):
+    with pytest.raises(UsageError, match=told):
         save_figure(figure(), tmp_path / "links.pdf")
+    monkeypatch.delenv("BROWSER_PATH")
+    monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
+    with pytest.raises(UsageError, match=told):
+        check_figure_file(tmp_path / "links.pdf")
 
 
 def test_a_browser_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kaleido = pytest.importorskip("kaleido")
+    monkeypatch.setenv("BROWSER_PATH", sys.executable)
     monkeypatch.setattr(kaleido, "calc_fig_sync", failing(RuntimeError("gone\x1b[0m")))
     with pytest.raises(UsageError, match=r"the browser failed \(gone␛\[0m\)"):
         save_figure(figure(), tmp_path / "links.svg")

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -167,11 +167,13 @@ def _writing(
     ) -> None:
         target = Target.of(output_format, output, formats, full_names=full_names, verbose=verbose)
         which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
-        wanted = {figure: options.pop(_parameter(figure)) for figure in figures}
+        paths = {figure: options.pop(_parameter(figure)) for figure in figures}
+        wanted = {figure: path for figure, path in paths.items() if path is not None}
+        _check_figures(wanted.values())
         with allowing(options.pop(_MEMORY) if is_limited else None):
             found = function(**_gathered(options, groups))
         answer, code = found if isinstance(found, Judged) else (found, 0)
-        _draw(answer, {figure: path for figure, path in wanted.items() if path is not None})
+        _draw(answer, wanted)
         target.write(which.of(answer))
         if code:
             raise typer.Exit(code)
@@ -261,10 +263,20 @@ def _figure_option(figure: str, what: str) -> Any:
     return Annotated[Path | None, option]
 
 
+def _check_figures(paths: Collection[Path]) -> None:
+    """Raise before any work is done where a figure cannot be written."""
+    if paths:
+        from tracekit.present import check_figure_file
+
+        for path in paths:
+            check_figure_file(path)
+
+
 def _draw(answer: Answer, wanted: Mapping[str, Path]) -> None:
     if wanted:
-        from tracekit.present import save_figure
+        from tracekit.present import one_browser, save_figure
 
-        for figure, path in wanted.items():
-            save_figure(answer.figure(figure), path)
-            complain(f"wrote {path}")
+        with one_browser(wanted.values()):
+            for figure, path in wanted.items():
+                save_figure(answer.figure(figure), path)
+                complain(f"wrote {path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -74,7 +74,7 @@ def _packed(file: IO[bytes], *, is_packed: bool) -> Iterator[IO[bytes]]:
         yield file
         return
     with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as out:
-        yield out
+        yield cast("IO[bytes]", out)
 
 
 def _check_size(trace: Trace) -> None:

@@ -154,7 +154,7 @@ class _Writer:
 
 
 def _numbered(
-    known: dict[str, int], entries: Any, text: str, fields: Mapping[str, bytes] | None = None
+    known: dict[str, int], entries: Any, text: str, fields: Mapping[str, object] | None = None
 ) -> int:
     """Return the number of a text, which is written where it comes first."""
     if text not in known:

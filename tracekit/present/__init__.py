@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         distribution_figure,
         hardware_figure,
     )
-    from tracekit.present._saving import save_figure
+    from tracekit.present._saving import check_figure_file, one_browser, save_figure
     from tracekit.present._scaling_figure import scaling_figure
     from tracekit.present._stage_bars import stage_bars_figure
     from tracekit.present._terminal import records, terminal
@@ -90,6 +90,8 @@ _HOMES = {
     "printable": "tracekit.present._text",
     "readable_names": "tracekit.present._kernel_names",
     "records": "tracekit.present._terminal",
+    "check_figure_file": "tracekit.present._saving",
+    "one_browser": "tracekit.present._saving",
     "save_figure": "tracekit.present._saving",
     "scaling_figure": "tracekit.present._scaling_figure",
     "shown_with_totals": "tracekit.present._totals",
@@ -119,6 +121,7 @@ __all__ = [
     "TIME_UNITS",
     "ShownColumn",
     "changes_figure",
+    "check_figure_file",
     "colour_of",
     "comparison_figure",
     "components_figure",
@@ -138,6 +141,7 @@ __all__ = [
     "memory_figure",
     "memory_fit_figure",
     "notes",
+    "one_browser",
     "overhead_figure",
     "percent",
     "printable",

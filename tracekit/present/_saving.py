@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +14,19 @@ from tracekit.present._text import printable
 from tracekit.support.files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import plotly.graph_objects as go
 
 _IMAGES = (".png", ".svg", ".pdf")
+_TEXTS = (".html", ".json")
 _PIXELS = 2
+_SEVERAL = 2
+_OFFLINE = {"mathjax": False}
+"""Formulas are off: their code would be fetched from the network."""
+_IS_SHARED: ContextVar[bool] = ContextVar("is_shared", default=False)
+"""Whether a browser runs that draws several figures."""
+_LOGGERS = ("kaleido", "choreographer", "chrome_wrapper")
 _CHOOSE = "name a file that ends in .html, .json, .png, .svg or .pdf"
 
 
@@ -40,21 +49,68 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
         is not there.
     """
     path = Path(path)
+    check_figure_file(path)
     try:
-        _check_folder(path)
         write_whole(path, _rendered(figure, path))
     except OSError as error:
         raise UsageError(f"cannot write {path}, {error.strerror}", "choose another file") from error
 
 
-def _check_folder(path: Path) -> None:
-    """Raise at once what would be found out only after the figure is rendered."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}, it is a folder", _CHOOSE)
-    if not path.parent.is_dir():
+def check_figure_file(path: Path) -> None:
+    """Raise `UsageError` where `save_figure` would: before there is a figure, which takes work."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"cannot write {path}, it is a folder", _CHOOSE)
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"cannot write {path}, there is no folder {path.parent}", "create it first"
+            )
+    except OSError as error:
+        raise UsageError(f"cannot write {path}, {error.strerror}", "choose another file") from error
+    ending = path.suffix.lower()
+    if ending in _IMAGES:
+        _require_browser(ending.removeprefix("."))
+    elif ending not in _TEXTS:
+        kind = f"end in {ending}" if ending else "have no ending"
+        raise UsageError(f"cannot write {path}, figures do not {kind}", _CHOOSE)
+
+
+@contextmanager
+def one_browser(paths: Iterable[Path]) -> Iterator[None]:
+    """Draw several images with one start of the browser, which takes longer than drawing."""
+    if sum(path.suffix.lower() in _IMAGES for path in paths) < _SEVERAL:
+        yield
+        return
+    import kaleido
+
+    with _quiet(*_LOGGERS):
+        kaleido.start_sync_server(silence_warnings=True, **_OFFLINE)
+        token = _IS_SHARED.set(True)
+        try:
+            yield
+        finally:
+            _IS_SHARED.reset(token)
+            kaleido.stop_sync_server(silence_warnings=True)
+
+
+def _require_browser(form: str) -> None:
+    try:
+        import kaleido  # noqa: F401 - it is to be there
+        from choreographer.browsers.chromium import Chromium
+    except ImportError as error:
         raise UsageError(
-            f"cannot write {path}, there is no folder {path.parent}", "create it first"
-        )
+            f"cannot write a figure as {form} without the package kaleido, 1.0 or later",
+            "pip install 'tracekit[images]', or name a file that ends in .html",
+        ) from error
+    if not (os.environ.get("BROWSER_PATH") or Chromium.find_browser(skip_local=False)):
+        raise _no_browser(form)
+
+
+def _no_browser(form: str) -> UsageError:
+    return UsageError(
+        f"cannot write a figure as {form}, no Chrome or Chromium browser is found",
+        "install one, name it in BROWSER_PATH, or name a file that ends in .html",
+    )
 
 
 def _rendered(figure: go.Figure, path: Path) -> bytes:
@@ -66,37 +122,24 @@ def _rendered(figure: go.Figure, path: Path) -> bytes:
     if ending == ".json":
         text: str = figure.to_json()
         return text.encode()
-    if ending in _IMAGES:
-        return _image(figure, ending.removeprefix("."))
-    kind = f"end in {ending}" if ending else "have no ending"
-    raise UsageError(f"cannot write {path}, figures do not {kind}", _CHOOSE)
+    return _image(figure, ending.removeprefix("."))
 
 
 def _image(figure: go.Figure, form: str) -> bytes:
-    try:
-        import kaleido
-        from choreographer.errors import DevtoolsProtocolError
-        from kaleido.errors import ChromeNotFoundError, KaleidoError
-    except ImportError as error:
-        raise UsageError(
-            f"cannot write a figure as {form} without the package kaleido, 1.0 or later",
-            "pip install 'tracekit[images]', or name a file that ends in .html",
-        ) from error
+    import kaleido
+    from choreographer.errors import DevtoolsProtocolError
+    from kaleido.errors import ChromeNotFoundError, KaleidoError
+
     options = {
         "format": form, "width": figure.layout.width, "height": figure.layout.height,
         "scale": _PIXELS if form == "png" else 1,
     }  # fmt: skip
     try:
-        # Formulas are off: their code would be fetched from the network.
-        with _quiet("kaleido", "choreographer", "chrome_wrapper"):
-            image: bytes = kaleido.calc_fig_sync(
-                figure.to_dict(), opts=options, kopts={"mathjax": False}
-            )
+        with _quiet(*_LOGGERS):
+            own = {} if _IS_SHARED.get() else {"kopts": _OFFLINE}
+            image: bytes = kaleido.calc_fig_sync(figure.to_dict(), opts=options, **own)
     except ChromeNotFoundError as error:
-        raise UsageError(
-            f"cannot write a figure as {form}, no Chrome or Chromium browser is found",
-            "install one, name it in BROWSER_PATH, or name a file that ends in .html",
-        ) from error
+        raise _no_browser(form) from error
     except (RuntimeError, OSError, KaleidoError, DevtoolsProtocolError) as error:
         raise UsageError(
             f"cannot write a figure as {form}, the browser failed ({printable(str(error))[:200]})",
