@@ -244,14 +244,19 @@ def test_named_runs_are_not_pooled(stored: Path, tmp_path: Path) -> None:
     tk.ingest(P2P, name="two", labels=labels)
     tk.ingest(OTHER, name="four", labels=labels)
     for command, column in (("scaling", "runs"), ("overhead", "baseline_runs")):
-        drawn = tmp_path / f"{command}.html"
-        pooled = document(command, "--where", "network=net", "--figure", drawn)["rows"]
+        pooled = document(command, "--where", "network=net")["rows"]
         assert [row[column] for row in pooled] == [2]
         named = document(command, "two", "four")["rows"]
         assert [row[column] for row in named] == [1, 1]
         name = "run" if command == "scaling" else "baseline_run"
         assert [row[name] for row in named] == ["four", "two"]
-    assert "runs, with least and greatest" in (tmp_path / "scaling.html").read_text()
+    drawn = tmp_path / "scaling.html"
+    document("scaling", "--where", "network=net", "--figure", drawn)
+    assert "runs, with least and greatest" in drawn.read_text()
+    nothing = tracekit("overhead", "--where", "network=net", "--figure", tmp_path / "none.html")
+    assert (nothing.exit_code, "there is nothing to draw" in nothing.stderr) == (2, True)
+    assert "p2p" in nothing.stdout
+    assert not (tmp_path / "none.html").exists()
 
 
 @pytest.mark.slow
@@ -332,7 +337,7 @@ def test_figures(stored: Path, tmp_path: Path) -> None:
         "fit": ["memory", "--table", MEMORY, "--what", "largest-batch", "--capacity", "16GB",
                 "--figure"],
         "latency": ["latency", "--bytes", "all_reduce=8MB", "--figure"],
-        "histogram": ["latency", "--what", "histogram", "--figure"],
+        "histogram": ["latency", "--bytes", "all_reduce=8MB", "--what", "histogram", "--figure"],
     }  # fmt: skip
     for name, words in drawn.items():
         done = tracekit(*words, tmp_path / f"{name}.html")

@@ -14,8 +14,14 @@ import plotly.io as pio
 import pytest
 from present_frames import HOSTILE
 
-from tracekit.errors import UsageError
-from tracekit.present import check_figure_file, figure_layout, figure_text, one_browser, save_figure
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.present import (
+    check_figure_file,
+    figure_layout,
+    figure_text,
+    one_browser,
+    save_figure,
+)
 from tracekit.present._figures import SCALE, colour_at, empty_figure, unit_of
 
 
@@ -168,6 +174,13 @@ def test_several_images_share_a_browser(tmp_path: Path, monkeypatch: pytest.Monk
 def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"name a file that ends in \.html"):
         save_figure(figure(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_of_nothing_is_refused(tmp_path: Path) -> None:
+    nothing = empty_figure("Links", "run mnist", "no transfers")
+    with pytest.raises(MissingDataError, match=r"no transfers: `tracekit info` lists what"):
+        save_figure(nothing, tmp_path / "links.html")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -173,8 +173,8 @@ def _writing(
         with allowing(options.pop(_MEMORY) if is_limited else None):
             found = function(**_gathered(options, groups))
         answer, code = found if isinstance(found, Judged) else (found, 0)
-        _draw(answer, wanted)
         target.write(which.of(answer))
+        _draw(answer, wanted)
         if code:
             raise typer.Exit(code)
 

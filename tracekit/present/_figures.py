@@ -54,6 +54,9 @@ BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "
 TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 """Units of times in ns, the largest first."""
 
+NOTHING = "nothing"
+"""What the layout of an empty figure says there is none of, under this key of its ``meta``."""
+
 PLAIN_AXIS: dict[str, Any] = {
     "showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True
 }  # fmt: skip
@@ -166,6 +169,7 @@ def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=figure_layout(title, subtitle, height=280))
+    figure.layout.meta = {**figure.layout.meta, NOTHING: text}
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
     figure.add_annotation(

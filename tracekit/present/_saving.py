@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.errors import UsageError
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.present._figures import NOTHING
 from tracekit.present._text import printable
 from tracekit.support.files import write_whole
 
@@ -47,9 +48,16 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
     UsageError
         If the ending is another, if the file cannot be written, or if the package or the browser
         is not there.
+    MissingDataError
+        If there is nothing in it.
     """
     path = Path(path)
     check_figure_file(path)
+    if (nothing := (figure.layout.meta or {}).get(NOTHING)) is not None:
+        raise MissingDataError(
+            f"there is nothing to draw in {path}: {nothing}",
+            "`tracekit info` lists what the run holds, and how to record what it lacks",
+        )
     try:
         write_whole(path, _rendered(figure, path))
     except OSError as error:
