@@ -69,3 +69,34 @@ def test_why_nothing_runs() -> None:
     assert said.endswith("(late_launch).")
     host = _verdict._idle_sentence(_subject(), {**facts, "basis": "host"})
     assert host.startswith("These are NVTX ranges on the host")
+
+
+def test_a_recording_that_copies_says_so_without_steps() -> None:
+    kinds = pl.DataFrame(
+        {"kind": ["compute", "h2d", "d2h"], "busy_ns": [20, 1_900, 2], "share": [0.01, 0.95, 0.001]}
+    )
+    stages = pl.DataFrame({"stage": ["OTHER"], "ops": [9], "exposed_ns": [1_920]})
+    asked = SimpleNamespace(
+        answer=lambda by: SimpleNamespace(
+            rows=stages, meta={"window_ns": 2_000, "idle_ns": 80, "devices": 2}
+        )
+    )
+
+    class Asked:
+        answer = staticmethod(asked.answer)
+
+        def __call__(self, by: str) -> pl.DataFrame:
+            return kinds
+
+    none = pl.DataFrame({"exposed_ns": [], "communication_ns": [], "step_ns": []})
+    idle = pl.DataFrame({"cause": ["allocation"], "idle_ns": [60]})
+    subject: Any = SimpleNamespace(
+        run=SimpleNamespace(breakdown=Asked(), warnings=()),
+        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),
+    )
+    said = str(_verdict._without_steps(subject))
+    assert "the recording of 2 GPUs lasts 1.000 us on each." in said
+    assert "copies from the host 95.0 %, computing 1.0 % of that time." in said
+    assert "the longest part (3.0 %) because memory was allocated or freed (allocation)" in said
+    assert "40 ns" in said  # of each GPU, as the length is
+    assert "of a step" not in said

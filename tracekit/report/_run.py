@@ -85,7 +85,7 @@ def provenance(subject: Subject) -> Markup:
 
 RUN_SECTIONS = (
     Section("verdict", "Verdict", "How long does a step take, and what is it spent on?", verdict),
-    Section("findings", "Findings", "What would make a step shorter, and by how much?", findings),
+    Section("findings", "Findings", "What would take less time, and by how much?", findings),
     Section("step", "One step", "What runs on each GPU, op by op?", step_chart),
     Section("stages", "Stages", "Which stages take each GPU's time, and what is hidden?", stages),
     Section("steps", "Steps", "Do all steps take equally long?", steps),

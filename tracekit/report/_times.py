@@ -267,7 +267,7 @@ def findings(subject: Subject) -> Markup | None:
     """List what the run could win, where it can be diagnosed."""
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
-        return fragment("paragraphs", ["Nothing was found that would make a step shorter."], "")
+        return fragment("paragraphs", ["Nothing was found that would take less time."], "")
     return joined(
         fragment("findings", answer.for_people.to_dicts()),
         frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
 _LEAST = 0.005
+_MOST_KINDS = 3
 _BECAUSE = {
     "profiler": "because the profiler itself took the time",
     "allocation": "because memory was allocated or freed",
@@ -35,6 +36,14 @@ _BECAUSE = {
     "unexplained": "for a reason that is not known",
 }
 """What causes of idle time are in words."""
+
+
+_DOES = {
+    "compute": "computing", "collective": "collectives", "p2p": "copies between GPUs",
+    "staged": "copies between GPUs through the host", "h2d": "copies from the host",
+    "d2h": "copies to the host", "d2d": "copies within a GPU", "memset": "fills",
+}  # fmt: skip
+"""What kinds of ops are in words."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +138,22 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
         )
     else:
         busy = step - idle
-        yield Tile("busy_share", "GPU busy", percent(busy / step),
-                   f"{duration(busy)} of the mean step", busy / step)  # fmt: skip
+        does = _does(subject)
+        detail = f"{duration(busy)} of the mean step" + f"; of all: {does}" * bool(does)
+        yield Tile("busy_share", "GPU busy", percent(busy / step), detail, busy / step)
         yield _communication(subject)
     yield Tile("idle_ns", "Idle", duration(idle), f"{percent(idle / step)} of the mean step", idle)
     yield _rate(facts)
 
 
-def _communication(subject: Subject) -> Tile:
+def _does(subject: Subject) -> str:
+    """Say what GPUs do most of the recording, by kind of op; kinds may run at once."""
+    kinds = subject.run.breakdown(by="kind").filter(pl.col("share") >= _LEAST)
+    told = kinds.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
+    return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in told)
+
+
+def _communication(subject: Subject, of: str = "of a step") -> Tile:
     found = subject.close.communication
     exposed, all_of_it, whole = (
         float(found[name].sum()) for name in ("exposed_ns", "communication_ns", "step_ns")
@@ -145,7 +162,7 @@ def _communication(subject: Subject) -> Tile:
     if not all_of_it:
         return Tile("communication_share", label, "none", "nothing between GPUs was recorded", 0.0)
     detail = (
-        f"{duration(exposed / found.height)} of a step; communication runs for "
+        f"{duration(exposed / found.height)} {of}; communication runs for "
         f"{duration(all_of_it / found.height)}"
     )
     return Tile("communication_share", label, percent(exposed / whole), detail, exposed / whole)
@@ -161,6 +178,17 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
     return Tile("images_per_s", "Samples per second", f"{rate:,.0f}", batch, rate)
 
 
+def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT001
+    """Say why nothing runs for the longest part, of a recording without steps."""
+    if is_host:
+        return ""
+    causes = subject.close.idle.rows.filter(pl.col("idle_ns") > 0).sort(-pl.col("idle_ns"))
+    if causes.is_empty():
+        return ""
+    cause, length = causes.select("cause", "idle_ns").row(0)
+    return f", the longest part ({percent(length / window)}) {_BECAUSE[cause]} ({cause})"
+
+
 def _without_steps(subject: Subject) -> Markup:
     """Say what a run without steps comes to: over its window in place of a step."""
     answer = subject.run.breakdown.answer(by="stage")
@@ -168,20 +196,24 @@ def _without_steps(subject: Subject) -> Markup:
     if not window:
         raise MissingDataError("nothing was recorded that takes time")
     most = answer.rows.sort(-pl.col("exposed_ns")).row(0, named=True)
-    number = answer.meta.get("devices") or answer.meta.get("processes") or 0
-    found = subject.close.communication
-    length = duration(window / (number or 1))
+    is_host = "ops" not in answer.rows.columns
+    number = answer.meta.get("devices") or answer.meta.get("processes") or 1
+    found, does = subject.close.communication, "" if is_host else _does(subject)
+    where = count(number, "process" if is_host else "GPU")
+    on_each = " on each" if number > 1 else ""
     sentences = [
-        f"No steps are known; the recording of {count(number, 'GPU')} lasts {length} on each.",
-        f"Of that {percent(most['exposed_ns'] / window)} is {most['stage']}.",
-        f"Nothing runs for {percent(idle / window)} of it.",
-    ]
+        f"No steps are known; the recording of {where} lasts {duration(window / number)}{on_each}.",
+        *([f"Most of what runs there: {does} of that time."] if does else []),
+        *([f"Of it {percent(most['exposed_ns'] / window)} is {most['stage']}."]
+          if most["stage"] != "OTHER" else []),
+        f"Nothing runs for {percent(idle / window)} of it{_cause_of(subject, window, is_host)}.",
+    ]  # fmt: skip
     busy = 1 - idle / window
     tiles = [
         Tile("step_p50_ns", "Step, median", "unknown", "no steps are known"),
-        Tile("busy_share", "GPU busy", percent(busy), "of the recording", busy),
-        *([_communication(subject)] if found.height else []),
-        Tile("idle_ns", "Idle", duration(idle), "sum over GPUs", idle),
+        Tile("busy_share", "GPU busy", percent(busy), does or "of the recording", busy),
+        *([_communication(subject, "of a GPU")] if found.height else []),
+        Tile("idle_ns", "Idle", duration(idle / number), f"of {where}, in the mean", idle / number),
         Tile("images_per_s", "Samples per second", "unknown", "no steps are known"),
     ]  # fmt: skip
     return joined(
