@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from tracekit.machine._read import read_topology
     from tracekit.machine._rings import Ring, find_rings
     from tracekit.machine._toml import machine_toml, read_machine_toml
-    from tracekit.machine._volumes import Edge, Tree, bus_factor, ring_bytes, shares, star_bytes
+    from tracekit.machine._volumes import (
+        IN_SWITCH,
+        SYMMETRIC,
+        Edge,
+        Tree,
+        bus_factor,
+        ring_bytes,
+        shares,
+        star_bytes,
+    )
 
 _HOMES = {
+    "IN_SWITCH": "tracekit.machine._volumes",
+    "SYMMETRIC": "tracekit.machine._volumes",
     "Edge": "tracekit.machine._volumes",
     "Link": "tracekit.machine._graph",
     "Machine": "tracekit.machine._graph",
@@ -62,6 +73,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "IN_SWITCH",
+    "SYMMETRIC",
     "Edge",
     "Link",
     "Machine",
