@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.machine._peaks import peak_flops
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
-    from tracekit.machine._products import Product, nvlink_of, with_bandwidths
+    from tracekit.machine._products import Product, nvlink_of, reducing_gpus, with_bandwidths
     from tracekit.machine._read import read_topology
     from tracekit.machine._rings import Ring, find_rings
     from tracekit.machine._toml import machine_toml, read_machine_toml
@@ -63,6 +63,7 @@ _HOMES = {
     "read_nccl_log": "tracekit.machine._nccl_log",
     "read_topology": "tracekit.machine._read",
     "recognise": "tracekit.machine._presets",
+    "reducing_gpus": "tracekit.machine._products",
     "relay_table": "tracekit.machine._listings",
     "ring_bytes": "tracekit.machine._volumes",
     "route_table": "tracekit.machine._listings",
@@ -104,6 +105,7 @@ __all__ = [
     "read_nccl_log",
     "read_topology",
     "recognise",
+    "reducing_gpus",
     "relay_table",
     "ring_bytes",
     "route_table",

@@ -227,6 +227,20 @@ class Machine:
         links = [self.link(node, switch) for switch in self.nodes("nvswitch")]
         return sum(link.bricks or 0 for link in links if link is not None)
 
+    def switch(self, gpu: int) -> str | None:
+        """Return the NVSwitch that a GPU's NVLinks lead to; None where none do."""
+        joined = (node for node in self.nodes("nvswitch") if self.link(f"GPU{gpu}", node))
+        return next(joined, None)
+
+    def switch_route(self, src: int | None, dst: int | None) -> Route | None:
+        """Return what is crossed between a GPU and its NVSwitch (None); None where it has none."""
+        gpu = dst if src is None else src
+        switch = None if gpu is None else self.switch(gpu)
+        if switch is None:
+            return None
+        nodes = (f"GPU{gpu}", switch)
+        return self._along(nodes[::-1] if src is None else nodes)
+
     def route(
         self, src: int | None, dst: int | None, *, through_host: bool = False
     ) -> Route | None:
