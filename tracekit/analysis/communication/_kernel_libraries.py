@@ -48,7 +48,8 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     `kernels` with ``library``, ``other`` where none is known, and ``algorithm``, as
     `machine.shares` calls it, null where a kernel may run several.
     """
-    names = pl.coalesce(pl.col("short_name", "name").cast(pl.String))
+    # One without a name, as in a trace that was trimmed, is taken for NCCL's, as most are.
+    names = pl.coalesce(pl.col("short_name", "name").cast(pl.String), pl.lit("nccl"))
     name = pl.col("kernel_name")
     symmetric = name.str.extract(_SYMMETRIC).replace_strict(
         SYMMETRIC, default=None, return_dtype=pl.String
