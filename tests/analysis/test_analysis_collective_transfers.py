@@ -353,6 +353,19 @@ def test_an_algorithm_that_is_known(
     assert found["choice"].null_count() == found.height
 
 
+def test_of_ranks_on_unknown_gpus_bounds_are_known_too(tmp_path: Path) -> None:
+    """A log of one rank of four: they are no more than its switch has GPUs."""
+    log = a_log(tmp_path)
+    name = log.rings["communicator"][0]
+    known = pl.DataFrame({"communicator": [name], "rank": [2], "device": [5]},
+                         schema=NO_DEVICES.schema)  # fmt: skip
+    rows = calls(call(5, match=None, ranks=None, bytes=400))
+    found = modelled_transfers(rows, ranks(**H100, devices=known, log=log))
+    assert set(found["evidence"]) == {"modelled between"}
+    assert alternatives(found)["nvls"][5, None] == 500
+    assert found.filter(algorithm="ring", src_device=5)["bytes_if"].sum() == 600
+
+
 def test_kernels_of_other_libraries() -> None:
     """Theirs are modelled if they are made for one algorithm; what others run is not known."""
     vllm = calls(*(call(d, library="vllm", algorithm="one_shot") for d in range(8)))

@@ -187,7 +187,7 @@ def test_bounds_where_a_ring_or_nvls_may_have_run() -> None:
         ("nccl", "modelled between", 2, None, 79_200, 123_200)
     ]
     [said] = [text for text in traffic.meta()["warnings"] if "it is not known" in text]
-    assert said.startswith("of 2 NCCL collectives it is not known whether nvls or ring ran")
+    assert said.startswith("of 2 NCCL collectives it is not known whether ring or nvls ran")
     assert traffic.timeline().is_empty()
     assert "on no timeline" in str(traffic.timeline_note())
 
@@ -327,3 +327,24 @@ def test_collectives_that_do_not_say_which() -> None:
     assert (row["collective"], row["bytes"], row["bus_bandwidth_gb_s"]) == ("unknown", None, None)
     [said] = traffic.meta()["warnings"]
     assert said.startswith("8 of 8 NCCL kernels are of unknown size")
+
+
+def test_kernels_of_other_libraries_are_not_counted_as_those_of_nccl() -> None:
+    b = TraceBuilder()
+    for n in range(3):
+        b.op("cross_device_reduce_1stage", 10 + 100 * n, kind="collective", device=0,
+             collective="all_reduce", short_name="cross_device_reduce_1stage")  # fmt: skip
+    placed = Placed(load_preset("dgx-h100"), EIGHT, "number")
+    traffic = Traffic(b.attributed(), placed)
+    assert (traffic.meta()["collectives"], traffic.meta()["collectives_of_unknown_size"]) == (0, 0)
+    text = (
+        "3 collective kernels of vllm are of unknown size, which it does not record: give --bytes"
+    )
+    assert traffic.meta()["warnings"] == [text]
+    found = collectives(traffic.trace)
+    assert found.rows["library"].to_list() == ["vllm"]
+    assert text in found.meta["missing"]
+    sized = Traffic(b.attributed(), placed, sizes={"all_reduce": 800}, ranks=8)
+    assert sums(sized.links("method"), "method") == [
+        ("collective", "modelled", 3 * 56, 3 * 56 * 800)
+    ]

@@ -124,8 +124,7 @@ def shares(
     all-reduce, tree                1 up and 1 down on each edge of the tree
     all-to-all                      1/n between each two, whatever the algorithm
     gather, scatter                 1/n between each other GPU and the root
-    all-gather, PAT                 1/n to rank + 2^k for each multiple of 2^(k+1) that
-                                    has a rank 2^k above it, below n
+    all-gather, PAT                 1/n to rank + 2^k for each odd multiple of 2^k below n
     reduce-scatter, PAT             the same to rank - 2^k
     all-reduce, one_shot            1 between each two
     all-reduce, two_shot            2/n between each two

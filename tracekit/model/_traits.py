@@ -67,6 +67,7 @@ _ESSENTIAL = (
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_share",
     "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
+    "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
     "step_flops", "mfu",
 )  # fmt: skip
 _NAMES = (

@@ -244,10 +244,10 @@ def collectives(
 
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
-        options = {"log": traffic.log, "sent": traffic.sent()}
+        log, sent = traffic.log, traffic.sent()
     except MissingDataError:  # no machine is known
-        options = {"log": read_log(nccl_log)}
-    found = collectives(run.trace, by=by, sizes=sizes, **options)
+        log, sent = read_log(nccl_log), None
+    found = collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
     said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
 

@@ -79,13 +79,18 @@ class Ranks:
         return communicator if communicator in names else names[0] if len(names) == 1 else None
 
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
-        """Return participants by the NVSwitch of their GPUs; none where one has none."""
+        """Return participants by the NVSwitch of their GPUs; none where one has none.
+
+        Those of an unknown GPU are at the switch of all others, if it has as many GPUs.
+        """
         switches = {
             each: None if gpu is None else self.machine.switch(gpu) for each, gpu in gpus.items()
         }
+        names = list(dict.fromkeys(switches[each] for each in gpus if gpus[each] is not None))
+        if len(names) == 1 and names[0] and len(gpus) <= self.machine.graph.degree(names[0]):
+            return [list(gpus)]
         if None in switches.values():
             return []
-        names = dict.fromkeys(switches.values())
         return [[each for each, own in switches.items() if own == name] for name in names]
 
 
@@ -420,7 +425,7 @@ def _algorithms(
         plan["collective"] in (_REDUCED if len(islands) == 1 else _REDUCED[:1])
         and islands
         and min(islands) >= _LEAST_IN_SWITCH
-        and gpus <= ranks.reducing
+        and gpus - {None} <= ranks.reducing
         and not _without_nvls(ranks.log, logged)
     )
     return ["ring", "nvls" if len(islands) == 1 else "nvls_tree"] if can else ["ring"]

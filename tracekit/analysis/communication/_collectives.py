@@ -354,11 +354,23 @@ def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
 def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     """Say of how many collectives the size is not known, why, and what would tell it."""
     nccl = rows.filter((pl.col("library") == "nccl") & pl.col("bytes").is_null())
-    if nccl.is_empty():
-        return []
-    of_all = rows.filter(pl.col("library") == "nccl").height
-    what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
-    return [f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes"]
+    found = unsized_of_others(rows)
+    if nccl.height:
+        of_all = rows.filter(pl.col("library") == "nccl").height
+        what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+        found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
+    return found
+
+
+def unsized_of_others(calls: pl.DataFrame) -> list[str]:
+    """Say how many kernels of other libraries than NCCL are of unknown size."""
+    others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
+    counted = others.group_by("library").len().sort("library")
+    return [
+        f"{number:,} collective kernels of {library} are of unknown size, which it does not record:"
+        " give --bytes"
+        for library, number in counted.iter_rows()
+    ]
 
 
 _UNSIZED = {

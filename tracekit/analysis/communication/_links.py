@@ -337,4 +337,4 @@ def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
         .group_by("choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
         .group_by("choice").agg(low=moved.min(), high=moved.max())
     )  # fmt: skip
-    return None if each.is_empty() else (each["low"].sum(), each["high"].sum())
+    return None if each.is_empty() else (int(each["low"].sum()), int(each["high"].sum()))

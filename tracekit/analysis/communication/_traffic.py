@@ -20,7 +20,11 @@ from tracekit.analysis.communication._collective_transfers import (
     unmodelled,
     unrecorded,
 )
-from tracekit.analysis.communication._collectives import collective_calls, why_unsized
+from tracekit.analysis.communication._collectives import (
+    collective_calls,
+    unsized_of_others,
+    why_unsized,
+)
 from tracekit.analysis.communication._contradictions import contradictions
 from tracekit.analysis.communication._link_time import link_counters, link_timeline
 from tracekit.analysis.communication._links import (
@@ -177,7 +181,7 @@ class Traffic:
     def _between(self, where: str) -> str | None:
         """Say of how many collectives it is not known which algorithm ran."""
         number = self.transfers["choice"].drop_nulls().n_unique()
-        names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort().to_list()
+        names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
             return None
         which = " or ".join(names)
@@ -257,6 +261,7 @@ class Traffic:
             " NCCL_DEBUG_SUBSYS=INIT,TUNING tells (--nccl-log)"
         ):
             found.append(between)
+        found += unsized_of_others(self.calls)
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
