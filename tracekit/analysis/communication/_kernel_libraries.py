@@ -14,8 +14,6 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tracekit.machine import SYMMETRIC
-
 _LIBRARIES = {
     "(?i)nccl": "nccl",
     "(?i)msccl": "msccl",
@@ -37,7 +35,7 @@ _ALGORITHMS = {
     r"\bmultimem_one_shot_all_reduce_kernel\b": "reduced_one_shot",
     r"\bmultimem_all_(reduce|gather)_kernel\b": "nvls",
 }
-_SYMMETRIC = rf"ncclSymk?DevKernel_({'|'.join(SYMMETRIC)})(?:_(?:sum|avg|profile)\w*)?$"
+_SYMMETRIC = r"ncclSymk?DevKernel_(\w+?)(?:_(?:sum|avg|profile)\w*)?(?:\(|$)"
 
 
 def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -48,6 +46,8 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     `kernels` with ``library``, ``other`` where none is known, and ``algorithm``, as
     `machine.shares` calls it, null where a kernel may run several.
     """
+    from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
+
     # One without a name, as in a trace that was trimmed, is taken for NCCL's, as most are.
     names = pl.coalesce(pl.col("short_name", "name").cast(pl.String), pl.lit("nccl"))
     name = pl.col("kernel_name")
