@@ -222,6 +222,14 @@ def test_one_number_where_only_one_algorithm_may_have_run(
     assert table["bytes"].to_list() == [each] * 16
 
 
+def test_a_symmetric_kernel_that_is_not_known_is_on_no_link() -> None:
+    """It runs neither a ring nor NVLS."""
+    traffic = H100Job("ncclSymkDevKernel_AllReduce_NewShot_sum_f32").traffic()
+    assert traffic.transfers.is_empty()
+    [said] = traffic.meta()["warnings"]
+    assert said.startswith("16 NCCL kernels ran symmetric, whose traffic is not modelled")
+
+
 def test_a_log_tells_which_algorithm_ran(tmp_path: Path) -> None:
     """One number for each size: NVLS for 8,000 bytes, a ring for 800."""
     init = (
@@ -286,7 +294,7 @@ def test_what_each_gpu_sends_is_with_the_collectives() -> None:
         ("ncclSymDevKernel_AllGather_STMC", "nccl", "nvls"),
         ("ncclSymkDevKernel_AllGather_LL_profile", "nccl", "direct"),
         ("ncclSymkDevKernel_ReduceScatter_LDMC_avg_bf16", "nccl", "nvls"),
-        ("ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLD_sum_f32", "nccl", None),
+        ("ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLD_sum_f32", "nccl", "symmetric"),
         ("cross_device_reduce_1stage", "vllm", "one_shot"),
         ("void vllm::cross_device_reduce_2stage<half, 8>(RankData*)", "vllm", "two_shot"),
         ("allreduce_fusion_kernel_oneshot_lamport", "tensorrt_llm", "one_shot"),

@@ -521,7 +521,7 @@ def test_tuning_of_three_grammars(folder: Path) -> None:
         ("0x99", 4, "reduce_scatter", 1024, "collnet_chain", "ll128", 1),
         ("0x99", 5, "all_reduce", 512, "one_shot", None, 8),
         ("0x99", 6, "all_gather", 64, "nvls", None, 4),
-        ("0x99", 7, "all_gather", 64, None, None, 4),
+        ("0x99", 7, "all_gather", 64, "symmetric", None, 4),
         ("0x99", 8, "unknown", 1, None, None, 1),
     ]
 

@@ -66,9 +66,9 @@ class NcclLog:
     """``communicator, order, collective, bytes, algorithm, protocol, channels``: what rank 0 chose
     for each call, ``order`` counted from 0 by communicator; null is what a version does not print
     (the collective before 2.23, channels before 2.24, the protocol of symmetric kernels, whose
-    algorithm is one of those of `shares`), and the communicator where a process is rank 0 of
-    several and no call tells. ``bytes`` is NCCL's own size: of all ranks together for all_gather
-    and reduce_scatter before 2.24, and per rank since."""
+    algorithm is one of those of `shares`, or ``symmetric`` where it is none), and the communicator
+    where a process is rank 0 of several and no call tells. ``bytes`` is NCCL's own size: of all
+    ranks together for all_gather and reduce_scatter before 2.24, and per rank since."""
     calls: pl.DataFrame
     """``communicator, host, pid, rank, order, op_count, collective, direction, count, datatype,
     bytes, root, ranks``, one row for each call of each rank; ``order`` is counted from 0 in each
@@ -481,7 +481,11 @@ def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
         bytes="bytes",
         algorithm=pl.coalesce(
             _choice("algorithm", _ALGORITHMS),
-            pl.col("kernel").replace_strict(SYMMETRIC, default=None, return_dtype=pl.String),
+            pl.when(pl.col("kernel").is_not_null()).then(
+                pl.col("kernel").replace_strict(
+                    SYMMETRIC, default="symmetric", return_dtype=pl.String
+                )
+            ),
         ),
         protocol=_choice("protocol", _PROTOCOLS),
         channels=pl.coalesce("wide", pl.col("high") - pl.col("low") + 1),

@@ -18,7 +18,7 @@ _PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", 
 """What decides over which edges a collective goes, and with which shares."""
 _OF_SOURCE = ("report", "op", "start", "end", "stage", "iteration")
 """What an edge has of the call of the GPU that sends, as it has the process."""
-_NOT_MODELLED = ("collnet_direct", "collnet_chain")
+_NOT_MODELLED = ("collnet_direct", "collnet_chain", "symmetric")
 _ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
 _REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives for which NCCL has kernels that reduce or multicast in a switch."""

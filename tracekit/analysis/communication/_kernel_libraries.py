@@ -51,8 +51,10 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     # One without a name, as in a trace that was trimmed, is taken for NCCL's, as most are.
     names = pl.coalesce(pl.col("short_name", "name").cast(pl.String), pl.lit("nccl"))
     name = pl.col("kernel_name")
-    symmetric = name.str.extract(_SYMMETRIC).replace_strict(
-        SYMMETRIC, default=None, return_dtype=pl.String
+    # One of a later version runs what is not known, but neither a ring nor NVLS.
+    kernel = name.str.extract(_SYMMETRIC)
+    symmetric = pl.when(kernel.is_not_null()).then(
+        kernel.replace_strict(SYMMETRIC, default="symmetric", return_dtype=pl.String)
     )
     told = kernels.select(kernel_name=names).unique().with_columns(
         library=_first(name, _LIBRARIES, pl.lit("other")),

@@ -155,13 +155,7 @@ def _bounded(
     of_all = either.agg(algorithms=pl.col("algorithm").n_unique())
     if of_all.is_empty():
         return sums
-    moved = pl.col("moved")
-    each = (
-        rows.drop_nulls("choice")
-        .group_by(*columns, "choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
-        .group_by(*columns, "choice").agg(least=moved.min(), most=moved.max(), seen=pl.len())
-        .join(of_all, on="choice")
-    )  # fmt: skip
+    each = _alternatives(rows, columns).join(of_all, on="choice")
     by_all = pl.col("seen") == pl.col("algorithms")
     bounds = each.group_by(columns).agg(
         collectives=pl.len().cast(pl.Int64), is_sure=by_all.all(),
@@ -177,6 +171,16 @@ def _bounded(
         bytes=pl.when(of_choices & is_one).then("least_bytes").otherwise("bytes"),
         busy_ns=pl.when(pl.col("is_sure").fill_null(value=True)).then("busy_ns"),
     ).drop("collectives", "is_sure")
+
+
+def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return what its algorithms move of each collective: ``least``, ``most``, ``seen`` of them."""
+    moved = pl.col("moved")
+    return (
+        rows.drop_nulls("choice")
+        .group_by(*columns, "choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
+        .group_by(*columns, "choice").agg(least=moved.min(), most=moved.max(), seen=pl.len())
+    )  # fmt: skip
 
 
 def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.DataFrame:
@@ -331,10 +335,5 @@ def expected_traffic(
 
 def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
     """Return the least and the most that collectives moved of which the algorithm is not known."""
-    moved = pl.col("moved")
-    each = (
-        transfers.drop_nulls("choice")
-        .group_by("choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
-        .group_by("choice").agg(low=moved.min(), high=moved.max())
-    )  # fmt: skip
-    return None if each.is_empty() else (int(each["low"].sum()), int(each["high"].sum()))
+    each = _alternatives(transfers, ())
+    return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))
