@@ -20,6 +20,7 @@ from tracekit.analysis.communication._collective_transfers import (
 )
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog, load_preset, read_nccl_log
+from tracekit.machine._choose import side_by_side
 from tracekit.model import COLLECTIVE_CALLS, DEVICES, PROCESSES
 
 EIGHT = {gpu: gpu for gpu in range(8)}
@@ -351,6 +352,20 @@ def test_an_algorithm_that_is_known(
     assert set(found["evidence"]) == {"modelled"}
     assert set(found["algorithm"]) == {algorithm}
     assert found["choice"].null_count() == found.height
+
+
+def test_a_ring_or_a_tree_of_switches_over_two_nodes() -> None:
+    """Of 800 bytes that NVLSTree reduces, 900 go between each GPU of 8 in a node and its switch."""
+    two, _ = side_by_side([load_preset("hgx-h100-8")] * 2, "")
+    place = {gpu: gpu for gpu in range(16)}
+    options: dict[str, Any] = {"machine": two, "place": place, "reducing": frozenset(range(16))}
+    either = alternatives(modelled_transfers(calls(*map(call, range(16))), ranks(**options)))
+    assert set(either) == {"ring", "nvls_tree"}
+    assert either["nvls_tree"] == {
+        **{(gpu, None): 900 for gpu in range(16)}, **{(None, gpu): 900 for gpu in range(16)}
+    }  # fmt: skip
+    gathered = calls(*(call(gpu, collective="all_gather") for gpu in range(16)))
+    assert set(modelled_transfers(gathered, ranks(**options))["algorithm"]) == {"ring"}
 
 
 def test_of_ranks_on_unknown_gpus_bounds_are_known_too(tmp_path: Path) -> None:
