@@ -282,40 +282,43 @@ def test_what_each_gpu_sends_is_with_the_collectives() -> None:
     assert "algorithm" not in collectives(older.trace, sent=older.sent()).rows.columns
 
 
-@pytest.mark.parametrize(
-    ("kernel", "library", "algorithm"),
-    [
-        (RING_LL, "nccl", None),
-        ("ncclDevKernel_AllReduce_Sum_f32_TREE_LL", "nccl", None),
-        ("ncclKernel_AllReduce_NVLS_LL_Sum_float", "nccl", None),
-        ("ncclDevKernel_Generic_1", "nccl", None),
-        (SHOT, "nccl", "one_shot"),
-        ("ncclSymkDevKernel_AllReduce_AGxLLMC_R_sum_f32", "nccl", "multicast_one_shot"),
-        ("ncclSymDevKernel_AllGather_STMC", "nccl", "nvls"),
-        ("ncclSymkDevKernel_AllGather_LL_profile", "nccl", "direct"),
-        ("ncclSymkDevKernel_ReduceScatter_LDMC_avg_bf16", "nccl", "nvls"),
-        ("ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLD_sum_f32", "nccl", "symmetric"),
-        ("cross_device_reduce_1stage", "vllm", "one_shot"),
-        ("void vllm::cross_device_reduce_2stage<half, 8>(RankData*)", "vllm", "two_shot"),
-        ("allreduce_fusion_kernel_oneshot_lamport", "tensorrt_llm", "one_shot"),
-        ("allreduce_fusion_kernel_twoshot_sync", "tensorrt_llm", "two_shot"),
-        ("oneShotAllReduceKernel", "tensorrt_llm", "one_shot"),
-        ("one_shot_all_reduce_kernel", "pytorch", "one_shot"),
-        ("two_shot_all_reduce_kernel_inplace", "pytorch", "two_shot"),
-        ("two_shot_all_reduce_kernel", "pytorch", None),
-        ("multimem_one_shot_all_reduce_kernel", "pytorch", "reduced_one_shot"),
-        ("multimem_all_reduce_kernel", "pytorch", "nvls"),
-        ("mscclKernel_Sum_float", "msccl", None),
-        ("nvshmemi_transfer_kernel", "nvshmem", None),
-        ("twoshot_all_reduce_of_mine", "other", None),
-    ],
-)
-def test_kernels_by_their_names(kernel: str, library: str, algorithm: str | None) -> None:
+NAMES = [
+    (RING_LL, "nccl", None),
+    ("ncclDevKernel_AllReduce_Sum_f32_TREE_LL", "nccl", None),
+    ("ncclKernel_AllReduce_NVLS_LL_Sum_float", "nccl", None),
+    ("ncclDevKernel_Generic_1", "nccl", None),
+    (SHOT, "nccl", "one_shot"),
+    ("ncclSymkDevKernel_AllReduce_AGxLLMC_R_sum_f32", "nccl", "multicast_one_shot"),
+    ("ncclSymDevKernel_AllGather_STMC", "nccl", "nvls"),
+    ("ncclSymkDevKernel_AllGather_LL_profile", "nccl", "direct"),
+    ("ncclSymkDevKernel_ReduceScatter_LDMC_avg_bf16", "nccl", "nvls"),
+    ("ncclSymkDevKernel_ReduceScatter_RailA2A_LsaLD_sum_f32", "nccl", "symmetric"),
+    ("cross_device_reduce_1stage", "vllm", "one_shot"),
+    ("void vllm::cross_device_reduce_2stage<half, 8>(RankData*)", "vllm", "two_shot"),
+    ("allreduce_fusion_kernel_oneshot_lamport", "tensorrt_llm", "one_shot"),
+    ("allreduce_fusion_kernel_twoshot_sync", "tensorrt_llm", "two_shot"),
+    ("oneShotAllReduceKernel", "tensorrt_llm", "one_shot"),
+    ("one_shot_all_reduce_kernel", "pytorch", "one_shot"),
+    ("two_shot_all_reduce_kernel_inplace", "pytorch", "two_shot"),
+    ("two_shot_all_reduce_kernel", "pytorch", None),
+    ("multimem_one_shot_all_reduce_kernel", "pytorch", "reduced_one_shot"),
+    ("multimem_all_reduce_kernel", "pytorch", "nvls"),
+    ("mscclKernel_Sum_float", "msccl", None),
+    ("nvshmemi_transfer_kernel", "nvshmem", None),
+    ("twoshot_all_reduce_of_mine", "other", None),
+]
+"""Kernels, their libraries, and the algorithms of those that are made for one."""
+
+
+def test_kernels_by_their_names() -> None:
     """General kernels of NCCL say neither algorithm nor protocol; those made for one say it."""
     b = TraceBuilder()
-    b.op(kernel, 10, kind="collective", collective="all_reduce", short_name=kernel)
-    columns = ("library", "algorithm", "protocol")
-    assert collective_calls(b.attributed()).select(columns).rows() == [(library, algorithm, None)]
+    for number, (kernel, _, _) in enumerate(NAMES):
+        b.op(kernel, 10 + 20 * number, kind="collective", collective="all_reduce",
+             short_name=kernel)  # fmt: skip
+    columns = ("name", "library", "algorithm", "protocol")
+    found = collective_calls(b.attributed()).select(columns)
+    assert found.rows() == [(*row, None) for row in NAMES]
 
 
 def test_collectives_that_do_not_say_which() -> None:

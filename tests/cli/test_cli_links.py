@@ -231,6 +231,7 @@ def an_h100_job(folder: Path) -> list[Path]:
     return files
 
 
+@pytest.mark.slow
 def test_bounds_where_a_ring_or_nvls_may_have_run(tmp_path: Path, store: Path) -> None:
     """A ring moves 87.5 MB of 50 over each link, NVLS 56.25; in every table, as JSON and drawn."""
     assert tracekit("ingest", *an_h100_job(tmp_path), "--run", "job").exit_code == 0
