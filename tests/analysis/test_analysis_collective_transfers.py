@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tracekit.analysis.communication._collective_transfers import (
 )
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog, load_preset, read_nccl_log
+from tracekit.machine._choose import side_by_side
 from tracekit.model import COLLECTIVE_CALLS, DEVICES, PROCESSES
 
 EIGHT = {gpu: gpu for gpu in range(8)}
@@ -270,19 +272,139 @@ def test_a_log_of_channels_alone_says_whose_it_is(tmp_path: Path) -> None:
     assert rank_devices(calls(call(0)), log, processes(100), devices()).is_empty()
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"]
-)
+@pytest.mark.parametrize("algorithm", ["nvls", "nvls_tree", "collnet_direct", "collnet_chain"])
 def test_other_algorithms_are_on_no_link(algorithm: str) -> None:
-    """What NVLS, CollNet and PAT move is not a ring's."""
+    """What CollNet moves is not a ring's, nor is what NVLS would where there is an NVSwitch."""
     rows = calls(*(call(n, algorithm=algorithm) for n in range(4)))
     assert modelled_transfers(rows, ranks()).is_empty()
     assert modelled_transfers(calls(*(call(n, algorithm="ring") for n in range(4))), ranks()).height
-    [text] = unmodelled(rows)
+    [text] = unmodelled(rows, load_preset("dgx1v"))
     assert text == (
         f"4 NCCL kernels ran {algorithm}, whose traffic is not modelled: their bytes are on no link"
     )
-    assert unmodelled(calls(call(0, algorithm="tree"))) == []
+    assert unmodelled(calls(call(0, algorithm="tree")), load_preset("dgx1v")) == []
+    is_nvls = algorithm.startswith("nvls")
+    assert bool(unmodelled(rows, load_preset("dgx-h100"))) != is_nvls
+
+
+H100 = {"machine": load_preset("dgx-h100"), "reducing": frozenset(range(8))}
+"""8 GPUs at an NVSwitch that reduces."""
+
+
+def alternatives(transfers: pl.DataFrame) -> dict[str, dict[tuple[int | None, int | None], int]]:
+    """Return what is moved if an algorithm ran, by algorithm and ends."""
+    found: dict[str, dict[tuple[int | None, int | None], int]] = {}
+    for name, src, dst, size in transfers.select(
+        "algorithm", "src_device", "dst_device", "bytes_if"
+    ).rows():
+        found.setdefault(name, {})[src, dst] = size
+    return found
+
+
+def test_a_ring_or_nvls_where_a_switch_reduces() -> None:
+    """Of 800 bytes 1,400 leave each GPU along a ring, and 900 by NVLS, which needs three GPUs."""
+    found = modelled_transfers(calls(*(call(d) for d in range(8))), ranks(**H100))
+    assert set(found["evidence"]) == {"modelled between"}
+    assert found["bytes"].null_count() == found.height
+    assert found["choice"].unique().to_list() == [0]
+    either = alternatives(found)
+    assert set(either) == {"ring", "nvls"}
+    for gpu in range(8):
+        assert sum(size for (src, _), size in either["ring"].items() if src == gpu) == 1_400
+        assert either["nvls"][gpu, None] == either["nvls"][None, gpu] == 900
+    # Each is of the process whose kernel sends or gets it.
+    assert found.filter(process=3)["start"].unique().to_list() == [103]
+    assert found.select("process").unique().height == 8
+    two = modelled_transfers(calls(call(0, ranks=2), call(3, ranks=2)), ranks(**H100))
+    assert set(two["evidence"]) == {"modelled"}
+    older = modelled_transfers(calls(*(call(d) for d in range(8))), ranks(machine=H100["machine"]))
+    assert set(older["evidence"]) == {"modelled"}
+    assert set(older["algorithm"]) == {"ring"}
+
+
+@pytest.mark.parametrize(
+    ("collective", "up", "down"), [("all_gather", 100, 800), ("reduce_scatter", 800, 100)]
+)
+def test_parts_by_nvls(collective: str, up: int, down: int) -> None:
+    rows = calls(*(call(d, collective=collective) for d in range(8)))
+    either = alternatives(modelled_transfers(rows, ranks(**H100)))
+    assert either["nvls"][5, None] == up
+    assert either["nvls"][None, 5] == down
+    broadcast = calls(*(call(d, collective="broadcast", root=0) for d in range(8)))
+    assert set(modelled_transfers(broadcast, ranks(**H100))["evidence"]) == {"modelled"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("nvls", {(2, None): 900, (None, 2): 900}),
+        ("multicast_one_shot", {(2, None): 800, (None, 2): 6_400}),
+        ("one_shot", {(2, 5): 800, (5, 2): 800}),
+        ("two_shot", {(2, 5): 200, (5, 2): 200}),
+    ],
+)
+def test_an_algorithm_that_is_known(
+    algorithm: str, expected: dict[tuple[int | None, int | None], int]
+) -> None:
+    rows = calls(*(call(d, algorithm=algorithm) for d in range(8)))
+    found = modelled_transfers(rows, ranks(**H100))
+    assert {**edges(found), **expected} == edges(found)
+    assert set(found["evidence"]) == {"modelled"}
+    assert set(found["algorithm"]) == {algorithm}
+    assert found["choice"].null_count() == found.height
+
+
+def test_a_ring_or_a_tree_of_switches_over_two_nodes() -> None:
+    """Of 800 bytes that NVLSTree reduces, 900 go between each GPU of 8 in a node and its switch."""
+    two, _ = side_by_side([load_preset("hgx-h100-8")] * 2, "")
+    place = {gpu: gpu for gpu in range(16)}
+    options: dict[str, Any] = {"machine": two, "place": place, "reducing": frozenset(range(16))}
+    either = alternatives(modelled_transfers(calls(*map(call, range(16))), ranks(**options)))
+    assert set(either) == {"ring", "nvls_tree"}
+    assert either["nvls_tree"] == {
+        **{(gpu, None): 900 for gpu in range(16)}, **{(None, gpu): 900 for gpu in range(16)}
+    }  # fmt: skip
+    gathered = calls(*(call(gpu, collective="all_gather") for gpu in range(16)))
+    assert set(modelled_transfers(gathered, ranks(**options))["algorithm"]) == {"ring"}
+
+
+def test_of_ranks_on_unknown_gpus_bounds_are_known_too(tmp_path: Path) -> None:
+    """A log of one rank of four: they are no more than its switch has GPUs."""
+    log = a_log(tmp_path)
+    name = log.rings["communicator"][0]
+    known = pl.DataFrame({"communicator": [name], "rank": [2], "device": [5]},
+                         schema=NO_DEVICES.schema)  # fmt: skip
+    rows = calls(call(5, match=None, ranks=None, bytes=400))
+    found = modelled_transfers(rows, ranks(**H100, devices=known, log=log))
+    assert set(found["evidence"]) == {"modelled between"}
+    assert alternatives(found)["nvls"][5, None] == 500
+    assert found.filter(algorithm="ring", src_device=5)["bytes_if"].sum() == 600
+
+
+def test_kernels_of_other_libraries() -> None:
+    """Theirs are modelled if they are made for one algorithm; what others run is not known."""
+    vllm = calls(*(call(d, library="vllm", algorithm="one_shot") for d in range(8)))
+    found = modelled_transfers(vllm, ranks(**H100))
+    assert set(found["method"]) == {"collective"}
+    assert edges(found)[0, 7] == 800
+    assert modelled_transfers(vllm.with_columns(algorithm=None), ranks(**H100)).is_empty()
+
+
+def test_a_log_may_say_that_there_is_no_nvls(tmp_path: Path) -> None:
+    """Its line of channels does, and what it says of the algorithm decides."""
+    log = replace(a_log(tmp_path), nvls=pl.DataFrame({"communicator": ["0xfeed"], "channels": [0]}))
+    rows = calls(call(0, match=None, ranks=None, bytes=400))
+    known = rank_devices(rows, log, processes(100), devices())
+    options = {**H100, "devices": known, "log": log}
+    name = log.rings["communicator"][0]
+    either = modelled_transfers(rows, ranks(**options))
+    assert set(either["evidence"]) == {"modelled between"}
+    assert alternatives(either)["nvls"][2, None] == 500
+    without = replace(log, nvls=pl.DataFrame({"communicator": [name], "channels": [0]}))
+    found = modelled_transfers(rows, ranks(**{**options, "log": without}))
+    assert set(found["evidence"]) == {"modelled"}
+    told = modelled_transfers(rows.with_columns(algorithm=pl.lit("nvls")), ranks(**options))
+    assert edges(told)[2, None] == 500
 
 
 def test_buses_repeat_on_other_hosts(tmp_path: Path) -> None:

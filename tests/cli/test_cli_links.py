@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from cli_helpers import SAMPLES, TOPOLOGY, tracekit
 
@@ -17,6 +18,7 @@ from tracekit.cli._topology import complete_machine
 from tracekit.errors import UsageError
 from tracekit.machine import read_topology
 
+SCHEMAS = Path(__file__).parents[2] / "schemas" / "json"
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 
 
@@ -195,3 +197,62 @@ def test_a_run_is_checked_against_its_machine(store: Path, tmp_path: Path) -> No
     whole = tracekit("topology", "check", P2P, "--topology", TOPOLOGY)
     assert whole.exit_code == 0
     assert "fuller than full" not in str(document("links", P2P, "--topology", TOPOLOGY)["meta"])
+
+
+def an_h100_job(folder: Path) -> list[Path]:
+    """Eight ranks at an NVSwitch, as PyTorch's profiler records them: one all-reduce of 50 MB."""
+    files = []
+    for rank in range(8):
+        args = {
+            "External id": 1, "Collective name": "allreduce", "In msg nelems": 25_000_000,
+            "Out msg nelems": 25_000_000, "Group size": 8, "dtype": "BFloat16",
+            "Process Group Name": "0", "Process Group Ranks": str([*range(8)]), "Rank": rank,
+        }  # fmt: skip
+        launch = {"External id": 1, "correlation": 1}
+        kernel = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        events = [
+            ("cpu_op", "record_param_comms", 1, 1_000, 20, args),
+            ("cuda_runtime", "cudaLaunchKernelExC", 1, 1_005, 5, launch),
+            ("kernel", kernel, 20, 1_030, 400,
+             {**args, **launch, "device": rank, "stream": 20}),
+        ]  # fmt: skip
+        content = {
+            "schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+            "hostName": "h", "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 8},
+            "deviceProperties": [{"id": n, "name": "NVIDIA H100 80GB HBM3"} for n in range(8)],
+            "traceEvents": [
+                {"ph": "X", "cat": cat, "name": name, "pid": 100 + rank, "tid": thread, "ts": at,
+                 "dur": length, "args": more}
+                for cat, name, thread, at, length, more in events
+            ],
+        }  # fmt: skip
+        files.append(folder / f"rank{rank}.json")
+        files[-1].write_text(json.dumps(content))
+    return files
+
+
+@pytest.mark.slow
+def test_bounds_where_a_ring_or_nvls_may_have_run(tmp_path: Path, store: Path) -> None:
+    """A ring moves 87.5 MB of 50 over each link, NVLS 56.25; in every table, as JSON and drawn."""
+    assert tracekit("ingest", *an_h100_job(tmp_path), "--run", "job").exit_code == 0
+    links = document("links", "job")
+    jsonschema.validate(links, json.loads((SCHEMAS / "links.schema.json").read_text()))
+    bounds = {
+        key: {(row["bytes"], row["least_bytes"], row["most_bytes"], row["evidence"])
+              for row in document("links", "job", "--by", key)["rows"]}
+        for key in ("link", "pair", "rank")
+    }  # fmt: skip
+    assert bounds == {
+        "link": {(None, 56_250_000, 87_500_000, "modelled between")},
+        "pair": {(None, 0, 43_750_000, "modelled between")},
+        "rank": {(None, 56_250_000, 87_500_000, "modelled between")},
+    }
+    collectives = document("collectives", "job")
+    jsonschema.validate(collectives, json.loads((SCHEMAS / "collectives.schema.json").read_text()))
+    [row] = collectives["rows"]
+    told = ("bytes", "algorithm", "least_gpu_bytes", "most_gpu_bytes")
+    assert [row[name] for name in told] == [50_000_000, "ring or nvls", 56_250_000, 87_500_000]
+    drawn = [tmp_path / "matrix.html", tmp_path / "machine.html"]
+    assert tracekit("links", "job", "--matrix", drawn[0], "--drawing", drawn[1]).exit_code == 0
+    assert "0.0 to 43.8*" in drawn[0].read_text()
+    assert "31.2 % to 48.6 %" in drawn[1].read_text()

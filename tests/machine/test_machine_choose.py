@@ -10,7 +10,7 @@ import pytest
 
 from tracekit.errors import InputError, MissingDataError, UsageError
 from tracekit.machine import find_machine, is_topology, load_preset, machine_of, machine_toml
-from tracekit.machine._several import side_by_side
+from tracekit.machine._choose import side_by_side
 from tracekit.model import DEVICES
 
 V100 = "Tesla V100-SXM2-16GB"

@@ -508,6 +508,8 @@ def test_tuning_of_three_grammars(folder: Path) -> None:
         "AllReduce: 268435456 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}",
         "ReduceScatter:    1024 Bytes -> Algo Collnet_Chain proto LL128 channel{Lo..Hi}={4..4}",
         "AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512",
+        "AllGather [Symmetric]: 64 Bytes -> Kernel AllGather_STMC nchannels 4 nthreads 512 nWorks 1",
+        "AllGather [Symmetric]: 64 Bytes -> Kernel AllGather_NEW nchannels 4 nthreads 512",
         "AllToNone: 1 Bytes -> Algo QUANTUM proto 9 channel{Lo..Hi}={0..0}",
     ]
     log = _read(folder, _four("\n".join(start + line for line in lines)))
@@ -517,9 +519,24 @@ def test_tuning_of_three_grammars(folder: Path) -> None:
         ("0x99", 2, "all_gather", 65536, "pat", "ll128", None),
         ("0x99", 3, "all_reduce", 268435456, "nvls", "simple", 16),
         ("0x99", 4, "reduce_scatter", 1024, "collnet_chain", "ll128", 1),
-        ("0x99", 5, "all_reduce", 512, None, None, 8),
-        ("0x99", 6, "unknown", 1, None, None, 1),
+        ("0x99", 5, "all_reduce", 512, "one_shot", None, 8),
+        ("0x99", 6, "all_gather", 64, "nvls", None, 4),
+        ("0x99", 7, "all_gather", 64, "symmetric", None, 4),
+        ("0x99", 8, "unknown", 1, None, None, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("16 coll channels, 0 collnet channels, 24 nvls channels, 32 p2p channels", [("0x99", 24)]),
+        ("16 coll channels, 16 collnet channels, 0 nvls channels, 32 p2p channels", [("0x99", 0)]),
+        ("16 coll channels, 16 p2p channels, 2 p2p channels per peer", []),
+    ],
+)
+def test_channels_for_nvls(folder: Path, line: str, found: list[tuple[str, int]]) -> None:
+    log = _read(folder, _four(f"fir:0:0 [0] NCCL INFO {line}\nfir:0:0 [0] NCCL INFO {line}"))
+    assert log.nvls.rows() == found
 
 
 def test_tuning_belongs_to_the_call_before(folder: Path) -> None:

@@ -21,7 +21,7 @@ from tracekit.machine import (
     recognise,
     with_bandwidths,
 )
-from tracekit.machine._complete import completed
+from tracekit.machine._choose import completed
 
 GB = 1_000_000_000
 

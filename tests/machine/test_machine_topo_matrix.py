@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from known_machines import HYBRID_CUBE_MESH
 
 from tracekit.errors import InputError
-from tracekit.machine import Machine, read_topology
+from tracekit.machine import Machine, adjacency, read_topology, with_bandwidths
 from tracekit.machine._topo_matrix import parse_matrix
 
 LEGEND = """
@@ -381,3 +381,17 @@ def test_any_matrix_comes_back(
         assert nvlinks == (int(cell[2:]) if cell.startswith("NV") else None)
         assert matrix.relations.get((left, right)) == (None if nvlinks else cell)
     assert matrix.cpus == (dict.fromkeys(names, "0-15") if affinity == "0-15" else {})
+
+
+def test_the_matrix_that_was_given_is_shown(tmp_path: Path) -> None:
+    """Its words are kept, whatever else is known: what is PHB is not called NODE."""
+    text = "\tGPU0\tGPU1\tGPU2\tCPU Affinity\n" + "".join(
+        f"GPU{n}\t{cells}\t0-7\n"
+        for n, cells in enumerate((" X \tPHB\tNODE", "PHB\t X \tPSB", "NODE\tPSB\t X "))
+    )
+    path = tmp_path / "topo.txt"
+    path.write_text(text)
+    shown = adjacency(read_topology(path)).select("GPU0", "GPU1", "GPU2").rows()
+    assert shown == [("X", "PHB", "NODE"), ("PHB", "X", "PSB"), ("NODE", "PSB", "X")]
+    kept = with_bandwidths(read_topology(path), dict.fromkeys(range(3), "Tesla V100-SXM2-16GB"))
+    assert adjacency(kept)["GPU1"].to_list() == ["PHB", "X", "PSB"]

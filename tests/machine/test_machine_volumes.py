@@ -25,7 +25,7 @@ from tracekit.machine import (
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
 
 
-def _table(edges: list[Edge]) -> dict[tuple[int, int], Fraction]:
+def _table(edges: list[Edge]) -> dict[tuple[int | None, int | None], Fraction]:
     return {(edge.src, edge.dst): edge.share for edge in edges}
 
 
@@ -93,9 +93,119 @@ def test_trees_carry_all_up_and_down() -> None:
     assert shares("broadcast", [0, 1, 2], algorithm="tree", trees=trees, root=0) == []
 
 
-@pytest.mark.parametrize("algorithm", ["nvls", "collnet_direct", "pat", ""])
+@pytest.mark.parametrize("algorithm", ["collnet_direct", "collnet_chain", "pat", "direct", ""])
 def test_algorithms_that_are_not_modelled(algorithm: str) -> None:
     assert shares("all_reduce", [0, 1], algorithm=algorithm) == []
+
+
+SIZES = 800, 8 << 20, 1 << 30
+"""Of a collective of 8 GPUs; the others are those of 800 bytes, worked by hand."""
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "up", "down"),
+    [
+        ("all_reduce", "nvls", (900, 9_437_184, 1_207_959_552), (900, 9_437_184, 1_207_959_552)),
+        ("all_reduce", "nvls_tree", (900, 9_437_184, 1_207_959_552),
+         (900, 9_437_184, 1_207_959_552)),
+        ("all_gather", "nvls", (100, 1_048_576, 134_217_728), (800, 8_388_608, 1_073_741_824)),
+        ("reduce_scatter", "nvls", (800, 8_388_608, 1_073_741_824), (100, 1_048_576, 134_217_728)),
+        ("all_reduce", "multicast_one_shot", (800, 8_388_608, 1_073_741_824),
+         (6_400, 67_108_864, 8_589_934_592)),
+        ("all_reduce", "reduced_one_shot", (6_400, 67_108_864, 8_589_934_592),
+         (800, 8_388_608, 1_073_741_824)),
+    ],
+)  # fmt: skip
+def test_gpus_and_their_switch(
+    collective: str, algorithm: str, up: tuple[int, ...], down: tuple[int, ...]
+) -> None:
+    found = _table(shares(collective, range(8), algorithm=algorithm))
+    assert len(found) == 16
+    for gpu in range(8):
+        assert tuple(found[gpu, None] * size for size in SIZES) == up
+        assert tuple(found[None, gpu] * size for size in SIZES) == down
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "each"),
+    [
+        ("all_reduce", "one_shot", (800, 8_388_608, 1_073_741_824)),
+        ("all_reduce", "two_shot", (200, 2_097_152, 268_435_456)),
+        ("all_gather", "direct", (100, 1_048_576, 134_217_728)),
+        ("reduce_scatter", "direct", (100, 1_048_576, 134_217_728)),
+    ],
+)
+def test_each_two_gpus(collective: str, algorithm: str, each: tuple[int, ...]) -> None:
+    found = _table(shares(collective, range(8), algorithm=algorithm))
+    assert len(found) == 8 * 7
+    for share in found.values():
+        assert tuple(share * size for size in SIZES) == each
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "each"),
+    [
+        ("all_reduce", "ring", (1_400, 14_680_064, 1_879_048_192)),
+        ("all_gather", "ring", (700, 7_340_032, 939_524_096)),
+        ("all_gather", "pat", (700, 7_340_032, 939_524_096)),
+        ("reduce_scatter", "pat", (700, 7_340_032, 939_524_096)),
+    ],
+)
+def test_what_each_gpu_sends(collective: str, algorithm: str, each: tuple[int, ...]) -> None:
+    for share in _sent(shares(collective, range(8), algorithm=algorithm)).values():
+        assert tuple(share * size for size in SIZES) == each
+
+
+def test_trees_of_three_sizes() -> None:
+    """A chain of 4: its ends have one edge each, of S in either direction."""
+    chain = [Tree(((1, 0), (2, 1), (3, 2)))]
+    found = shares("all_reduce", range(4), algorithm="tree", trees=chain)
+    assert [(edge.src, edge.dst) for edge in found] == [
+        (0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)
+    ]  # fmt: skip
+    for size in SIZES:
+        assert [edge.share * size for edge in found] == [size] * 6
+
+
+def test_pat_sends_most_to_the_nearest() -> None:
+    """Of 6 parts of 100 bytes: 3 go to the next rank, 1 each to those 2 and 4 further."""
+    found = _table(shares("all_gather", range(6), algorithm="pat"))
+    assert {dst: share * 600 for (src, dst), share in found.items() if src == 0} == {
+        1: 300, 2: 100, 4: 100
+    }  # fmt: skip
+    back = _table(shares("reduce_scatter", range(6), algorithm="pat"))
+    assert {dst: share * 600 for (src, dst), share in back.items() if src == 0} == {
+        5: 300, 4: 100, 2: 100
+    }  # fmt: skip
+
+
+@given(st.integers(2, 40))
+def test_pat_brings_every_part_to_every_rank_once(size: int) -> None:
+    """Play the trees of all ranks, from the furthest step to the nearest."""
+    moved: Counter[tuple[int, int]] = Counter()
+    holds = {rank: {rank} for rank in range(size)}
+    for step in reversed([1 << k for k in range((size - 1).bit_length())]):
+        before = {rank: set(parts) for rank, parts in holds.items()}
+        for rank, parts in before.items():
+            after = (rank + step) % size
+            passed = {part for part in parts if (rank - part) % size + step < size}
+            assert not passed & holds[after]
+            holds[after] |= passed
+            moved[rank, after] += len(passed)
+    assert all(len(parts) == size for parts in holds.values())
+    found = _table(shares("all_gather", range(size), algorithm="pat"))
+    assert found == {pair: Fraction(parts, size) for pair, parts in moved.items() if parts}
+
+
+def test_several_switches() -> None:
+    """Of two switches with 4 and 2 GPUs: a fourth and a half more than S; parts are unknown."""
+    islands = [[0, 1, 2, 3], [4, 5]]
+    found = _table(shares("all_reduce", range(6), algorithm="nvls_tree", islands=islands))
+    assert {gpu: found[gpu, None] * 800 for gpu in range(6)} == {
+        **dict.fromkeys(range(4), 1_000), 4: 1_200, 5: 1_200
+    }  # fmt: skip
+    assert shares("all_gather", range(6), algorithm="nvls", islands=islands) == []
+    assert shares("all_reduce", range(6), algorithm="multicast_one_shot", islands=islands) == []
 
 
 def test_nothing_moves_where_one_rank_is_alone() -> None:

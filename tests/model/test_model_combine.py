@@ -195,17 +195,44 @@ CLOCKS = "the clocks of 2 reports are not aligned"
 
 
 def test_warnings_name_their_file() -> None:
-    both = combine([report(0, warnings=("late.",)), report(1, warnings=("late.", "odd."))])
+    both = combine([report(0, warnings=("late.",)), report(1, warnings=("early.", "odd."))])
     assert both.warnings[:3] == (
-        "rank0.sqlite: late.", "rank1.sqlite: late.", "rank1.sqlite: odd.",
+        "rank0.sqlite: late.", "rank1.sqlite: early.", "rank1.sqlite: odd.",
     )  # fmt: skip
     assert both.warnings[3].startswith(CLOCKS)
     assert len(both.warnings) == 4
 
 
+def test_one_cause_is_one_warning() -> None:
+    """Of five reports, four lost calls, and of two of these a counter was cut."""
+    lost = [(f"{n:,} of 9 calls are lost.",) for n in (1, 2_000, 3, 4)]
+    made = [*lost, ("odd 1.", "odd 2.")]
+    made[1] += ("a counter was cut.",)
+    made[3] += ("a counter was cut.",)
+    told = combine([report(n, warnings=each) for n, each in enumerate(made)]).warnings
+    names = "rank0.sqlite, rank1.sqlite, rank2.sqlite, ..."
+    assert told[:-1] == (
+        f"4 of 5 reports ({names}), such as rank0.sqlite: 1 of 9 calls are lost.",
+        "2 of 5 reports (rank1.sqlite, rank3.sqlite): a counter was cut.",
+        "rank4.sqlite: odd 1.",
+        "rank4.sqlite: odd 2.",
+    )
+
+
+def test_clocks_apart_for_one_reason_are_one_warning() -> None:
+    """Every report but the first is set by hand, each by its own offset."""
+    reports = [on_clock(report(0), "host a", offset=0)]
+    reports += [
+        on_clock(report(n), "host a", offset=10 * n, source="given") for n in range(1, 4)
+    ]  # fmt: skip
+    [said] = combine(reports).warnings
+    assert said.startswith("3 of 4 reports (rank1.sqlite, rank2.sqlite, rank3.sqlite), such as")
+    assert "rank1.sqlite: its clock is set +10 ns" in said
+
+
 def test_files_of_the_same_name_are_told_apart() -> None:
-    both = combine([report(7, warnings=("x.",)), report(7, warnings=("x.",))])
-    assert both.warnings[:2] == ("report 0 rank7.sqlite: x.", "report 1 rank7.sqlite: x.")
+    both = combine([report(7, warnings=("x.",)), report(7, warnings=("y.",))])
+    assert both.warnings[:2] == ("report 0 rank7.sqlite: x.", "report 1 rank7.sqlite: y.")
 
 
 def on_clock(trace: Trace, name: str, **told: object) -> Trace:

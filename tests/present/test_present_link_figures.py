@@ -69,6 +69,24 @@ def test_rows_of_one_pair_are_added_up() -> None:
     ]  # fmt: skip
 
 
+def test_bytes_between_bounds_are_two_numbers() -> None:
+    """Coloured by the most; with what is known besides, each bound is as much larger."""
+    rows = [(0, 1, None, 2, "modelled between", "nccl", 1_000, 7_700),
+            (1, 0, None, 2, "modelled between", "nccl", 0, 7_700),
+            (1, 0, 100, 1, "measured", "p2p", None, None)]  # fmt: skip
+    bounds = {"least_bytes": pl.Int64, "most_bytes": pl.Int64}
+    frame = pl.DataFrame(rows, PAIRS | bounds, orient="row")
+    figure = matrix_figure(frame, title="Bytes", subtitle="run r")
+    heat = figure.data[1]
+    assert list(map(list, heat.text)) == [["", "1.00 to 7.70*"], ["0.10 to 7.80*", ""]]
+    assert list(map(list, heat.z)) == [[None, 7.7], [7.8, None]]
+    assert "1,000 to 7,700 bytes<br>2 transfers<br>nccl<br>modelled" in heat.hovertext[0][1]
+    assert texts(figure)[1:] == [
+        "* modelled, not measured",
+        "a to b: by the algorithms of which one ran; coloured by the most",
+    ]
+
+
 def test_unknown_bytes_are_no_zero() -> None:
     figure = matrix([(0, 1, None, 3, "measured", "nccl"), (None, 0, 8, 1, "measured", "h2d")])
     assert figure.layout.xaxis.ticktext == ("GPU 0", "GPU 1", "host")

@@ -286,3 +286,20 @@ def test_hostile_attributes_stay_text() -> None:
     (hovers,) = [trace.hovertext for trace in shown(machine).data if trace.hovertext]
     assert hovers[0].startswith("<b>GPU0</b><br>product: ␛[31mred")
     assert "<b>&amp;" not in hovers[0]
+
+
+def test_utilisation_between_bounds() -> None:
+    """Both bounds are written; the colour is that of the highest."""
+    machine = Machine.of("m", gpus(2), nvlinks({(0, 1): 2}))
+    row = {
+        "link": "GPU0-GPU1", "src": "GPU0", "dst": "GPU1", "utilisation": None, "bytes": None,
+        "achieved_gb_s": None, "peak_gb_s": 50.0, "evidence": "modelled between",
+        "least_bytes": 900, "most_bytes": 1_400,
+        "least_utilisation": 0.18, "most_utilisation": 0.28,
+    }  # fmt: skip
+    figure = machine_figure(machine, pl.DataFrame([row]), title="Machine", subtitle="run r")
+    assert "18.0 % to 28.0 %" in texts(figure)
+    hovers = [text for trace in figure.data for text in trace.hovertext or ()]
+    [said] = [text for text in hovers if "GPU0 → GPU1" in text]
+    assert "18.0 % to 28.0 % of the peak<br>900 to 1,400 bytes" in said
+    assert any("broken lines: modelled, not measured" in text for text in texts(figure))

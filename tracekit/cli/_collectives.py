@@ -69,6 +69,11 @@ _JSON = Json(
         "bytes_source": "text or null: Where sizes are from.",
         "evidence": "one of measured, modelled: Whether sizes are recorded, or the user's or "
         "assumed.",
+        "algorithm?": "text or null: The algorithm, from an NCCL log or a kernel's name; with `or` "
+        "between those of which one ran; null where several did or none is known.",
+        "least_gpu_bytes?": "integer or null: What each GPU sends by the algorithm that sends "
+        "least: a model.",
+        "most_gpu_bytes?": "integer or null: What each GPU sends by the one that sends most.",
     },
 )
 

@@ -68,6 +68,9 @@ _JSON = Json(
                 "unsized": "integer: Transfers of unknown size, which are not in it.",
                 "evidence": "one of measured, modelled or null: modelled where any of what was "
                 "moved is, else measured.",
+                "least_bytes?": "number: Where it is not known which algorithm collectives ran: "
+                "the least that was moved.",
+                "most_bytes?": "number: The most that was moved.",
             },
             description="With --parameters: bytes between GPUs in each iteration.",
         ),
@@ -82,17 +85,23 @@ _JSON = Json(
         "dst_device?": "integer or null: Destination GPU.",
         "route?": "text or null: The nodes that are crossed; null where unknown.",
         "route_type?": "text or null: The slowest type of link on the route.",
-        "method?": "one of p2p, staged, two_hop, nccl, mpi, h2d, d2h: How bytes are moved.",
+        "method?": "one of p2p, staged, two_hop, nccl, collective, mpi, h2d, d2h: How bytes are "
+        "moved.",
         "stage?": f"one of {STAGES}: Why the op runs that moves them.",
         "rank?": "integer or null: Rank of the process that moves them; null where unknown.",
         **columns("node?"),
         "iteration?": "integer or null: Training step; null outside of all.",
-        "evidence?": "one of measured, modelled: Whether the bytes were recorded or follow from a "
-        "model.",
-        "transfers?": "count: Number of transfers.",
+        "evidence?": "one of measured, modelled, modelled between: Whether the bytes were "
+        "recorded, follow from a model, or lie between those of several.",
+        "transfers?": "count: Number of transfers; of modelled between that of collectives.",
         "unsized?": "count: How many of these are of unknown size.",
         "bytes?": "integer or null: Bytes of the others; null if there is none.",
-        "busy_ns?": "count: Length of the union of their intervals, ns.",
+        "least_bytes?": "integer or null: Where it is not known which of several algorithms a "
+        "collective ran: bytes if it is always the one that moves least here.",
+        "most_bytes?": "integer or null: Bytes if it is always the one that moves most here.",
+        "least_utilisation?": "number or null: Utilisation with the least bytes.",
+        "most_utilisation?": "number or null: Utilisation with the most bytes.",
+        "busy_ns?": "integer or null: Length of the union of their intervals, ns.",
         "achieved_gb_s?": "number or null: Bytes over the busy time of transfers of known size, "
         "GB/s; GB is 10^9 bytes. Null where unknown.",
         "peak_gb_s?": "number or null: Peak per direction, GB/s; GB is 10^9 bytes. Null where "

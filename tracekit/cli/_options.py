@@ -311,8 +311,9 @@ TopologyOption = Annotated[
     typer.Option(
         "--topology",
         metavar="FILE",
-        help="The machine: output of `nvidia-smi topo -m`, NCCL's XML, an nvprof database, TOML, "
-        "or a preset (`tracekit topology list`). Default: told by the GPUs' names.",
+        help="The machine: output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, NCCL's XML, an "
+        "nvprof database, TOML, or a preset (`tracekit topology list`). Default: told by the GPUs' "
+        "names.",
     ),
 ]
 NcclLogOption = Annotated[

@@ -62,7 +62,7 @@ _TOPOLOGY_SHOW = Json(
     },
     rows={
         "gpu?": "text: GPU (matrix).",
-        "nvlinks?": "integer: NVLinks of the GPU (matrix).",
+        "nvlinks?": "integer or null: NVLinks of the GPU (matrix); null where unknown.",
         "cpu?": "text or null: Nearest CPU (matrix).",
         "link?": "text: Link (links).",
         "type?": "text or null: Type of link (links), or the slowest on the route (routes).",

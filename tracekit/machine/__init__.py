@@ -16,13 +16,24 @@ if TYPE_CHECKING:
     from tracekit.machine._peaks import peak_flops
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
-    from tracekit.machine._products import Product, nvlink_of, with_bandwidths
+    from tracekit.machine._products import Product, nvlink_of, reducing_gpus, with_bandwidths
     from tracekit.machine._read import read_topology
     from tracekit.machine._rings import Ring, find_rings
     from tracekit.machine._toml import machine_toml, read_machine_toml
-    from tracekit.machine._volumes import Edge, Tree, bus_factor, ring_bytes, shares, star_bytes
+    from tracekit.machine._volumes import (
+        IN_SWITCH,
+        SYMMETRIC,
+        Edge,
+        Tree,
+        bus_factor,
+        ring_bytes,
+        shares,
+        star_bytes,
+    )
 
 _HOMES = {
+    "IN_SWITCH": "tracekit.machine._volumes",
+    "SYMMETRIC": "tracekit.machine._volumes",
     "Edge": "tracekit.machine._volumes",
     "Link": "tracekit.machine._graph",
     "Machine": "tracekit.machine._graph",
@@ -52,6 +63,7 @@ _HOMES = {
     "read_nccl_log": "tracekit.machine._nccl_log",
     "read_topology": "tracekit.machine._read",
     "recognise": "tracekit.machine._presets",
+    "reducing_gpus": "tracekit.machine._products",
     "relay_table": "tracekit.machine._listings",
     "ring_bytes": "tracekit.machine._volumes",
     "route_table": "tracekit.machine._listings",
@@ -62,6 +74,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "IN_SWITCH",
+    "SYMMETRIC",
     "Edge",
     "Link",
     "Machine",
@@ -91,6 +105,7 @@ __all__ = [
     "read_nccl_log",
     "read_topology",
     "recognise",
+    "reducing_gpus",
     "relay_table",
     "ring_bytes",
     "route_table",

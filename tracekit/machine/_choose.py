@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,17 +11,17 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.errors import InputError, MissingDataError, UsageError
-from tracekit.machine._complete import completed
-from tracekit.machine._graph import Machine
+from tracekit.machine._graph import PEER_LINKS, Machine, number_of
 from tracekit.machine._placing import PlacedBy, place
 from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
-from tracekit.machine._products import with_bandwidths
+from tracekit.machine._products import nvlink_of, with_bandwidths
 from tracekit.machine._read import read_topology
-from tracekit.machine._several import side_by_side
 from tracekit.machine._toml import machine_of_text
 
 _HEAD = 64
 _SHOWN = 4
+_UNTOLD = "{} names no NVLinks, as templates do that were written by hand"
+_NUMBER = re.compile(r"\d+$")
 _TRACES = (b"SQLite format 3\0",)
 
 
@@ -178,3 +180,110 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame]) -> Placed:
     }
     warnings = [text for placed in each for text in placed.warnings]
     return Placed(machine, whole, each[0].by, tuple(dict.fromkeys([*warnings, warning])))
+
+
+# -- machines that tell nothing of NVLinks, and several of them
+
+
+def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
+    """Return a machine with the NVLinks that its GPUs have, where it tells nothing of them.
+
+    GPUs of one product that come on one board in this number have the NVLinks of its preset, GPU by
+    GPU in order of their numbers. GPUs that have none need none. Of others it stays unknown what
+    joins them.
+
+    Parameters
+    ----------
+    machine
+        The machine; one that tells of its NVLinks is returned as it is.
+    products
+        Product names by number of the GPU, as far as a run knows them.
+    """
+    names = {name for name in products.values() if name is not None}
+    if machine.tells_peers or machine.origin == "assumed":  # which has said so itself
+        return machine
+    if len(names) != 1:
+        return _without_routes(machine)
+    [name] = names
+    product = nvlink_of(name)
+    if product is not None and product.bricks == 0:
+        return replace(machine, tells_peers=True)
+    preset = recognise([name] * len(machine.gpus))
+    if preset is None or preset.origin != "recognised":
+        return _without_routes(machine)
+    return _with_links(machine, preset, name)
+
+
+def _without_routes(machine: Machine) -> Machine:
+    what = _UNTOLD.format(machine.name)
+    text = f"{what}, and none are known of its GPUs: no route between two GPUs is known"
+    return replace(machine, warnings=(*machine.warnings, text))
+
+
+def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
+    ours = dict(zip(preset.nodes("gpu"), machine.nodes("gpu"), strict=True))
+    ours |= {switch: switch for switch in preset.nodes("nvswitch")}
+    links = [
+        replace(link, ends=(ours[link.ends[0]], ours[link.ends[1]]), known="recognised")
+        for link in preset.links
+        if link.type in PEER_LINKS and ours.keys() >= {*link.ends}
+    ]
+    nodes = {
+        **dict(machine.graph.nodes(data=True)),
+        **{switch: {"type": "nvswitch"} for switch in preset.nodes("nvswitch")},
+    }
+    made = Machine.of(machine.name, nodes, [*machine.links, *links], machine.origin)
+    text = (
+        f"{_UNTOLD.format(machine.name)}: those of {preset.name} are taken, which is where"
+        f" {len(machine.gpus)} {product} mostly are"
+    )
+    return replace(made, warnings=(*machine.warnings, text), source=machine.source)
+
+
+def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, list[int]]:
+    """Put machines beside each other: their nodes are numbered on from one to the next.
+
+    Parameters
+    ----------
+    machines
+        The machines, one or more.
+    warning
+        What a user should know about their being several.
+
+    Returns
+    -------
+    All of them as one machine, which is as sure as the least sure of them; and by how much the
+    numbers of each one's GPUs are raised.
+    """
+    nodes: dict[str, Mapping[str, object]] = {}
+    links = []
+    firsts: list[int] = []
+    used: Counter[str] = Counter()
+    for machine in machines:
+        names = {node: _raised(node, used) for node in machine.graph}
+        firsts.append(used["GPU"])
+        nodes |= {names[node]: each for node, each in machine.graph.nodes(data=True)}
+        links += [
+            replace(link, ends=(names[link.ends[0]], names[link.ends[1]])) for link in machine.links
+        ]
+        for name in names.values():
+            used[_prefix(name)] = max(used[_prefix(name)], number_of(name) + 1)
+    sure = [machine.origin for machine in machines]
+    together = Machine.of(
+        " + ".join(machine.name for machine in machines),
+        nodes,
+        links,
+        "assumed" if "assumed" in sure else sure[0],
+        tuple(dict.fromkeys([*(text for one in machines for text in one.warnings), warning])),
+    )
+    tells_peers = all(machine.tells_peers for machine in machines)
+    return replace(together, tells_peers=tells_peers), firsts
+
+
+def _prefix(node: str) -> str:
+    return _NUMBER.sub("", node)
+
+
+def _raised(node: str, used: Mapping[str, int]) -> str:
+    prefix = _prefix(node)
+    return f"{prefix}{number_of(node) + used[prefix]}"

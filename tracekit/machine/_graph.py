@@ -149,6 +149,11 @@ class Machine:
     tells_peers
         Whether it says what joins GPUs beside PCIe, be that nothing. Where it does not, no route
         between two GPUs is known.
+    given
+        What the matrix that it was read from calls the relation of two GPUs, such as `PHB`, by
+        their names in either order.
+    untold
+        Two GPUs each of which it is told that links join them, but not which: no route is known.
     """
 
     name: str
@@ -157,6 +162,8 @@ class Machine:
     warnings: tuple[str, ...] = field(default=())
     source: str | None = None
     tells_peers: bool = True
+    given: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    untold: frozenset[frozenset[int]] = frozenset()
 
     @classmethod
     def of(
@@ -181,8 +188,7 @@ class Machine:
     def with_links(self, links: Iterable[Link]) -> Machine:
         """Return the same nodes, joined by other links."""
         nodes = dict(self.graph.nodes(data=True))
-        made = Machine.of(self.name, nodes, links, self.origin, self.warnings, self.source)
-        return replace(made, tells_peers=self.tells_peers)
+        return replace(self, graph=Machine.of(self.name, nodes, links).graph)
 
     def nodes(self, kind: NodeType) -> list[str]:
         """Return the names of the nodes of a type, in order of their numbers."""
@@ -210,9 +216,12 @@ class Machine:
         return link.known or _KNOWN[self.origin]
 
     def bricks(self, src: int, dst: int) -> int:
-        """Return how many NVLinks (or xGMI links) join two GPUs directly; 0 where none does."""
+        """Return how many NVLinks (or xGMI links) join two GPUs directly; 0 where none does.
+
+        Where it is not known how many, at least one does.
+        """
         link = self.link(f"GPU{src}", f"GPU{dst}")
-        return link.bricks or 0 if link is not None and link.type in PEER_LINKS else 0
+        return link.bricks or 1 if link is not None and link.type in PEER_LINKS else 0
 
     def nvlink_matrix(self) -> list[list[int]]:
         """Return the bricks between each two GPUs, in order of their numbers.
@@ -226,6 +235,20 @@ class Machine:
         node = f"GPU{gpu}"
         links = [self.link(node, switch) for switch in self.nodes("nvswitch")]
         return sum(link.bricks or 0 for link in links if link is not None)
+
+    def switch(self, gpu: int) -> str | None:
+        """Return the NVSwitch that a GPU's NVLinks lead to; None where none do."""
+        joined = (node for node in self.nodes("nvswitch") if self.link(f"GPU{gpu}", node))
+        return next(joined, None)
+
+    def switch_route(self, src: int | None, dst: int | None) -> Route | None:
+        """Return what is crossed between a GPU and its NVSwitch (None); None where it has none."""
+        gpu = dst if src is None else src
+        switch = None if gpu is None else self.switch(gpu)
+        if switch is None:
+            return None
+        nodes = (f"GPU{gpu}", switch)
+        return self._along(nodes[::-1] if src is None else nodes)
 
     def route(
         self, src: int | None, dst: int | None, *, through_host: bool = False
@@ -274,6 +297,8 @@ class Machine:
             return self._to_host(src, dst)
         if through_host:
             return self._staged(src, dst)
+        if {src, dst} in self.untold:
+            return None
         ways = (self._nvlink_paths, self._host_paths) if self.tells_peers else ()
         for paths in ways:
             nodes = _path(paths, f"GPU{src}", f"GPU{dst}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.machine._graph import PEER_LINKS, Machine, Route
+from tracekit.machine._graph import Machine, Route
 
 _GB = 1e9
 _LINKS = {
@@ -25,21 +25,22 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return how each two GPUs are joined, in the words of ``nvidia-smi topo -m``.
+    """Return how each two GPUs are joined: the matrix that was given, or one in its words.
 
     Returns
     -------
-    ``gpu``; a column for each GPU: ``X`` itself, ``NVn`` that many bonded NVLinks (to the switch,
-    where a switch joins them), ``PIX`` one PCIe switch, ``PXB`` several, ``NODE`` the host bridge
-    of one CPU, ``SYS`` across CPUs, null where there is no way; ``nvlinks``, the number of NVLinks
-    of the GPU; ``cpu``, the CPU nearest to it.
+    ``gpu``; a column for each GPU: ``X`` itself; what the matrix says that the machine was read
+    from, or else, in the words of ``nvidia-smi topo -m``, ``NVn`` that many bonded NVLinks (to the
+    switch, where a switch joins them), ``XGMI``, ``PIX`` one PCIe switch, ``PXB`` several, ``NODE``
+    the host bridge of one CPU, ``SYS`` across CPUs, null where there is no way; ``nvlinks``, the
+    number of NVLinks of the GPU, null where that of any bond is unknown; ``cpu``, the CPU nearest
+    to it.
     """
     rows = [
         {
             "gpu": f"GPU{src}",
             **{f"GPU{dst}": _relation(machine, src, dst) for dst in machine.gpus},
-            "nvlinks": sum(machine.bricks(src, dst) for dst in machine.gpus)
-            + machine.switch_bricks(src),
+            "nvlinks": _bricks(machine, src),
             "cpu": _nearest_cpu(machine, src),
         }
         for src in machine.gpus
@@ -98,6 +99,13 @@ def relay_table(machine: Machine) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_RELAYS, orient="row")
 
 
+def _bricks(machine: Machine, gpu: int) -> int | None:
+    """Return the number of NVLinks of a GPU; None where it is not known how many a bond has."""
+    own = [link.bricks for link in machine.links if link.is_peer and f"GPU{gpu}" in link.ends]
+    known = [bricks for bricks in own if bricks is not None]
+    return sum(known) if len(known) == len(own) else None
+
+
 def _gb_s(bandwidth: int | None) -> float | None:
     return None if bandwidth is None else bandwidth / _GB
 
@@ -109,12 +117,17 @@ def _described(route: Route | None) -> Sequence[str | float | None]:
 def _relation(machine: Machine, src: int, dst: int) -> str | None:
     if src == dst:
         return "X"
+    given = machine.given.get((f"GPU{src}", f"GPU{dst}"))
     route = machine.route(src, dst)
-    if route is None:
-        return None
-    if route.type in PEER_LINKS:
-        return f"NV{min(link.bricks or 0 for link in route.links)}"
+    return given if given is not None or route is None else _word(route)
+
+
+def _word(route: Route) -> str:
     between = route.nodes[1:-1]
+    if route.type == "nvlink":
+        return f"NV{min(link.bricks or 0 for link in route.links)}"
+    if route.type == "xgmi":
+        return "XGMI"
     if route.type == "socket" or any(node.startswith("CPU") for node in between):
         return "SYS" if route.type == "socket" else "NODE"
     return "PIX" if len(between) == 1 else "PXB"

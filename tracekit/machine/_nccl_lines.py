@@ -93,12 +93,16 @@ _KINDS: Mapping[str, _Kind] = {
     "trees": _Kind("Trees ", r"^Trees (?P<elements>\[.*)$", "elements"),
     "connected": _Kind("Connected ", r"^Connected (?P<what>\w[\w +]*)", "what"),
     "totals": _Kind(
-        "coll channels", r"(?:^|, )(?P<total>\d{1,4}) coll channels", "total", ("total",)
+        "coll channels",
+        r"(?:^|, )(?P<total>\d{1,4}) coll channels(?:, \d{1,4} collnet channels)?"
+        r"(?:, (?P<nvls>\d{1,4}) nvls channels)?",
+        "total",
+        ("total", "nvls"),
     ),
     "tunings": _Kind(
         " Bytes -> ",
         r"^(?:(?P<name>\w+)(?: \[Symmetric\])?: *)?(?P<bytes>\d{1,18}) Bytes -> "
-        r"(?:Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)|Kernel \w+ nchannels "
+        r"(?:Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)|Kernel (?P<kernel>\w+) nchannels "
         r"(?P<wide>\d{1,4}))(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d{1,4})\.\.(?P<high>\d{1,4})\})?"
         r"(?:.* comm (?P<pointer>0x[0-9a-fA-F]{1,16}))?",
         "bytes",

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.errors import InputError
 from tracekit.machine._nccl_groups import Communicators
 from tracekit.machine._nccl_lines import Lines, read_lines
+from tracekit.machine._volumes import SYMMETRIC
 
 CUT_AT = 20
 """How many ranks NCCL prints of a ring at most (before 2.23, which says ``...`` where it cuts)."""
@@ -64,10 +65,10 @@ class NcclLog:
     tuning: pl.DataFrame
     """``communicator, order, collective, bytes, algorithm, protocol, channels``: what rank 0 chose
     for each call, ``order`` counted from 0 by communicator; null is what a version does not print
-    (the collective before 2.23, channels before 2.24, algorithm and protocol of symmetric kernels),
-    and the communicator where a process is rank 0 of several and no call tells. ``bytes`` is
-    NCCL's own size: of all ranks together for all_gather and reduce_scatter before 2.24, and per
-    rank since."""
+    (the collective before 2.23, channels before 2.24, the protocol of symmetric kernels, whose
+    algorithm is one of those of `shares`, or ``symmetric`` where it is none), and the communicator
+    where a process is rank 0 of several and no call tells. ``bytes`` is NCCL's own size: of all
+    ranks together for all_gather and reduce_scatter before 2.24, and per rank since."""
     calls: pl.DataFrame
     """``communicator, host, pid, rank, order, op_count, collective, direction, count, datatype,
     bytes, root, ranks``, one row for each call of each rank; ``order`` is counted from 0 in each
@@ -75,6 +76,8 @@ class NcclLog:
     all_gather (sent), reduce_scatter (received), all_to_all, gather and scatter. ``root`` is the
     peer of a send or receive, which ``direction`` tells apart. A rank whose Init is not in the log
     is null, and the communicator then ``host:pid:pointer``."""
+    nvls: pl.DataFrame
+    """``communicator, channels``: how many channels it has for NVLS; 0 where it cannot take it."""
     writers: pl.DataFrame
     """``host, pid`` of all processes that wrote a line of NCCL's, whatever it says."""
     warnings: tuple[str, ...]
@@ -116,6 +119,7 @@ def read_nccl_log(*paths: Path) -> NcclLog:
         connections=_edges(lines, known, connections),
         tuning=_tuning(lines, known),
         calls=_calls(known),
+        nvls=_nvls(lines, known),
         writers=lines.writers,
         warnings=(
             *(
@@ -475,10 +479,23 @@ def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
         order=pl.int_range(pl.len()).over("communicator"),
         collective=_collective(pl.col("name")),
         bytes="bytes",
-        algorithm=_choice("algorithm", _ALGORITHMS),
+        algorithm=pl.coalesce(
+            _choice("algorithm", _ALGORITHMS),
+            pl.when(pl.col("kernel").is_not_null()).then(
+                pl.col("kernel").replace_strict(
+                    SYMMETRIC, default="symmetric", return_dtype=pl.String
+                )
+            ),
+        ),
         protocol=_choice("protocol", _PROTOCOLS),
         channels=pl.coalesce("wide", pl.col("high") - pl.col("low") + 1),
     )
+
+
+def _nvls(lines: Lines, known: Communicators) -> pl.DataFrame:
+    own, top = (pl.lit(None, pl.Int64).alias(name) for name in ("own_rank", "top_rank"))
+    told = known.placed(lines["totals"].with_columns(own, top)).drop_nulls(["communicator", "nvls"])
+    return told.group_by("communicator", maintain_order=True).agg(channels=pl.col("nvls").max())
 
 
 def _collective(name: pl.Expr) -> pl.Expr:

@@ -163,7 +163,8 @@ def with_status(machine: Machine, status: Status, source: str) -> Machine:
         used = sum(link.bricks or 0 for link in links if gpu in link.ends)
         if used != count:
             warnings.append(f"{gpu} has {count} NVLinks that are up, but {used} in the matrix")
-    return Machine.of(machine.name, nodes, links, machine.origin, warnings)
+    graph = Machine.of(machine.name, nodes, links).graph
+    return replace(machine, graph=graph, warnings=tuple(warnings))
 
 
 def _known(gpu: GpuBricks) -> dict[str, object]:

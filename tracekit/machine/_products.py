@@ -11,6 +11,10 @@ from tracekit.machine._graph import Link, Machine, number_of
 from tracekit.machine._toml import load_toml, pcie_interface
 from tracekit.support.resources import schemas
 
+_HOPPER = 4
+"""Generation of the NVLinks of GPUs whose switches reduce and multicast."""
+_MOST_BEFORE_HOPPER = 12
+
 
 @dataclass(frozen=True)
 class Product:
@@ -88,6 +92,23 @@ def _filled(link: Link, known: Mapping[str, Product | None]) -> Link:
 
 def _times(bandwidth: int | None, bricks: int | None) -> int | None:
     return None if bandwidth is None or bricks is None else bandwidth * bricks
+
+
+def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> frozenset[int]:
+    """Return the GPUs whose NVSwitch can reduce and multicast, as those of Hopper and later do.
+
+    Where a GPU's name tells nothing, its NVLinks do: before Hopper no GPU has more than 12.
+    """
+    known = {gpu: nvlink_of(products.get(gpu)) for gpu in machine.gpus if machine.switch(gpu)}
+    return frozenset(
+        gpu
+        for gpu, product in known.items()
+        if (
+            machine.switch_bricks(gpu) > _MOST_BEFORE_HOPPER
+            if product is None or product.nvlink is None
+            else product.nvlink >= _HOPPER
+        )
+    )
 
 
 def products_of(machine: Machine) -> dict[int, str | None]:

@@ -16,6 +16,7 @@ from tracekit.machine._nvlink_status import (
     with_status,
 )
 from tracekit.machine._nvprof import SQLITE_MAGIC, read_nvprof
+from tracekit.machine._rocm_topo import is_rocm_topo, parse_rocm_topo
 from tracekit.machine._toml import read_machine_toml
 from tracekit.machine._topo_matrix import machine_of_matrix, parse_matrix
 from tracekit.support.toml import NotToml, parse_toml
@@ -28,7 +29,8 @@ MAX_TOML = 4 << 20
 
 _GIVE = (
     "give the output of `nvidia-smi topo -m`, with that of `nvidia-smi nvlink -s` after it if you"
-    " have it, the XML of NCCL_TOPO_DUMP_FILE, an nvprof database, or a machine as TOML"
+    " have it, or of `rocm-smi --showtopo`, the XML of NCCL_TOPO_DUMP_FILE, an nvprof database, or"
+    " a machine as TOML"
 )
 _TOML_LINE = re.compile(r"^(\[\[?[\w.\"' -]+\]\]?|[\w-]+ ?= ?[\"'\d\[{]).*$", re.MULTILINE)
 
@@ -40,8 +42,9 @@ def read_topology(path: Path) -> Machine:
     ----------
     path
         The output of `nvidia-smi topo -m`, of `nvidia-smi nvlink` with `-s`, `-R` or `-p`, or of
-        several of these one after the other; the XML that NCCL writes to NCCL_TOPO_DUMP_FILE; a
-        database of nvprof; or a machine as TOML, like those that come with tracekit.
+        several of these one after the other, or of `rocm-smi --showtopo`; the XML that NCCL writes
+        to NCCL_TOPO_DUMP_FILE; a database of nvprof; or a machine as TOML, like those that come
+        with tracekit.
 
     Raises
     ------
@@ -75,6 +78,8 @@ def _of_text(text: str, path: Path) -> Machine:
         return parse_nccl_xml(text.lstrip(), str(path), path.name)
     if _is_toml(text):
         return read_machine_toml(path)
+    if is_rocm_topo(text):
+        return parse_rocm_topo(text, str(path), path.name)
     matrix = parse_matrix(text, str(path))
     status = parse_status(text, str(path))
     if matrix is not None:

@@ -3,6 +3,7 @@
     version = 1
     title = "Two GPUs"                  # optional, as are name, source and warnings
     tells_peers = true                  # false: no NVLinks are named, but there may be some
+    untold = ["GPU0-GPU1"]              # pairs of which it is not known what joins them
     [nodes]                             # how many of each, or a list of their numbers
     GPU = 2
     CPU = 1
@@ -43,7 +44,7 @@ from tracekit.support.toml import NotToml, parse_toml
 
 VERSION = 1
 _KEYS = {"version", "name", "title", "source", "warnings", "nodes", "links", "attributes",
-         "recognise", "tells_peers"}  # fmt: skip
+         "recognise", "tells_peers", "untold"}  # fmt: skip
 _LINK_KEYS = {"type", "between", "bricks", "bandwidth", "brick_bandwidth", "pcie"}
 _ATTRIBUTES: Mapping[str, type] = {"uuid": str, "pci_bus": str, "product": str, "numa": int}
 _TYPES: Mapping[str, NodeType] = {prefix: kind for kind, prefix in PREFIXES.items()}
@@ -127,14 +128,26 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
     if not isinstance(tells, bool):
         raise InputError(f"{where}: tells_peers is {tells!r}", "give true or false")
     made = Machine.of(named, nodes, links, origin, warnings, " ".join(source) or None)
-    return replace(made, tells_peers=tells)
+    return replace(made, tells_peers=tells, untold=frozenset(_untold(content, nodes, where)))
+
+
+def _untold(
+    content: Mapping[str, Any], nodes: Mapping[str, Mapping[str, object]], where: str
+) -> Iterator[frozenset[int]]:
+    """Yield the pairs of GPUs between which no route is known."""
+    for pattern in _texts(content.get("untold", []), f"{where}: untold"):
+        for ends in _pairs(pattern, nodes, f"{where}: untold"):
+            yield frozenset(map(number_of, ends))
 
 
 def machine_toml(machine: Machine) -> str:
-    """Return a machine as TOML, which `read_machine_toml` reads as the same one."""
+    """Return a machine as TOML, which is read as the same, but for the words of its matrix."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
     if not machine.tells_peers:
         lines.append("tells_peers = false")
+    if machine.untold:
+        pairs = (f"GPU{one}-GPU{other}" for one, other in sorted(map(sorted, machine.untold)))
+        lines.append(f"untold = [{', '.join(map(_text, pairs))}]")
     if machine.source is not None:
         lines.append(f"source = {_text(machine.source)}")
     if machine.warnings:
@@ -261,7 +274,7 @@ def _links_of(
             f"{where} has the unknown type {table.get('type')!r}", f"known: {_list(types)}"
         )
     bricks = table.get("bricks")
-    if (kind in PEER_LINKS) != (bricks is not None):
+    if (bricks is None and kind == "nvlink") or (bricks is not None and kind not in PEER_LINKS):
         raise InputError(f"{where} of type {kind}: bricks are given for NVLinks, and only for them")
     if bricks is not None and not _is_whole(bricks, 1, 1000):
         raise InputError(f"{where}.bricks is {bricks!r}", "give a whole number from 1 up")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
@@ -166,7 +166,9 @@ def machine_of_matrix(
     cpus = sorted(set(hosts.values()))
     nodes |= {f"CPU{cpu}": known(type="host", numa=cpu if cpu in numas else None) for cpu in cpus}
     links = [*nvlinks, *pcie, *socket_links(f"CPU{cpu}" for cpu in cpus)]
-    return Machine.of(name, nodes, links, "file", warnings)
+    made = Machine.of(name, nodes, links, "file", warnings)
+    bonds = {pair: f"NV{count}" for pair, count in matrix.nvlinks.items()}
+    return replace(made, given={**matrix.relations, **bonds})
 
 
 def _device(device: str, matrix: Matrix) -> dict[str, object]:

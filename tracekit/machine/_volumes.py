@@ -2,11 +2,17 @@
 
 All are shares of S, the size of a collective as nccl-tests counts it: count x size for all-reduce,
 broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter, all-to-all,
-gather and scatter.
+gather and scatter. They are shares of data: flags that a protocol sends along are not in them.
+
+Sources: nccl-tests ``doc/PERFORMANCE.md`` (rings, factors); NCCL's maintainers on what multicast
+and reduction in an NVSwitch move (github.com/NVIDIA/nccl/issues/828 and 1506,
+github.com/NVIDIA/nccl-tests/issues/238); NCCL's ``src/device/symmetric`` (which kernel reads and
+writes what of its peers); arxiv.org/abs/2506.20252 and ``ncclTransportPatConnect`` (PAT).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +23,26 @@ from tracekit.machine._rings import Ring
 
 _DIRECT = ("all_to_all", "gather", "scatter")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_OF_PARTS = ("all_gather", "reduce_scatter")
+
+IN_SWITCH = ("nvls", "nvls_tree", "multicast_one_shot", "reduced_one_shot")
+"""Algorithms by which GPUs and their NVSwitch exchange what no other single GPU sends or gets."""
+
+_PAIRS = {
+    "one_shot": ("all_reduce",), "two_shot": ("all_reduce",), "direct": _OF_PARTS,
+}  # fmt: skip
+"""Algorithms by which each two GPUs exchange as much, and the collectives that have them."""
+
+SYMMETRIC = {
+    "AllGather_LL": "direct", "AllGather_ST": "direct", "AllGather_TmaST": "direct",
+    "AllGather_LLMC": "nvls", "AllGather_STMC": "nvls", "AllGather_TmaSTMC": "nvls",
+    "AllReduce_AGxLL_R": "one_shot", "AllReduce_AGxLLMC_R": "multicast_one_shot",
+    "AllReduce_RSxLD_AGxST": "two_shot", "AllReduce_RSxTmaLD_AGxTmaST": "two_shot",
+    "AllReduce_RSxLDMC_AGxSTMC": "nvls",
+    "ReduceScatter_LL": "direct", "ReduceScatter_LD": "direct", "ReduceScatter_TmaLD": "direct",
+    "ReduceScatter_LDMC": "nvls",
+}  # fmt: skip
+"""Algorithms of NCCL's kernels for symmetric memory, by their names in its log."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +52,13 @@ class Edge:
     Parameters
     ----------
     src, dst
-        Numbers of the GPUs.
+        Numbers of the GPUs; None for the NVSwitch, where it reduces or multicasts.
     share
         Bytes over this edge as a share of S.
     """
 
-    src: int
-    dst: int
+    src: int | None
+    dst: int | None
     share: Fraction
 
 
@@ -86,21 +112,34 @@ def shares(
     trees: Sequence[Tree] = (),
     root: int | None = None,
     bidirectional: bool = False,
+    islands: Sequence[Sequence[int]] = (),
 ) -> list[Edge]:
     """Return what a collective moves over each edge between GPUs, as shares of S.
 
-    ==========================  =========================================================
-    all-reduce, ring            2(n-1)/n on each edge of the ring
-    all-gather, reduce-scatter  (n-1)/n on each edge of the ring
-    broadcast, reduce           1 on each edge but the one into (broadcast) or out of
-                                (reduce) the root
-    all-reduce, tree            1 up and 1 down on each edge of the tree
-    all-to-all                  1/n between each two, whatever the algorithm
-    gather, scatter             1/n between each other GPU and the root
-    ==========================  =========================================================
+    ==============================  =====================================================
+    all-reduce, ring                2(n-1)/n on each edge of the ring
+    all-gather, reduce-scatter      (n-1)/n on each edge of the ring
+    broadcast, reduce               1 on each edge but the one into (broadcast) or out of
+                                    (reduce) the root
+    all-reduce, tree                1 up and 1 down on each edge of the tree
+    all-to-all                      1/n between each two, whatever the algorithm
+    gather, scatter                 1/n between each other GPU and the root
+    all-gather, PAT                 1/n to rank + 2^k for each odd multiple of 2^k below n
+    reduce-scatter, PAT             the same to rank - 2^k
+    all-reduce, one_shot            1 between each two
+    all-reduce, two_shot            2/n between each two
+    all-gather, reduce-scatter,     1/n between each two
+    direct
+    all-reduce, nvls or nvls_tree   (h+1)/h from each GPU to the switch, and back
+    all-gather, nvls                1/n to the switch, 1 back
+    reduce-scatter, nvls            1 to the switch, 1/n back
+    all-reduce, multicast_one_shot  1 to the switch, n back
+    all-reduce, reduced_one_shot    n to the switch, 1 back
+    ==============================  =====================================================
 
     Rings carry parts in proportion to their bricks (equal parts where those of any are not known),
-    trees carry equal parts.
+    trees carry equal parts. Of an all-reduce over several switches, of h GPUs each, only what GPUs
+    and switches exchange is known, nothing of what goes from switch to switch.
 
     Parameters
     ----------
@@ -109,7 +148,7 @@ def shares(
     gpus
         Number of the GPU of each rank.
     algorithm
-        ``ring`` or ``tree``, in any case.
+        One of those above, in any case.
     rings
         Rings of these GPUs; without any, the ring in order of ranks.
     trees
@@ -119,11 +158,13 @@ def shares(
     bidirectional
         Whether each ring carries half of its part in either direction, as rings do that are
         modelled from a topology; those of a log have one.
+    islands
+        The GPUs at each NVSwitch; without any, all are at one.
 
     Returns
     -------
-    Edges in order of their GPUs; none where nothing is moved, or how is not known (another
-    algorithm, a collective that is none of these, a root that is not given).
+    Edges in order of their GPUs, the switch last; none where nothing is moved, or how is not known
+    (another algorithm, a collective that is none of these, a root that is not given).
 
     Raises
     ------
@@ -136,13 +177,21 @@ def shares(
         return []
     if collective in _DIRECT:
         return _added(_direct(collective, gpus, root))
-    if algorithm.lower() == "tree":
-        return _added(_over_trees(trees)) if collective == "all_reduce" else []
-    if algorithm.lower() != "ring":
-        return []
-    parts = _parts(rings or [Ring(tuple(gpus))], bidirectional=bidirectional)
-    top = None if root is None else gpus[root]
-    return _added(each for ring, part in parts for each in _over_ring(collective, ring, part, top))
+    name = algorithm.lower()
+    found: Iterable[Edge] = ()
+    if collective in _PAIRS.get(name, ()):
+        found = _pairs(name, gpus)
+    elif name in IN_SWITCH:
+        found = _through_switch(name, collective, islands or [gpus])
+    elif name == "tree" and collective == "all_reduce":
+        found = _over_trees(trees)
+    elif name == "pat":
+        found = _over_dimensions(collective, gpus)
+    elif name == "ring":
+        parts = _parts(rings or [Ring(tuple(gpus))], bidirectional=bidirectional)
+        top = None if root is None else gpus[root]
+        found = (each for ring, part in parts for each in _over_ring(collective, ring, part, top))
+    return _added(found)
 
 
 def _check(
@@ -199,6 +248,55 @@ def _over_trees(trees: Sequence[Tree]) -> Iterator[Edge]:
             yield Edge(parent, child, Fraction(1, len(trees)))
 
 
+def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
+    """Yield what each GPU stores at, and is read by, each other one.
+
+    In one shot that is all that it has; in two its part of the input, and the part that it reduced.
+    """
+    parts = {"one_shot": Fraction(1), "two_shot": Fraction(2, len(gpus))}
+    share = parts.get(algorithm, Fraction(1, len(gpus)))
+    return (Edge(src, dst, share) for src, dst in itertools.permutations(gpus, 2))
+
+
+def _through_switch(
+    algorithm: str, collective: str, islands: Sequence[Sequence[int]]
+) -> Iterator[Edge]:
+    """Yield what GPUs and their switches exchange.
+
+    A part that the switch reduces is read from every GPU, the one that asks for it too; one that
+    it multicasts is stored at every GPU. Of several switches each GPU reduces and multicasts the
+    part that it stands for, so that nothing but an all-reduce is the same at each.
+    """
+    for gpus in islands:
+        each = Fraction(1, len(gpus))
+        exchanged = {
+            ("nvls", "all_reduce"): (1 + each, 1 + each),
+            ("nvls_tree", "all_reduce"): (1 + each, 1 + each),
+            ("nvls", "all_gather"): (each, Fraction(1)),
+            ("nvls", "reduce_scatter"): (Fraction(1), each),
+            ("multicast_one_shot", "all_reduce"): (Fraction(1), Fraction(len(gpus))),
+            ("reduced_one_shot", "all_reduce"): (Fraction(len(gpus)), Fraction(1)),
+        }.get((algorithm, collective))
+        across = algorithm.startswith("nvls") and collective == "all_reduce"
+        if exchanged is None or (len(islands) > 1 and not across):
+            return
+        for gpu in gpus:
+            yield Edge(gpu, None, exchanged[0])
+            yield Edge(None, gpu, exchanged[1])
+
+
+def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
+    """Yield what PAT moves: each rank's part along a binomial tree, the furthest ranks first."""
+    ranks = len(gpus)
+    direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
+    if direction is None:
+        return
+    for step in (1 << k for k in range((ranks - 1).bit_length())):
+        share = Fraction(len(range(step, ranks, 2 * step)), ranks)
+        for rank, src in enumerate(gpus):
+            yield Edge(src, gpus[(rank + direction * step) % ranks], share)
+
+
 def _direct(collective: str, gpus: Sequence[int], root: int | None) -> Iterator[Edge]:
     share = Fraction(1, len(gpus))
     for src_rank, src in enumerate(gpus):
@@ -209,7 +307,8 @@ def _direct(collective: str, gpus: Sequence[int], root: int | None) -> Iterator[
 
 
 def _added(edges: Iterable[Edge]) -> list[Edge]:
-    sums: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    sums: dict[tuple[int | None, int | None], Fraction] = defaultdict(Fraction)
     for edge in edges:
         sums[edge.src, edge.dst] += edge.share
-    return [Edge(src, dst, share) for (src, dst), share in sorted(sums.items())]
+    ends = sorted(sums, key=lambda ends: [(end is None, end or 0) for end in ends])
+    return [Edge(*pair, sums[pair]) for pair in ends]

@@ -7,6 +7,7 @@ which GPUs are the same physical one has to be found out before.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ _READ_TOGETHER = 250_000
 """So many rows of them are read at a time instead."""
 _BITS = 32
 """Of numbers within a trace, below that of the trace."""
+
+_NAMED = 3
+"""How many reports a warning of several names."""
+_NUMBER = re.compile(r"[-+]?\d[\d,.]*")
 
 UNMATCHED = "nothing recorded matches "
 """How the warning begins that says so of an entry of a user's rules."""
@@ -413,14 +418,14 @@ def _described(
 def _warnings(
     traces: Sequence[Trace], reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]
 ) -> tuple[str, ...]:
-    """Return the warnings of all reports, each with the name of its file."""
+    """Return the warnings of all reports with the names of their files, one for each cause."""
     files = [", ".join(frame["file"]) for frame in reports]
     named = [
         file if file and files.count(file) == 1 else f"report {index} {file}".rstrip()
         for index, file in enumerate(files)
     ]
-    warnings = [
-        f"{name}: {warning}"
+    of_reports = [
+        (name, warning)
         for name, trace in zip(named, traces, strict=True)
         for warning in trace.warnings
         if not warning.startswith(UNMATCHED)
@@ -431,4 +436,30 @@ def _warnings(
         for warning in traces[0].warnings
         if warning.startswith(UNMATCHED) and all(warning in each.warnings for each in traces)
     ]
-    return (*warnings, *unmatched, *clock_warnings(clocks, named))
+    of_clocks, of_all = [], []
+    for text in clock_warnings(clocks, named):
+        name = next((name for name in named if text.startswith(f"{name}: ")), None)
+        if name is None:
+            of_all.append(text)
+        else:
+            of_clocks.append((name, text.removeprefix(f"{name}: ")))
+    number = len(traces)
+    return (*_by_cause(of_reports, number), *unmatched, *_by_cause(of_clocks, number), *of_all)
+
+
+def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
+    """Say once what several reports warn of: texts that differ by numbers alone have one cause."""
+    causes: dict[str, list[tuple[str, str]]] = {}
+    for name, text in warnings:
+        causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))
+    found = []
+    for each in causes.values():
+        name, text = each[0]
+        names = list(dict.fromkeys(name for name, _ in each))
+        if len(names) == 1:
+            found += [f"{name}: {text}" for _, text in each]
+            continue
+        shown = ", ".join(names[:_NAMED]) + ", ..." * (len(names) > _NAMED)
+        such = "" if len({text for _, text in each}) == 1 else f", such as {name}"
+        found.append(f"{len(names)} of {reports} reports ({shown}){such}: {text}")
+    return found

@@ -572,7 +572,8 @@ TRANSFERS = Table(
         _time("second_start", "of a staged or two-hop transfer: when its second copy began",
               nullable=True),
         Column("method", METHOD, "how it was moved", nullable=False),
-        Column("evidence", EVIDENCE, "`measured` or `modelled`", nullable=False),
+        Column("evidence", EVIDENCE, "`measured`, `modelled`, or `modelled between`: one of "
+               "several algorithms ran, and each has its rows", nullable=False),
         Column(
             "source",
             pl.String,
@@ -584,7 +585,13 @@ TRANSFERS = Table(
             "topology)",
             nullable=False,
         ),
-        Column("collective", COLLECTIVE, "the NCCL operation, for method `nccl`"),
+        Column("collective", COLLECTIVE, "the operation, for methods `nccl` and `collective`"),
+        Column("algorithm", pl.String, "the algorithm of a modelled collective"),
+        Column("at_switch", pl.Boolean, "whether an end without a GPU is an NVSwitch that reduces "
+               "or multicasts"),
+        Column("choice", pl.Int64, "number of a collective of which it is not known which of "
+               "several algorithms ran: one of them has moved its rows"),
+        Column("bytes_if", pl.Int64, "bytes moved if it was this algorithm", "bytes"),
         Column("stage", STAGE, "why it runs", nullable=False),
         Column("iteration", pl.Int64, "iteration in which it was launched"),
     ),
@@ -592,15 +599,17 @@ TRANSFERS = Table(
 
 COLLECTIVE_CALLS = Table(
     "collectives",
-    "One row per collective and participant: an NCCL kernel, or an MPI call. Worked out of ops, "
+    "One row per collective and participant: a kernel, or an MPI call. Worked out of ops, "
     "ranges and host when it is asked for.",
     (
         _REPORT,
         _key("process", "process that takes part"),
         Column("device", pl.Int32, "GPU that takes part; null for an MPI call"),
         Column("stream", pl.Int64, "CUDA stream of the kernel"),
-        Column("op", pl.Int64, "the NCCL kernel; null for an MPI call"),
-        Column("library", pl.String, "`nccl` or `mpi`", nullable=False),
+        Column("op", pl.Int64, "the kernel; null for an MPI call"),
+        Column("library", pl.String, "`nccl`, `mpi`, or what other library's kernel it is by its "
+               "name: `vllm`, `tensorrt_llm` (FlashInfer's too), `pytorch`, `nvshmem`, `msccl`, "
+               "`deep_ep`, `other`", nullable=False),
         Column("collective", COLLECTIVE, "collective operation", nullable=False),
         Column("name", pl.String, "short name of the kernel, or name of the MPI function"),
         _time("start", "start of the kernel or MPI call"),
@@ -621,7 +630,8 @@ COLLECTIVE_CALLS = Table(
         Column("sequence", pl.Int64, "number of the collective on its stream"),
         Column("match", pl.Int64, "number of the collective in the run, the same for all "
                "participants that were found; null where none could be matched"),
-        Column("algorithm", pl.String, "algorithm, from an NCCL log; null if unknown"),
+        Column("algorithm", pl.String, "algorithm, from an NCCL log or the name of a kernel that "
+               "is made for one; null if unknown"),
         Column("protocol", pl.String, "protocol, from an NCCL log; null if unknown"),
         Column("stage", STAGE, "why it runs"),
         Column("iteration", pl.Int64, "iteration in which it was launched"),

@@ -66,7 +66,9 @@ _ESSENTIAL = (
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
     "bubble_share", "data_stall_share",
-    "caused_ns", "late_in", "bytes", "evidence", "only_in", "step_flops", "mfu",
+    "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
+    "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
+    "step_flops", "mfu",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",

@@ -65,12 +65,14 @@ COLLECTIVES = (
 
 RANGE_STYLES = ("push_pop", "start_end")
 
-METHODS = ("p2p", "staged", "two_hop", "nccl", "mpi", "h2d", "d2h")
+METHODS = ("p2p", "staged", "two_hop", "nccl", "collective", "mpi", "h2d", "d2h")
 """How bytes are moved: by a copy between GPUs, by one through host memory, by two copies through
-another GPU, by NCCL, by a copy within an MPI call, and to or from host memory."""
+another GPU, by NCCL, by a collective kernel of another library, by a copy within an MPI call, and
+to or from host memory."""
 
-EVIDENCES = ("measured", "modelled")
-"""Whether a movement was recorded with both its ends, or follows from a model."""
+EVIDENCES = ("measured", "modelled", "modelled between")
+"""Whether a movement was recorded with both its ends, follows from a model, or from several of
+which it is not known which one holds, so that it lies between two bounds."""
 
 METRICS_SAMPLED = (
     "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx", "sm_active", "nic_rx", "nic_tx", "nic_wait"

@@ -66,7 +66,7 @@ def matrix_figure(
     pairs
         One row per pair, or more, which are added up: ``src_device`` and ``dst_device`` (null is
         the host), ``bytes`` (null where unknown), ``transfers``, ``evidence`` (``measured`` or
-        ``modelled``) and ``method``.
+        ``modelled``) and ``method``; ``least_bytes`` and ``most_bytes`` where bytes lie between.
     title, subtitle
         Plain texts; see `figure_layout`.
     root
@@ -84,7 +84,7 @@ def matrix_figure(
     cells = _cells(pairs)
     devices = _devices(cells)
     side = min(max(len(devices) * 84, 240), 680)
-    unit = unit_of(max((cell.bytes for cell in cells), default=0), BYTE_UNITS)
+    unit = unit_of(max((cell.most for cell in cells), default=0), BYTE_UNITS)
     margin = {"l": 100, "r": 136, "t": 144 if len(devices) <= _MOST_UPRIGHT else 172, "b": 36}
     figure = go.Figure(
         layout=figure_layout(
@@ -112,7 +112,8 @@ class _Cell(NamedTuple):
     src: int
     dst: int
     bytes: int
-    """What is known of it."""
+    """What is known of it, the least where it lies between bounds."""
+    most: int
     unknown: bool
     """Whether the bytes of some transfers are not known."""
     transfers: int | None
@@ -125,14 +126,21 @@ def _cells(pairs: pl.DataFrame) -> list[_Cell]:
     import polars as pl
 
     src, dst = (pl.col(name).cast(pl.Int64).fill_null(_HOST) for name in _DEVICES)
+    known, most = (
+        pl.coalesce(each for each in ("bytes", name) if each in pairs.columns)
+        .cast(pl.Int64)
+        .alias(alias)
+        for name, alias in (("least_bytes", "bytes"), ("most_bytes", "most"))
+    )
     return [
         _Cell(*row)
         for row in pairs.group_by(src, dst)
         .agg(
-            pl.col("bytes").cast(pl.Int64).sum(),
-            unknown=pl.col("bytes").is_null().any(),
+            known.sum(),
+            most.sum(),
+            unknown=known.is_null().any(),
             transfers=_sum_of_known("transfers", pl.Int64()),
-            modelled=(pl.col("evidence").cast(pl.String) == "modelled").any(),
+            modelled=(pl.col("evidence").cast(pl.String) != "measured").any(),
             methods=pl.col("method").cast(pl.String).drop_nulls().unique().sort().str.join(", "),
         )
         .sort(_DEVICES)
@@ -192,14 +200,14 @@ def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str])
     import plotly.graph_objects as go
 
     divisor, name = unit
-    shown = [cell for cell in cells if cell.bytes]
+    shown = [cell for cell in cells if cell.most]
     size = range(len(devices))
     z: list[list[float | None]] = [[None for _ in size] for _ in size]
     text, hover = ([["" for _ in size] for _ in size] for _ in range(2))
-    decimals = _decimals(max((cell.bytes for cell in shown), default=0) / divisor)
+    decimals = _decimals(max((cell.most for cell in shown), default=0) / divisor)
     for cell in shown:
         row, column = devices.index(cell.src), devices.index(cell.dst)
-        z[row][column] = cell.bytes / divisor
+        z[row][column] = cell.most / divisor
         text[row][column] = _cell_text(cell, divisor, decimals)
         hover[row][column] = _cell_hover(cell)
     return go.Heatmap(
@@ -214,7 +222,7 @@ def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str])
         hoverongaps=False,
         colorscale=colour_scale(),
         zmin=0,
-        zmax=max((cell.bytes for cell in shown), default=0) / divisor,
+        zmax=max((cell.most for cell in shown), default=0) / divisor,
         showscale=bool(shown),
         colorbar=colour_bar(f"sent ({name})"),
         xgap=2,
@@ -228,13 +236,15 @@ def _decimals(largest: float) -> int:
 
 
 def _cell_text(cell: _Cell, divisor: int, decimals: int) -> str:
-    number = scaled([cell.bytes], divisor, decimals if divisor > 1 else 0)[0]
+    bounds = [cell.bytes, cell.most] if cell.most > cell.bytes else [cell.bytes]
+    number = " to ".join(scaled(bounds, divisor, decimals if divisor > 1 else 0))
     more, mark = "≥" if cell.unknown else "", _MARK if cell.modelled else ""
     return f"{more}{figure_text(number)}{mark}"
 
 
 def _cell_hover(cell: _Cell) -> str:
-    known = f"{cell.bytes:,} bytes" if cell.bytes or not cell.unknown else ""
+    upto = f" to {cell.most:,}" if cell.most > cell.bytes else ""
+    known = f"{cell.bytes:,}{upto} bytes" if cell.most or not cell.unknown else ""
     unknown = "some unknown" if known else "bytes unknown"
     transfers = None if cell.transfers is None else f"{cell.transfers:,} transfers"
     lines = [
@@ -252,7 +262,7 @@ def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[
     """Put a question mark where there were transfers, of which no bytes are known."""
     import plotly.graph_objects as go
 
-    unknown = [cell for cell in cells if cell.unknown and not cell.bytes]
+    unknown = [cell for cell in cells if cell.unknown and not cell.most]
     figure.add_trace(
         go.Scatter(
             x=[devices.index(cell.dst) for cell in unknown],
@@ -292,6 +302,9 @@ def _mark_root(figure: go.Figure, devices: Sequence[int], root: int | None) -> N
 def _matrix_notes(cells: Sequence[_Cell], root: int | None, devices: Sequence[int]) -> list[str]:
     notes = {
         _MODELLED_NOTE: any(cell.modelled for cell in cells),
+        "a to b: by the algorithms of which one ran; coloured by the most": any(
+            cell.most > cell.bytes for cell in cells
+        ),
         "? bytes unknown; ≥ those of some transfers unknown": any(cell.unknown for cell in cells),
         f"framed: {_name(root or 0)}, the root of the pattern": root in devices,
     }
@@ -366,7 +379,7 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
             bytes=_sum_of_known("bytes", pl.Int64()),
             utilisation=_sum_of_known("utilisation", pl.Float64()),
             counted=_sum_of_known(counted, pl.Float64()) if counted else pl.lit(None, pl.Float64),
-            modelled=(pl.col("evidence").cast(pl.String) == "modelled").any(),
+            modelled=(pl.col("evidence").cast(pl.String) != "measured").any(),
         )
     )
     busiest = spans.group_by(_DIRECTION).agg(pl.col("bytes").sum()).sort(

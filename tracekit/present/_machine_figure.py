@@ -70,8 +70,9 @@ def machine_figure(
     links
         What the links carried, one row per link and direction or more: ``link``, ``src`` and
         ``dst`` (the nodes of the direction), ``utilisation`` (0 to 1, null where unknown),
-        ``bytes``, ``achieved_gb_s``, ``peak_gb_s`` and ``evidence``. Of several rows for one
-        direction the fullest gives the colour.
+        ``bytes``, ``achieved_gb_s``, ``peak_gb_s`` and ``evidence``; ``least_`` and ``most_`` bytes
+        and utilisation where these lie between bounds. Of several rows for one direction the
+        fullest gives the colour, and the highest bound.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -118,7 +119,15 @@ class _Flow(NamedTuple):
     @property
     def share(self) -> float | None:
         """The highest utilisation of its rows, None where none is known."""
-        shares = [row["utilisation"] for row in self.rows]
+        return self._fullest("most_utilisation")
+
+    @property
+    def least(self) -> float | None:
+        """The same with the lowest bounds."""
+        return self._fullest("least_utilisation")
+
+    def _fullest(self, bound: str) -> float | None:
+        shares = [_either(row, "utilisation", bound) for row in self.rows]
         return max((share for share in shares if _is_number(share)), default=None)
 
     @property
@@ -127,7 +136,12 @@ class _Flow(NamedTuple):
 
     @property
     def is_modelled(self) -> bool:
-        return any(row["evidence"] == "modelled" for row in self.rows)
+        return any(row["evidence"] != "measured" for row in self.rows)
+
+
+def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
+    """Return a number of a row, a bound of it where it is not known."""
+    return row.get(bound) if row[name] is None else row[name]
 
 
 def _is_number(share: float | None) -> bool:
@@ -305,13 +319,21 @@ def _hovers(
 def _flow_text(flow: _Flow) -> str:
     texts = [
         f"<b>{_safe(row['src'])} → {_safe(row['dst'])}</b><br>"
-        f"{_unit(row['utilisation'], percent, '')} of the peak<br>"
-        f"{_unit(row['bytes'], lambda value: f'{value:,}', ' bytes')}<br>"
+        f"{_span(row, 'utilisation', percent, '')} of the peak<br>"
+        f"{_span(row, 'bytes', lambda value: f'{value:,}', ' bytes')}<br>"
         f"{_unit(row['achieved_gb_s'], _short, '')} of "
         f"{_unit(row['peak_gb_s'], _short, ' GB/s')}<br>{_safe(row['evidence'])}"
         for row in flow.rows
     ]
     return "<br>".join(texts)
+
+
+def _span(row: Mapping[str, Any], name: str, form: Callable[[float], str], unit: str) -> str:
+    """Return a number of a row, or the bounds that it lies between."""
+    low = row.get(f"least_{name}")
+    if row[name] is not None or low is None:
+        return _unit(row[name], form, unit)
+    return f"{_unit(low, form, '')} to {_unit(row[f'most_{name}'], form, unit)}"
 
 
 def _short(value: float) -> str:
@@ -399,6 +421,8 @@ def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
     for flow in flows:
         x, y, angle = _at(flow.points, _LABEL_AT)
         number = "?" if flow.share is None else percent(flow.share)
+        if flow.least is not None and flow.share is not None and flow.least < flow.share:
+            number = f"{percent(flow.least)} to {number}"
         right = math.radians(angle + 90)
         dx, dy = math.sin(right), math.cos(right)
         aside = 3 + _lane(flow.wire) / 2 + 3.2 * len(number) * abs(dx) + 7 * abs(dy)

@@ -287,6 +287,8 @@ def _expected(found: Mapping[str, Any]) -> str:
     if found["gpus"] < 2:  # noqa: PLR2004
         return "bytes between GPUs in each iteration: none are known, so none are expected"
     sizes = {name: _bytes(found[f"{name}_bytes"]) for name in ("gradient", "expected", "observed")}
+    if "least_bytes" in found:
+        sizes["observed"] = f"{_bytes(found['least_bytes'])} to {_bytes(found['most_bytes'])}"
     ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of what is expected)"
     how = "by a model" if found["evidence"] == "modelled" else "observed"
     unsized = f", {count(found['unsized'], 'transfer')} not sized" if found["unsized"] else ""

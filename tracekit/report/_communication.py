@@ -119,26 +119,39 @@ def _bandwidths(rows: pl.DataFrame) -> Markup | None:
 
 
 def _matrix(pairs: pl.DataFrame) -> Markup | None:
-    known = (
-        pairs.drop_nulls(["src", "dst"]) if {"src", "dst"} <= {*pairs.columns} else pairs.clear()
-    )
-    if known.is_empty():
+    if pairs.is_empty():
         return None
-    moved = known.group_by("src", "dst").agg(pl.col("bytes").sum())
-    cells: Mapping[tuple[Any, Any], int] = {(s, d): b for s, d, b in moved.iter_rows()}
-    ends = sorted({end for pair in cells for end in pair}, key=str)
-    most = float(max(cells.values(), default=1))
+    low, high = _bounds(pairs)
+    moved = pairs.group_by("src_device", "dst_device").agg(low.sum(), high.sum())
+    cells = {(src, dst): (least, most) for src, dst, least, most in moved.iter_rows()}
+    ends = sorted({end for pair in cells for end in pair})
+    most = float(max(high for _, high in cells.values()))
     rows = [
         HeatRow(str(src), [_pair_cell(src, dst, cells.get((src, dst)), most) for dst in ends])
         for src in ends
     ]
-    note = "Rows send, columns receive. Darker is more."
+    note = "Rows send, columns receive. Darker is more, at most."
     return Heat("Bytes between GPUs", [str(end) for end in ends], rows, note).html()
 
 
-def _pair_cell(src: object, dst: object, moved: int | None, most: float) -> HeatCell:
-    text = "-" if moved is None else size_text(moved)
-    return HeatCell(heat_level(moved, 0.0, most), text, f"{src} to {dst}: {text}")
+def _pair_cell(src: int, dst: int, moved: tuple[int, int] | None, most: float) -> HeatCell:
+    text = "-" if moved is None else _span_text(*moved)
+    level = heat_level(None if moved is None else moved[1], 0.0, most)
+    return HeatCell(level, text, f"{src} to {dst}: {text}")
+
+
+def _bounds(links: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
+    """Return the bytes of rows, and where they lie between bounds, the least and the most."""
+    names = {*links.columns}
+    low, high = (
+        pl.coalesce("bytes", name) if name in names else pl.col("bytes")
+        for name in ("least_bytes", "most_bytes")
+    )
+    return low.alias("low"), high.alias("high")
+
+
+def _span_text(low: int, high: int) -> str:
+    return size_text(low) if low == high else f"{size_text(low)} to {size_text(high)}"
 
 
 def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
@@ -180,28 +193,31 @@ def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
     )
 
 
-def _carried(links: pl.DataFrame) -> dict[frozenset[str], int]:
+def _carried(links: pl.DataFrame) -> dict[frozenset[str], tuple[int, int]]:
     if not {"src", "dst", "bytes"} <= {*links.columns}:
         return {}
-    sums = links.drop_nulls(["src", "dst"]).group_by("src", "dst").agg(pl.col("bytes").sum())
-    found: dict[frozenset[str], int] = {}
-    for src, dst, moved in sums.iter_rows():
+    low, high = _bounds(links)
+    sums = links.drop_nulls(["src", "dst"]).group_by("src", "dst").agg(low.sum(), high.sum())
+    found: dict[frozenset[str], tuple[int, int]] = {}
+    for src, dst, least, most in sums.iter_rows():
         ends = frozenset((str(src), str(dst)))
-        found[ends] = found.get(ends, 0) + (moved or 0)
+        before = found.get(ends, (0, 0))
+        found[ends] = (before[0] + least, before[1] + most)
     return found
 
 
-def _look(links: Sequence[Any], used: Mapping[frozenset[str], int]) -> str:
+def _look(links: Sequence[Any], used: Mapping[frozenset[str], tuple[int, int]]) -> str:
     if any(frozenset(link.ends) in used for link in links):
         return "used"
     return "nvlink" if any(link.type in _FAST for link in links) else "pcie"
 
 
-def _wire_title(wire: Any, used: Mapping[frozenset[str], int]) -> str:
-    moved = sum(used.get(ends, 0) for ends in {frozenset(link.ends) for link in wire.links})
+def _wire_title(wire: Any, used: Mapping[frozenset[str], tuple[int, int]]) -> str:
+    each = [used.get(ends, (0, 0)) for ends in {frozenset(link.ends) for link in wire.links}]
+    low, high = (sum(bound) for bound in zip(*each, strict=True))
     ends = " to ".join(_name(box.nodes) for box in wire.ends)
     types = ", ".join(dict.fromkeys(link.type for link in wire.links))
-    return f"{ends}: {types}" + (f", {size_text(moved)} carried" if moved else "")
+    return f"{ends}: {types}" + (f", {_span_text(low, high)} carried" if high else "")
 
 
 def _name(nodes: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import UsageError
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.runs._facts import called, facts_of, of_run, require_known, verdicts_of
 from tracekit.runs._memory_answers import check_what, memory_answer, remembered
 from tracekit.runs._opened import OpenedRun, read_log
@@ -242,7 +242,12 @@ def collectives(
     """Say what collectives cost; see `tracekit.analysis.communication.collectives`."""
     from tracekit.analysis.communication import collectives
 
-    found = collectives(run.trace, by=by, log=read_log(nccl_log), sizes=sizes)
+    try:
+        traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
+        log, sent = traffic.log, traffic.sent()
+    except MissingDataError:  # no machine is known
+        log, sent = read_log(nccl_log), None
+    found = collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
     said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
 

@@ -1,4 +1,4 @@
-"""The collectives of a run, one row per participant: NCCL kernels and MPI calls."""
+"""The collectives of a run, one row per participant: kernels and MPI calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis._matching import match
+from tracekit.analysis.communication._kernel_libraries import with_libraries
 from tracekit.analysis.communication._log_processes import log_processes
 from tracekit.analysis.communication._mpi_calls import mpi_calls
 from tracekit.analysis.communication._mpi_order import with_order
@@ -83,7 +84,8 @@ def collective_calls(
 
     A size is the payload's of the NCCL calls that a kernel carries out; else that of the log's
     calls, if log and trace hold as many of the process and kind; else the user's. It is never
-    taken from a kernel's name, nor is an algorithm: names say the same whatever ran.
+    taken from a kernel's name, nor is an algorithm of NCCL's general kernels, whose names say the
+    same whatever ran; those that are made for one algorithm have it, whatever their library.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ def _found(
 def participants(
     trace: Trace, logged: _Logged | None = None, notes: list[str] | None = None
 ) -> pl.DataFrame:
-    """Return the kernels of NCCL and calls of MPI, each a participant, not matched yet."""
+    """Return the collective kernels and calls of MPI, each a participant, not matched yet."""
     notes = [] if notes is None else notes
     kernels = _kernels(trace, logged, notes)
     return pl.concat([kernels, _mpi_calls(trace, notes)], how="diagonal_relaxed")
@@ -159,7 +161,7 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
 
 
 def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataFrame:
-    kernels = collective_kernels(trace)
+    kernels = with_libraries(collective_kernels(trace))
     calls = read_calls(trace)
     sized = pl.col("message_bytes").is_not_null()
     calls = calls.with_columns(bytes_source=pl.when(sized).then(pl.lit("payload")))
@@ -168,6 +170,8 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
     carried = _carried(with_kernels(calls, kernels))
     rows = kernels.join(carried, on="op", how="left", maintain_order="left")
     rows = _with_collectives(rows, trace)
+    of_nccl = pl.col("library") == "nccl"
+    others, rows = rows.filter(~of_nccl), rows.filter(of_nccl)
     if logged is not None:
         without = calls.drop_nulls("collective").select("process").unique()
         bare = rows.join(without, on="process", how="anti").with_columns(
@@ -180,11 +184,14 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
     rows = rows.with_columns(bytes=_counted_bytes())
     if logged is not None:
         rows = logged.with_tuning(rows)
-    return rows.with_columns(
-        bytes_source=pl.when(pl.col("bytes").is_not_null()).then("bytes_source"),
-        library=pl.lit("nccl"),
-        name="short_name",
-        stage=pl.col("stage").cast(pl.String),
+    return (
+        pl.concat([rows, others], how="diagonal_relaxed")
+        .sort("op")
+        .with_columns(
+            bytes_source=pl.when(pl.col("bytes").is_not_null()).then("bytes_source"),
+            name="short_name",
+            stage=pl.col("stage").cast(pl.String),
+        )
     )
 
 
@@ -435,14 +442,15 @@ class _Logged:
             .group_by("collective", "tuned")
             .agg(
                 choices=pl.struct("algorithm", "protocol").n_unique(),
-                algorithm=pl.col("algorithm").first(),
+                tuned_algorithm=pl.col("algorithm").first(),
                 protocol=pl.col("protocol").first(),
             )
             .filter(pl.col("choices") == 1)
             .drop("choices")
         )
-        return tuned.join(told, on=["collective", "tuned"], how="left", maintain_order="left").drop(
-            "tuned"
+        joined = tuned.join(told, on=["collective", "tuned"], how="left", maintain_order="left")
+        return joined.with_columns(algorithm=pl.coalesce("algorithm", "tuned_algorithm")).drop(
+            "tuned", "tuned_algorithm"
         )
 
     def _sizes_are_totals(self) -> bool | None:

@@ -1,8 +1,8 @@
-"""What NCCL's collectives move between GPUs: a model, but for messages whose ends were recorded."""
+"""What collectives move between GPUs: a model, but for messages whose ends were recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,19 +11,23 @@ import polars as pl
 
 from tracekit.analysis.communication._log_processes import log_processes
 from tracekit.errors import UsageError
-from tracekit.machine import Machine, NcclLog, Ring, Tree, find_rings, shares
+from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, Tree, find_rings, shares
 from tracekit.model import TRANSFERS, PolarsType
 
-_PLAN = ["collective", "root", "algorithm", "communicator", "ranks", "devices"]
+_PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", "devices"]
 """What decides over which edges a collective goes, and with which shares."""
 _OF_SOURCE = ("report", "op", "start", "end", "stage", "iteration")
 """What an edge has of the call of the GPU that sends, as it has the process."""
-_MODELLED = ("ring", "tree")
-"""Algorithms whose volumes are known: what NVLS, CollNet and PAT move is not what a ring does."""
+_NOT_MODELLED = ("collnet_direct", "collnet_chain", "symmetric")
 _ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
+_REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
+"""Collectives for which NCCL has kernels that reduce or multicast in a switch."""
+_LEAST_IN_SWITCH = 3
+"""With fewer GPUs at a switch NCCL does not let it reduce (``ncclNvlsInit``)."""
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
-    "source": pl.String,
+    "source": pl.String, "algorithm": pl.String, "at_switch": pl.Boolean, "is_open": pl.Boolean,
+    "sends": pl.Boolean, "members": pl.Int64,
 }  # fmt: skip
 
 
@@ -43,6 +47,8 @@ class Ranks:
         An NCCL log of the run, whose rings and trees are taken.
     size
         Number of ranks of communicators of unknown size, as the user says.
+    reducing
+        GPUs of the machine whose NVSwitch can reduce and multicast.
     """
 
     machine: Machine
@@ -50,6 +56,7 @@ class Ranks:
     devices: pl.DataFrame
     log: NcclLog | None = None
     size: int | None = None
+    reducing: frozenset[int] = frozenset()
 
     def of(self, communicator: str | None) -> dict[int, int]:
         """Return the device of each rank of a communicator, as far as they are known."""
@@ -71,9 +78,27 @@ class Ranks:
         names = self.log.rings["communicator"].unique().to_list()
         return communicator if communicator in names else names[0] if len(names) == 1 else None
 
+    def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
+        """Return participants by the NVSwitch of their GPUs; none where one has none.
+
+        Those of an unknown GPU are at the switch of all others, if it has as many GPUs.
+        """
+        switches = {
+            each: None if gpu is None else self.machine.switch(gpu) for each, gpu in gpus.items()
+        }
+        names = list(dict.fromkeys(switches[each] for each in gpus if gpus[each] is not None))
+        if len(names) == 1 and names[0] and len(gpus) <= self.machine.graph.degree(names[0]):
+            return [list(gpus)]
+        if None in switches.values():
+            return []
+        return [[each for each, own in switches.items() if own == name] for name in names]
+
 
 def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return what collectives of known size move along rings and trees.
+    """Return what collectives of known size move, by the algorithm that ran.
+
+    Where it is not known which ran, and the machine's NVSwitch can reduce, a ring's rows and those
+    of NVLS are both there, with ``choice`` and ``bytes_if`` in place of bytes.
 
     Parameters
     ----------
@@ -88,8 +113,69 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     the process at its source, null where that is not known to be in the run. Collectives whose
     participants are not known have none.
     """
+    wanted, groups, edges = _planned(calls, ranks)
+    own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
+    moved = (
+        groups.drop("algorithm")
+        .join(edges, on="plan")
+        # What a switch hands to a GPU is of the call of that one.
+        .with_columns(owner=pl.coalesce("src_device", pl.when("at_switch").then("dst_device")))
+        .join(
+            wanted.select("group", owner="device", took_part=True, **own),
+            on=["group", "owner"], how="left",
+        )
+        .join(_sole_processes(calls), on="owner", how="left")
+        .with_columns(
+            # An edge is busy while the GPU that sends is; if that one was not seen, all the time.
+            *(
+                pl.when("took_part").then(f"{name}_own").otherwise(name).alias(name)
+                for name in _OF_SOURCE
+            ),
+            bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
+            process=pl.coalesce("process_own", "sole_process"),
+            method=pl.when(pl.col("library") == "nccl").then(pl.lit("nccl"))
+            .otherwise(pl.lit("collective")),
+            evidence=pl.when("is_open").then(pl.lit("modelled between"))
+            .otherwise(pl.lit("modelled")),
+        )
+        .with_columns(
+            choice=pl.when("is_open").then("group"), bytes_if=pl.when("is_open").then("bytes"),
+            bytes=pl.when(~pl.col("is_open")).then("bytes"),
+        )
+    )  # fmt: skip
+    return TRANSFERS.conform(moved).sort("report", "start")
+
+
+def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
+    """Return what each GPU of a collective sends, as `modelled_transfers` models it.
+
+    Returns
+    -------
+    ``op, algorithms, least_gpu_bytes, most_gpu_bytes``, a row per kernel of known size and
+    participants: the algorithms that may have run, with ``or`` between them, and the mean over its
+    GPUs by the one that sends least and most.
+    """
+    wanted, groups, edges = _planned(calls, ranks)
+    share = pl.col("part") / pl.col("whole") / pl.col("members")
+    each = (
+        edges.filter("sends")
+        .group_by("plan", "algorithm", maintain_order=True).agg(share=share.sum())
+        .group_by("plan").agg(
+            algorithms=pl.col("algorithm").str.join(" or "),
+            least=pl.col("share").min(), most=pl.col("share").max(),
+        )
+    )  # fmt: skip
+    sent = (pl.col("least", "most") * pl.col("bytes")).round().cast(pl.Int64)
+    known = groups.join(each, on="plan").select(
+        "group", "algorithms", sent.name.suffix("_gpu_bytes")
+    )
+    return wanted.select("op", "group").join(known, on="group").drop("group")
+
+
+def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return kernels of known size with their ``group``, groups with their ``plan``, and edges."""
     wanted = calls.filter(
-        (pl.col("library") == "nccl")
+        (pl.col("library") != "mpi")
         & pl.col("bytes").is_not_null()
         & (pl.col("collective") != "send_recv")
     ).with_columns(group=pl.coalesce("match", -1 - pl.col("op")))
@@ -101,46 +187,29 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
         for edge in _edges(dict(zip(_PLAN, plan, strict=True)), ranks)
     ]
     schema: dict[str, PolarsType] = {"plan": plans.schema["plan"], **_EDGES}
-    own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
-    moved = (
-        groups.join(plans, on=_PLAN, nulls_equal=True)
-        .join(pl.DataFrame(edges, schema=schema, orient="row"), on="plan")
-        .join(
-            wanted.select("group", src_device="device", took_part=True, **own),
-            on=["group", "src_device"], how="left",
-        )
-        .join(_sole_processes(calls), on="src_device", how="left")
-        .with_columns(
-            # An edge is busy while the GPU that sends is; if that one was not seen, all the time.
-            *(
-                pl.when("took_part").then(f"{name}_own").otherwise(name).alias(name)
-                for name in _OF_SOURCE
-            ),
-            bytes=pl.col("bytes") * pl.col("part") // pl.col("whole"),
-            process=pl.coalesce("process_own", "sole_process"),
-            method=pl.lit("nccl"),
-            evidence=pl.lit("modelled"),
-        )
-    )  # fmt: skip
-    return TRANSFERS.conform(moved).sort("report", "start")
+    found = pl.DataFrame(edges, schema=schema, orient="row")
+    return wanted, groups.join(plans, on=_PLAN, nulls_equal=True), found
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``src_device, sole_process`` of the GPUs on which one process ran collectives."""
-    pairs = calls.select(src_device="device", sole_process="process").drop_nulls().unique()
-    return pairs.unique("src_device", keep="none")
+    """Return ``owner, sole_process`` of the GPUs on which one process ran collectives."""
+    pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
+    return pairs.unique("owner", keep="none")
 
 
-def unmodelled(calls: pl.DataFrame) -> list[str]:
-    """Say which collectives are on no link since what their algorithm moves is not modelled.
+def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
+    """Say which collectives are on no link since what their algorithm moves there is not modelled.
 
     Parameters
     ----------
     calls
         As in the table `COLLECTIVE_CALLS`.
+    machine
+        The machine: without an NVSwitch no algorithm of one is modelled.
     """
+    lost = _NOT_MODELLED if machine.nodes("nvswitch") else (*_NOT_MODELLED, *IN_SWITCH)
     others = calls.filter(
-        pl.col("library") == "nccl", ~pl.col("algorithm").is_in(_MODELLED),
+        pl.col("library") == "nccl", pl.col("algorithm").is_in(lost),
         ~pl.col("collective").is_in(_ANY_ALGORITHM),
     )  # fmt: skip
     counted = others.group_by("algorithm").len().sort("algorithm")
@@ -293,7 +362,8 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
     ordered = calls.sort("group", "rank", "device", nulls_last=True)
     return ordered.group_by("group", maintain_order=True).agg(
         pl.col("report", "op", "stage", "iteration").first(),
-        pl.col("collective", "communicator", "algorithm").first(),
+        pl.col("library", "collective", "communicator").first(),
+        pl.col("algorithm").drop_nulls().first(),
         pl.col("root").drop_nulls().first(),
         pl.coalesce(pl.col("ranks").max(), pl.lit(size, pl.Int32)).alias("ranks"),
         pl.col("bytes").max(),
@@ -304,7 +374,7 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
 
 
 def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
-    """Yield ``src_device, dst_device, part, whole, source`` of the edges of a collective.
+    """Yield the edges of a collective, as `_EDGES` says.
 
     Rings and trees of a log are of ranks, and directed; those of the topology are of GPUs of the
     machine, and go both ways.
@@ -313,20 +383,59 @@ def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
     if ranks.log is not None and logged is not None:
         rings, trees = log_rings(ranks.log, logged)
         order, devices, source = sorted(rings[0].gpus), ranks.of(logged), "log"
+        gpus = {rank: ranks.place.get(devices.get(rank, -1)) for rank in order}
     else:
         order = _participants(plan, ranks)
         rings, trees = find_rings(ranks.machine, order), []
         devices, source = ranks.device_of, "topology"
-    try:
-        found = shares(
-            plan["collective"], order, algorithm=plan["algorithm"] or "ring", rings=rings,
-            trees=trees, root=plan["root"], bidirectional=source == "topology",
-        )  # fmt: skip
-    except UsageError:  # what is known of the ranks contradicts itself, so they are not known
-        return
-    for edge in found:
-        part = edge.share.numerator, edge.share.denominator
-        yield devices.get(edge.src), devices.get(edge.dst), *part, source
+        gpus = {gpu: gpu for gpu in order}
+    islands = ranks.islands(gpus)
+    algorithms = _algorithms(plan, ranks, logged, {*gpus.values()}, [*map(len, islands)])
+    for algorithm in algorithms:
+        if algorithm in IN_SWITCH and not islands:
+            continue
+        try:
+            found = shares(
+                plan["collective"], order, algorithm=algorithm, rings=rings, trees=trees,
+                root=plan["root"], bidirectional=source == "topology", islands=islands,
+            )  # fmt: skip
+        except UsageError:  # what is known of the ranks contradicts itself, so they are not known
+            return
+        for edge in found:
+            ends = [None if end is None else devices.get(end) for end in (edge.src, edge.dst)]
+            part = edge.share.numerator, edge.share.denominator
+            marks = None in (edge.src, edge.dst), len(algorithms) > 1, edge.src is not None
+            yield *ends, *part, source, algorithm, *marks, len(order)
+
+
+def _algorithms(
+    plan: Mapping[str, Any],
+    ranks: Ranks,
+    logged: str | None,
+    gpus: set[int | None],
+    islands: Sequence[int],
+) -> list[str]:
+    """Return the algorithms that a collective may have run: a ring, or NVLS where NCCL can take it.
+
+    Of other libraries' kernels only those are known that are made for one.
+    """
+    if plan["algorithm"] is not None or plan["library"] != "nccl":
+        return [plan["algorithm"] or ("ring" if plan["collective"] in _ANY_ALGORITHM else "")]
+    can = (
+        plan["collective"] in (_REDUCED if len(islands) == 1 else _REDUCED[:1])
+        and islands
+        and min(islands) >= _LEAST_IN_SWITCH
+        and gpus - {None} <= ranks.reducing
+        and not _without_nvls(ranks.log, logged)
+    )
+    return ["ring", "nvls" if len(islands) == 1 else "nvls_tree"] if can else ["ring"]
+
+
+def _without_nvls(log: NcclLog | None, communicator: str | None) -> bool:
+    """Tell whether a log says that a communicator has no channels for NVLS."""
+    if log is None or log.nvls.is_empty():
+        return False
+    return log.nvls.filter(communicator=communicator, channels=0).height > 0
 
 
 def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:

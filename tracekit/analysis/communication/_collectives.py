@@ -29,6 +29,7 @@ _KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "nod
 _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """So many distinct sizes of a collective are listed one by one, more by powers of two."""
+_SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
 _QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
 _MEASURES = (
     "count", "participants", "ranks", "duration_p50_ns", "duration_p5_ns", "duration_p95_ns",
@@ -44,6 +45,7 @@ def collectives(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
     by: str | Sequence[str] = _DEFAULT,
+    sent: pl.DataFrame | None = None,
 ) -> Answer:
     """Say what collectives cost, by operation, size and communicator.
 
@@ -62,6 +64,8 @@ def collectives(
         Keys, as a sequence or separated by commas: library, collective, bytes, communicator, stage,
         rank, node, iteration. By rank or node, a collective counts for each that takes part, and
         ``wait_ns`` is that one's own; by others it counts once.
+    sent
+        What GPUs send in collectives on their machine, as `Traffic.sent` says.
 
     Returns
     -------
@@ -84,6 +88,10 @@ def collectives(
                                   calls were in place; else ``measured``
     ============================  ================================================================
 
+    and, where `sent` is given, and the algorithm of any is told or one of several, ``algorithm``,
+    with ``or`` between those of which one ran, and ``least_gpu_bytes, most_gpu_bytes``: what each
+    GPU sends by the one that sends least and most, which is a model.
+
     ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
     sizes of a collective, the median of those from one power of two to the next. With ranks on
     several hosts there is no skew, since their clocks differ, and the duration is the longest
@@ -101,7 +109,7 @@ def collectives(
     keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
     return Answer(
-        rows=_summary(trace, found.rows, keys),
+        rows=_summary(trace, _with_sent(found.rows, sent), keys),
         meta=_meta(trace, found, log),
         title="collectives",
         empty="no collectives were recorded",
@@ -110,6 +118,17 @@ def collectives(
 
 
 # -- the collectives ---------------------------------------------------------------------------
+
+
+def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
+    """Add what GPUs send, where any algorithm is told, or is one of several."""
+    if sent is None:
+        return calls
+    is_told = calls["algorithm"].is_not_null().any()
+    if not is_told and not sent["algorithms"].str.contains(" or ").any():
+        return calls
+    joined = calls.join(sent, on="op", how="left", maintain_order="left")
+    return joined.with_columns(algorithm=pl.coalesce("algorithm", "algorithms"))
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
@@ -128,6 +147,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
         .group_by("instance", maintain_order=True)
         .agg(
             pl.col("library", "stage", "iteration").first(),
+            *(pl.col(name).drop_nulls().first() for name in _sent_columns(calls)),
             # One that knows its operation better than the kernel's name comes first.
             collective=pl.col("collective").min(),
             communicator=pl.col("communicator").drop_nulls().first(),
@@ -164,19 +184,23 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     counted = each.filter("counts").group_by(groups).agg(_measures(by_bytes="bytes" in keys))
     table = (
         each.group_by(groups)
-        .agg(pl.len().cast(pl.Int64).alias("count"))
+        .agg(pl.len().cast(pl.Int64).alias("count"), *map(_only, _sent_columns(calls)))
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
     )
     table = _with_bandwidth(table, _size_of_run(trace, calls))
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    columns = dict.fromkeys([*(key for key in keys), "bytes", *_MEASURES])
+    columns = dict.fromkeys([*(key for key in keys), "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)
         .with_columns(pl.col("evidence").cast(EVIDENCE))
         .select(list(columns))
     )
+
+
+def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
+    return _SENT if "least_gpu_bytes" in calls.columns else ()
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
@@ -266,7 +290,7 @@ def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
         devices=pl.col("device").n_unique(), processes=pl.col("process").n_unique()
     )
     return {
-        library: max(active, devices) if library == "nccl" else processes
+        library: processes if library == "mpi" else max(active, devices)
         for library, devices, processes in seen.rows()
     }
 
@@ -330,11 +354,23 @@ def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
 def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     """Say of how many collectives the size is not known, why, and what would tell it."""
     nccl = rows.filter((pl.col("library") == "nccl") & pl.col("bytes").is_null())
-    if nccl.is_empty():
-        return []
-    of_all = rows.filter(pl.col("library") == "nccl").height
-    what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
-    return [f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes"]
+    found = unsized_of_others(rows)
+    if nccl.height:
+        of_all = rows.filter(pl.col("library") == "nccl").height
+        what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+        found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
+    return found
+
+
+def unsized_of_others(calls: pl.DataFrame) -> list[str]:
+    """Say how many kernels of other libraries than NCCL are of unknown size."""
+    others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
+    counted = others.group_by("library").len().sort("library")
+    return [
+        f"{number:,} collective kernels of {library} are of unknown size, which it does not record:"
+        " give --bytes"
+        for library, number in counted.iter_rows()
+    ]
 
 
 _UNSIZED = {

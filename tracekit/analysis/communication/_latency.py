@@ -337,13 +337,13 @@ def _of_collectives(calls: pl.DataFrame, trace: Trace | None = None) -> pl.DataF
     else:
         rows = with_clocks(rows, trace.read("reports"))
         active = trace["devices"].filter("active").select(pl.len()).collect().item()
-    is_nccl = pl.col("library") == "nccl"
+    on_gpus = pl.col("library") != "mpi"
     participant = pl.coalesce("device", "process")
     rows = rows.with_columns(
         operation="collective",
         participant=participant,
         everyone=pl.max_horizontal(
-            participant.n_unique().over("library"), pl.when(is_nccl).then(active)
+            participant.n_unique().over("library"), pl.when(on_gpus).then(active)
         ),
     )
     return _shaped(rows.with_columns(size=_size()))

@@ -44,7 +44,8 @@ def link_timeline(
 
     The bytes of a transfer are spread evenly over its time, so that a bin holds a fraction of them.
     Times are those of the first report that has traffic, and of those on one clock with it;
-    transfers of unknown size are left out.
+    transfers of unknown size, and those of which it is not known which algorithm moved them, are
+    left out.
 
     Parameters
     ----------

@@ -91,8 +91,8 @@ def links(
     The keys' columns, then
 
     ==================  ===========================================================================
-    ``evidence``        ``measured`` or ``modelled``; the two are never added
-    ``transfers``       number of transfers
+    ``evidence``        ``measured``, ``modelled`` or ``modelled between``; these are never added
+    ``transfers``       number of transfers; of ``modelled between`` that of collectives
     ``unsized``         how many of these are of unknown size
     ``bytes``           bytes of the others; null if there is no other
     ``busy_ns``         length of the union of their intervals, added over clocks; of a link whose
@@ -103,6 +103,14 @@ def links(
     ``share``           busy_ns over `window_ns`
     ==================  ===========================================================================
 
+    and, where it is not known of a collective which of several algorithms ran, ``least_bytes,
+    most_bytes, least_utilisation, most_utilisation``: what the algorithms that move least and most
+    there would have moved. Rows of ``modelled between`` have no ``bytes`` and no utilisation, but
+    where both are the same, and no ``busy_ns`` where one of the algorithms moves nothing.
+
+    What a switch hands to a GPU is a transfer by ``link`` alone, for by other keys it has been
+    counted where GPUs sent it.
+
     Raises
     ------
     UsageError
@@ -112,8 +120,8 @@ def links(
     of_processes = [key for key in keys if key in OF_PROCESSES]
     if of_processes and processes is None:
         raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
-    if "pair" in keys:
-        transfers = transfers.drop_nulls(["src_device", "dst_device"])
+    whole = transfers
+    transfers = transfers.filter(_counts(keys))
     spread = crossings if "link" in keys else with_routes
     rows = spread(transfers, machine, place)
     if "link" in keys and {"pair", "route"} & {*keys}:
@@ -127,7 +135,52 @@ def links(
     sums = _summed(rows, columns, peak)
     if "link" in keys:
         sums = _without_mixed_clocks(sums, rows, columns)
-    return _arranged(sums, keys, columns, peak, window_ns)
+    return _arranged(_bounded(sums, rows, columns, whole), keys, columns, peak, window_ns)
+
+
+def _counts(keys: Sequence[str]) -> pl.Expr:
+    """Tell which transfers count by some keys."""
+    src, dst = pl.col("src_device"), pl.col("dst_device")
+    if "pair" in keys:
+        return src.is_not_null() & dst.is_not_null()
+    handed = pl.col("at_switch").fill_null(value=False) & src.is_null()
+    return pl.lit(value=True) if "link" in keys else ~handed
+
+
+def _bounded(
+    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
+) -> pl.DataFrame:
+    """Add bounds of bytes where one of several algorithms ran, collective by collective."""
+    either = transfers.drop_nulls("choice").group_by("choice")
+    of_all = either.agg(algorithms=pl.col("algorithm").n_unique())
+    if of_all.is_empty():
+        return sums
+    each = _alternatives(rows, columns).join(of_all, on="choice")
+    by_all = pl.col("seen") == pl.col("algorithms")
+    bounds = each.group_by(columns).agg(
+        collectives=pl.len().cast(pl.Int64), is_sure=by_all.all(),
+        least_bytes=pl.when(by_all).then("least").otherwise(0).sum(),
+        most_bytes=pl.col("most").sum(),
+    )  # fmt: skip
+    joined = sums.join(bounds, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    is_one = pl.col("least_bytes") == pl.col("most_bytes")
+    of_choices = pl.col("collectives").is_not_null()
+    return joined.with_columns(
+        transfers=pl.coalesce("collectives", "transfers"),
+        unsized=pl.when(of_choices).then(0).otherwise("unsized").cast(pl.Int64),
+        bytes=pl.when(of_choices & is_one).then("least_bytes").otherwise("bytes"),
+        busy_ns=pl.when(pl.col("is_sure").fill_null(value=True)).then("busy_ns"),
+    ).drop("collectives", "is_sure")
+
+
+def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return what its algorithms move of each collective: ``least``, ``most``, ``seen`` of them."""
+    moved = pl.col("moved")
+    return (
+        rows.drop_nulls("choice")
+        .group_by(*columns, "choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
+        .group_by(*columns, "choice").agg(least=moved.min(), most=moved.max(), seen=pl.len())
+    )  # fmt: skip
 
 
 def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.DataFrame:
@@ -169,9 +222,13 @@ def _arranged(
     peak: str | None,
     window_ns: int | None,
 ) -> pl.DataFrame:
-    measures = ["transfers", "unsized", "bytes", "busy_ns", "achieved_gb_s"]
+    bounds = [name for name in ("least_bytes", "most_bytes") if name in sums.columns]
+    measures = ["transfers", "unsized", "bytes", *bounds, "busy_ns", "achieved_gb_s"]
     if peak is not None:
         measures += ["peak_gb_s", "utilisation"]
+        measures += [name.replace("bytes", "utilisation") for name in bounds]
+        full = pl.col(bounds) / pl.col("busy_ns") / pl.col("peak_gb_s")
+        sums = sums.with_columns(full.name.replace("bytes", "utilisation"))
     table = sums.with_columns(
         utilisation=pl.col("achieved_gb_s") / pl.col("peak_gb_s"),
         share=pl.col("busy_ns") / pl.lit(window_ns or None, pl.Int64),
@@ -179,7 +236,7 @@ def _arranged(
     first = [name for name in ("iteration",) if name in keys]
     order = [
         pl.col(first),
-        -pl.col("bytes"),
+        -pl.coalesce("bytes", *bounds[1:]),
         pl.col([name for name in columns if name not in first]),
     ]
     return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
@@ -206,7 +263,7 @@ def placed_share(
     return {
         "transfers": transfers.height,
         "routed": routed["route"].count(),
-        "sized": transfers["bytes"].count(),
+        "sized": transfers.select(pl.coalesce("bytes", "bytes_if").count()).item(),
     }
 
 
@@ -214,10 +271,8 @@ def listed_transfers(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
 ) -> int:
     """Return how many transfers `links` counts by some keys."""
-    ends, route = pl.col("src_device", "dst_device"), pl.col("route")
-    counted = [pl.lit(value=True)]
-    counted += [ends.is_not_null()] * ("pair" in keys) + [route.is_not_null()] * ("link" in keys)
-    return with_routes(transfers, machine, place).filter(pl.all_horizontal(counted)).height
+    counted = with_routes(transfers.filter(_counts(keys)), machine, place)
+    return counted["route"].count() if "link" in keys else counted.height
 
 
 def expected_traffic(
@@ -244,18 +299,27 @@ def expected_traffic(
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
     ``ratio`` of observed over expected; null where it is unknown. ``unsized``, how many transfers
-    are of unknown size and not in it; ``evidence``, ``modelled`` where any that is in it is.
+    are of unknown size and not in it; ``evidence``, ``modelled`` where any that is in it is. Where
+    it is not known which algorithm ran, ``least_bytes`` and ``most_bytes`` bound what was observed.
     """
-    between = transfers.drop_nulls(["src_device", "dst_device"])
+    at_switch = pl.col("at_switch").fill_null(value=False)
+    between = transfers.filter(
+        pl.col("src_device").is_not_null(), pl.col("dst_device").is_not_null() | at_switch
+    )
     inside = between.drop_nulls("iteration")
     sized = inside.drop_nulls("bytes")
-    ends = pl.concat([between["src_device"], between["dst_device"]])
+    ends = pl.concat([between["src_device"], between["dst_device"].drop_nulls()])
     gpus = ends.n_unique()
     size = parameters * element_bytes
     expected = 2 * (gpus - 1) * size if gpus > 1 else None
-    known = sized.height > 0 and iterations > 0
+    known, bounds = sized.height > 0 and iterations > 0, {}
     observed = int(sized["bytes"].sum()) / iterations if known else None
     modelled = (sized["evidence"] == "modelled").any()
+    either = _either(inside)
+    if either and iterations > 0:
+        known, low, high = True, *((sized["bytes"].sum() + size) / iterations for size in either)
+        bounds = {"least_bytes": low, "most_bytes": high}
+        observed, modelled = None, True
     ratio = None if observed is None or not expected else observed / expected
     return {
         "gpus": gpus,
@@ -263,6 +327,13 @@ def expected_traffic(
         "expected_bytes": expected,
         "observed_bytes": observed,
         "ratio": ratio,
-        "unsized": inside.height - sized.height,
+        "unsized": inside.filter(pl.col("choice").is_null()).height - sized.height,
         "evidence": None if not known else "modelled" if modelled else "measured",
+        **bounds,
     }
+
+
+def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
+    """Return the least and the most that collectives moved of which the algorithm is not known."""
+    each = _alternatives(transfers, ())
+    return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

@@ -112,8 +112,8 @@ def made_communicators(trace: Trace) -> pl.DataFrame:
 def collective_kernels(trace: Trace) -> pl.DataFrame:
     """Return the collective kernels of a run, in order of their numbers."""
     columns = (
-        "op", "report", "process", "device", "context", "stream", "start", "end", "short_name",
-        "collective", "launch_thread", "launch_start", "range", "stage", "iteration",
+        "op", "report", "process", "device", "context", "stream", "start", "end", "name",
+        "short_name", "collective", "launch_thread", "launch_start", "range", "stage", "iteration",
         "correlation", "graph_node",
     )  # fmt: skip
     return (

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.machine import Machine, Route
 
-_ENDS = ("src_device", "dst_device", "via_device", "through_host", "is_known")
+_ENDS = ("src_device", "dst_device", "via_device", "through_host", "at_switch", "is_known")
 _TO_HOST = ("h2d", "d2h", "mpi")
 """Methods for which an end without a GPU is host memory; for all others that end is unknown."""
 _ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
@@ -79,7 +79,10 @@ def _marked(transfers: pl.DataFrame) -> pl.DataFrame:
     ended = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
     return transfers.with_columns(
         through_host=pl.col("method") == "staged",
-        is_known=ended | pl.col("method").is_in(_TO_HOST),
+        at_switch=pl.col("at_switch").fill_null(value=False),
+        is_known=ended
+        | pl.col("method").is_in(_TO_HOST)
+        | pl.col("at_switch").fill_null(value=False),
     )
 
 
@@ -92,14 +95,20 @@ def _routes(
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
     """Yield the distinct ends of transfers, and the routes of the one or two copies each takes."""
     known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
-    for src, dst, via, through_host, is_known in known.rows():
+    for ends in known.rows():
+        src, dst, via, through_host, at_switch, _ = ends
         stops = [src, dst] if via is None else [src, via, dst]
         if any(stop is not None and stop not in place for stop in stops):
             continue
         gpus = [None if stop is None else place[stop] for stop in stops]
-        legs = [machine.route(*leg, through_host=through_host) for leg in itertools.pairwise(gpus)]
+        legs = [
+            machine.switch_route(*leg)
+            if at_switch
+            else machine.route(*leg, through_host=through_host)
+            for leg in itertools.pairwise(gpus)
+        ]
         routes = [leg for leg in legs if leg is not None]
-        yield (src, dst, via, through_host, is_known), routes if len(routes) == len(legs) else []
+        yield ends, routes if len(routes) == len(legs) else []
 
 
 def _described(routes: list[Route]) -> tuple[str, str, int | None]:

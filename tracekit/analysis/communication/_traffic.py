@@ -16,10 +16,15 @@ from tracekit.analysis.communication._collective_transfers import (
     message_transfers,
     modelled_transfers,
     rank_devices,
+    sent_by_each,
     unmodelled,
     unrecorded,
 )
-from tracekit.analysis.communication._collectives import collective_calls, why_unsized
+from tracekit.analysis.communication._collectives import (
+    collective_calls,
+    unsized_of_others,
+    why_unsized,
+)
 from tracekit.analysis.communication._contradictions import contradictions
 from tracekit.analysis.communication._link_time import link_counters, link_timeline
 from tracekit.analysis.communication._links import (
@@ -32,6 +37,7 @@ from tracekit.analysis.communication._links import (
 )
 from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
+from tracekit.machine import reducing_gpus
 from tracekit.model import TRANSFERS, Answer, Trace
 
 if TYPE_CHECKING:
@@ -82,14 +88,24 @@ class Traffic:
             If the log is of another run.
         """
         machine, place = self.placed.machine, self.placed.place
-        known = Ranks(machine, place, self._rank_devices(), self.log, self.ranks)
-        messages = message_transfers(nccl_calls(self.trace), self.calls, known)
+        messages = message_transfers(nccl_calls(self.trace), self.calls, self._known)
         parts = [
             copy_transfers(self.trace, machine, place),
             messages,
-            modelled_transfers(unrecorded(self.calls, messages), known),
+            modelled_transfers(unrecorded(self.calls, messages), self._known),
         ]
         return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
+
+    def sent(self) -> pl.DataFrame:
+        """Return what each GPU of a collective sends; see `sent_by_each`."""
+        return sent_by_each(self.calls, self._known)
+
+    @cached_property
+    def _known(self) -> Ranks:
+        """Where the ranks of communicators are, and what the machine's switches can do."""
+        placed = self.placed
+        ranks = self._rank_devices()
+        return Ranks(placed.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
@@ -99,6 +115,12 @@ class Traffic:
     @cached_property
     def _reports(self) -> pl.DataFrame:
         return self.trace.read("reports")
+
+    def _reducing(self) -> frozenset[int]:
+        """Return the GPUs of the machine whose NVSwitch can reduce and multicast."""
+        names = dict(self.trace.read("devices").select("device", "name").rows())
+        place = self.placed.place
+        return reducing_gpus(self.placed.machine, {place[d]: names[d] for d in names if d in place})
 
     def _rank_devices(self) -> pl.DataFrame:
         hosts = self._reports.select("report", "host")
@@ -152,7 +174,21 @@ class Traffic:
         )
 
     def timeline_note(self) -> str | None:
-        """Say how many reports `timeline` leaves out, whose clocks are not that of the first."""
+        """Say what `timeline` leaves out: reports on other clocks, collectives between bounds."""
+        notes = [self._apart(), self._between("on no timeline")]
+        return "; ".join(note for note in notes if note) or None
+
+    def _between(self, where: str) -> str | None:
+        """Say of how many collectives it is not known which algorithm ran."""
+        number = self.transfers["choice"].drop_nulls().n_unique()
+        names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
+        if not number:
+            return None
+        which = " or ".join(names)
+        return f"of {number:,} NCCL collectives it is not known whether {which} ran: {where}"
+
+    def _apart(self) -> str | None:
+        """Say how many reports are on other clocks than the first that moved anything."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
         clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
         apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
@@ -214,8 +250,18 @@ class Traffic:
         found = list(self.placed.warnings)
         if self.log is not None:
             found += self.log.warnings
-        found += [*unmodelled(self.calls), *self._overfull(), *self._against_counters()]
+        found += [
+            *unmodelled(self.calls, self.placed.machine),
+            *self._overfull(),
+            *self._against_counters(),
+        ]
         found += self._of_unknown_ranks()
+        if between := self._between(
+            "bytes and utilisation lie between bounds; NCCL_DEBUG=INFO with"
+            " NCCL_DEBUG_SUBSYS=INIT,TUNING tells (--nccl-log)"
+        ):
+            found.append(between)
+        found += unsized_of_others(self.calls)
         if unsized:
             found.append(
                 f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
@@ -254,7 +300,10 @@ class Traffic:
 
     def _overfull(self) -> list[str]:
         """Say which links would have carried more than they can."""
-        full = self.links("link").filter(pl.col("utilisation") > _FULL)
+        table = self.links("link")
+        if "least_utilisation" in table.columns:
+            table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
+        full = table.filter(pl.col("utilisation") > _FULL)
         if full.is_empty():
             return []
         worst = full.sort("utilisation", descending=True).row(0, named=True)

@@ -46,7 +46,7 @@ def link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     """Return ``op, link, others_use`` of copies whose route is known."""
-    transfers = traffic.transfers.filter(pl.col("method") != "nccl")
+    transfers = traffic.transfers.filter(~pl.col("method").is_in(["nccl", "collective"]))
     if transfers.is_empty():
         return pl.DataFrame(schema=_FOUND)
     crossed = crossings(transfers, traffic.placed.machine, traffic.placed.place)

@@ -291,12 +291,12 @@ def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
 
 
 def _collective_wait(trace: Trace) -> dict[str, Any]:
-    """Return how long NCCL kernels waited for the last participant, where that can be told."""
+    """Return how long kernels waited for the last participant, where that can be told."""
     kinds = trace["ops"].filter(pl.col("kind") == "collective").head(1).collect()
     if kinds.is_empty():
         return {}
     calls = with_clocks(collective_calls(trace), trace.read("reports"))
-    own = calls.drop_nulls("match").filter(pl.col("library") == "nccl")
+    own = calls.drop_nulls(["match", "op"])
     seen = own.group_by("match").agg(
         wait=(_LENGTH - _LENGTH.min()).sum(), clocks=pl.col("clock").n_unique(), number=pl.len()
     )

@@ -129,7 +129,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("src_device") != pl.col("dst_device")).fill_null(value=True),
     )
-    calls = collective_calls(trace).filter(pl.col("library") == "nccl")
+    calls = collective_calls(trace).drop_nulls("op")
     moved = [each.select(*_KEY, pl.col("bytes").cast(pl.Float64)) for each in (copies, calls)]
     rows = pl.concat(moved)
     return None if method == "none" or rows.is_empty() else _per_step(rows, steps, owners)

@@ -402,7 +402,7 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("method") == "p2p") | (pl.col("src_device") != pl.col("dst_device")),
     )
-    calls = collective_calls(trace).filter(pl.col("library") == "nccl")
+    calls = collective_calls(trace).drop_nulls("op")
     method = _method(trace, copies, calls)
     # A report may be of one rank of many.
     gpus = max(_active(trace), calls.select(pl.col("ranks").max()).item() or 0)
