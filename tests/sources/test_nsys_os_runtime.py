@@ -37,7 +37,8 @@ def test_long_waits_of_threads_that_take_part(nsys: NsysBuilder) -> None:
     [
         ("poll", True), ("epoll_pwait", True), ("read", True), ("sem_clockwait", True),
         ("futex", True), ("waitpid", True), ("usleep", True), ("write", False),
-        ("pthread_mutex_lock", False), ("preadv", False), ("fork", False),
+        ("pthread_mutex_lock", True), ("pthread_rwlock_wrlock", True),
+        ("pthread_mutex_trylock", False), ("preadv", False), ("fork", False),
     ],
 )  # fmt: skip
 def test_which_calls_wait(one: NsysBuilder, name: str, is_wait: bool) -> None:

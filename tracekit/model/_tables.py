@@ -414,8 +414,8 @@ DEVICE_SUMS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of MPI, per stretch of time that the profiler itself took, and per call of "
-    "100 us or more in which the operating system lets a thread wait.",
+    "One row per call of MPI, per stretch of time that the profiler itself took, and of 100 us or "
+    "more, per call in which the operating system lets a thread wait and per stretch off the CPU.",
     (
         _REPORT,
         _key("process", "process that made it"),
@@ -429,7 +429,7 @@ HOST = Table(
             "group",
             pl.String,
             "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
-            "`other`; of the profiler `overhead`; of the operating system `wait`",
+            "`other`; of the profiler `overhead`; of the operating system `wait` or `off_cpu`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "

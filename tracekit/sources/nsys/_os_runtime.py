@@ -13,11 +13,12 @@ from tracekit.sources.nsys._places import Places
 
 OSRT = "OSRT_API"
 _COLUMNS = ("start", "end", "globalTid", "nameId")
-_LONG_NS = 100_000
+LONG_NS = 100_000
 """What takes less explains no gap worth a word, and there may be millions of it."""
 _WAITING = (
     r"^(p?poll|p?select|epoll_p?wait2?|(__)?(read|recv|recvfrom|recvmsg)|accept4?|"
     r"sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|futex|pthread_join|"
+    r"pthread_(mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock)|"
     r"wait(pid|id|3|4)?|(clock_)?nanosleep|u?sleep)$"
 )
 
@@ -41,7 +42,7 @@ class OsWaits:
             return
         names = Texts(self._export.strings)
         for batch in self._export.file.batches(OSRT, dict.fromkeys(_COLUMNS, "int"), rows):
-            long = batch.drop_nulls().filter(pl.col("end") - pl.col("start") >= _LONG_NS)
+            long = batch.drop_nulls().filter(pl.col("end") - pl.col("start") >= LONG_NS)
             named = shifted(long, self._export.metadata, "start", "end").with_columns(
                 places.thread(long["globalTid"]).alias("thread"),
                 places.process_by_thread(long["globalTid"]).alias("process"),
