@@ -415,7 +415,7 @@ DEVICE_SUMS = Table(
 HOST = Table(
     "host",
     "One row per call of MPI, per stretch of time that the profiler itself took, and of 100 us or "
-    "more, per call in which the operating system lets a thread wait and per stretch off the CPU.",
+    "more, per call in which a thread waits or starts a process and per stretch off the CPU.",
     (
         _REPORT,
         _key("process", "process that made it"),
@@ -429,7 +429,8 @@ HOST = Table(
             "group",
             pl.String,
             "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
-            "`other`; of the profiler `overhead`; of the operating system `wait` or `off_cpu`",
+            "`other`; of the profiler `overhead`; of the operating system `wait`, `child` (starts "
+            "a process) or `off_cpu`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "

@@ -23,8 +23,11 @@ _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
 """A call that copies takes a few us; in one of more than this the host copies, or waits."""
-ASLEEP = "asleep in "
-"""How it is said that the operating system lets a thread wait."""
+_LINKING = r"^cuLink(Create|Add|Complete)"
+_OFF = "off the CPU"
+_LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
+_LOCK_NS = (4_900_000, 5_500_000)
+"""CPython asks for its lock every 5 ms (`sys.getswitchinterval`) while another thread has it."""
 _LONG_AGO = -(1 << 62)
 _NAME = pl.col("name").cast(pl.String)
 
@@ -126,8 +129,90 @@ def profiling(trace: Trace) -> pl.DataFrame:
 
 def sleeps(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
-    own = trace["host"].filter(pl.col("library") == "os")
+    return _os_rows(trace, "wait")
+
+
+def off_cpu(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: stretches off the CPU; their name says what it is like.
+
+    Only those that are like waiting for a lock are called anything but off the CPU.
+    """
+    length = pl.col("end") - pl.col("start")
+    is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
+    name = pl.when(is_lock).then(pl.lit(_LOCKED)).otherwise(pl.lit(_OFF))
+    return _os_rows(trace, "off_cpu").with_columns(name=name)
+
+
+def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
+    own = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
     return own.select("thread", "start", "end", "name").collect()
+
+
+def is_locked() -> pl.Expr:
+    """Tell whether being off the CPU, in words, is like waiting for Python's lock."""
+    return pl.col("off_cpu") == _LOCKED
+
+
+def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
+
+    A thread that sleeps while the one that drives it works waits for that.
+
+    Parameters
+    ----------
+    intervals
+        ``thread, start, end, name`` of those that launch.
+    asleep
+        The same columns: whenever any thread sleeps.
+    pairs
+        As `pairs_of` gives them.
+    """
+    columns = ["pair", "start", "end", "name"]
+    alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
+    known = intervals.rename({"thread": "launch_thread"}).join(pairs, on="launch_thread")
+    of_driver = asleep.rename({"thread": "driver"}).join(pairs, on="driver")
+    beside = name_states(of_driver.filter(~alone).select(columns), "beside")
+    cut = split_at(known.filter(~alone).select(columns), beside, "pair", "beside")
+    both = cut.drop_nulls("beside").select(columns)
+    return pl.concat([known.filter(alone).select(columns), both])
+
+
+def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
+
+    That is the last call in the gap that links; or the last one that loads code, where a child
+    process was started before it in the gap.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    gaps
+        ``pair, process, start, end``.
+    """
+    calls = trace["calls"]
+    made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
+    built = made.select("process", since="start", time="end", name=_NAME).collect()
+    is_link = pl.col("name").str.contains(_LINKING)
+    children = trace["host"].filter(pl.col("library") == "os", pl.col("group") == "child")
+    born = children.select("process", "name", time="start").collect()
+    loaded = built.filter(~is_link).select("process", "time", at="since")
+    by_child = _latest(loaded, "at", born.with_columns(since="time"))
+    found = [
+        _latest(gaps.select("pair", "process", "start", "end"), "end", each)
+        for each in (built.filter(is_link), by_child.select("process", "since", "time", "name"))
+    ]
+    inside = pl.concat(found).filter(pl.col("since") >= pl.col("start"))
+    return inside.select("pair", "start", "name", end="time").select("pair", "start", "end", "name")
+
+
+def _latest(rows: pl.DataFrame, time: str, events: pl.DataFrame) -> pl.DataFrame:
+    """Add to each row what its process's latest event until a time says; drop rows without one."""
+    known = rows.sort(time).join_asof(
+        events.sort("time").rename({"time": "event"}), left_on=time, right_on="event",
+        by="process", check_sortedness=False,
+    ).drop_nulls("event")  # fmt: skip
+    return known if "time" in known.columns else known.rename({"event": "time"})
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:

@@ -29,6 +29,8 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _NO_RANGE = "(outside push/pop ranges)"
+_MUCH = 0.05
+"""From this share of idle time on it is said that nothing tells what the host did."""
 
 
 def idle(
@@ -57,6 +59,8 @@ def idle(
 
     ==================  ============================================================
     ``gaps``            number of gaps of which a piece is in the row
+    ``rests_on``        what is recorded that says so, that of most of it first; null
+                        where nothing is
     ``idle_ns``         time in which nothing runs, added over devices
     ``step_ns``         of steps that count, mean per step and device; null where there
                         are none; not by iteration
@@ -98,7 +102,7 @@ def idle(
         rows = rows.join(
             _per_step(trace, rows, keys, skip), on=list(keys), how="left", nulls_equal=True
         )
-        rows = rows.select(*keys, "gaps", "idle_ns", "step_ns", "share", "window_share")
+        rows = rows.select(*keys, "rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
                      nulls_last=True)  # fmt: skip
@@ -175,9 +179,17 @@ def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
 
 def _rows(found: _Found, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, window = meta["idle_ns"], meta["window_ns"]
+    sources = (
+        found.pieces.drop_nulls("rests_on").group_by(*keys, "rests_on").agg(time=_LENGTH.sum())
+        .sort("time", "rests_on", descending=[True, False])
+        .group_by(keys, maintain_order=True).agg(pl.col("rests_on").cast(pl.String))
+        .with_columns(pl.col("rests_on").list.join(", "))
+    )  # fmt: skip
     return (
         found.pieces.group_by(keys)
         .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
+        .join(sources, on=list(keys), how="left", nulls_equal=True)
+        .select(*keys, "rests_on", "gaps", "idle_ns")
         .with_columns(
             pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
             share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
@@ -286,7 +298,7 @@ def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
         "iterations": kept["iteration"].n_unique(),
         "skip": skip,
         **_collective_wait(trace),
-        **_missing(found),
+        **_missing(trace, found),
     }
 
 
@@ -307,11 +319,9 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     return {"collective_wait_ns": int(told["wait"].sum())}
 
 
-def _missing(found: _Found) -> dict[str, list[str]]:
+def _missing(trace: Trace, found: _Found) -> dict[str, list[str]]:
     """Say what to record to know more, where something is not explained."""
     unexplained = found.pieces.filter(pl.col("cause") == "unexplained")
-    if unexplained.is_empty():
-        return {}
     queued = unexplained["detail"].is_not_null()
     texts = []
     if not queued.all():
@@ -322,7 +332,19 @@ def _missing(found: _Found) -> dict[str, list[str]]:
             f"what an op {longer} waited for: record other programs on the GPU"
             " (`--gpuctxsw=true`), and waits for events (`--cuda-event-trace=true`)"
         )
-    return {"missing": texts}
+    host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(_LENGTH)
+    share = found.pieces.select(host.sum() / _LENGTH.sum().clip(1, None)).item() or 0
+    if share > _MUCH:
+        texts += _unseen(trace)
+    return {"missing": texts} if texts else {}
+
+
+def _unseen(trace: Trace) -> list[str]:
+    """Say how to record when threads were off the CPU, where a recorder could have and did not."""
+    switches = trace["contents"].filter(pl.col("feature") == "context switches")
+    how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
+    what = "when the thread that launches was off the CPU, and in which call"
+    return [f"{what}: `{each} -t osrt`" for each in how["record_with"].sort()]
 
 
 def _gpus(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Long calls into the operating system in which a thread waits, such as for a data loader."""
+"""Long calls into the operating system: those in which a thread waits or starts a process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _WAITING = (
     r"pthread_(mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock)|"
     r"wait(pid|id|3|4)?|(clock_)?nanosleep|u?sleep)$"
 )
+_STARTING = r"^(v?fork|posix_spawnp?|popen|system)$"
 
 
 class OsWaits:
-    """Waits of threads that take part in the run, which make none a participant.
+    """Waits and child processes of threads that take part, which make none a participant.
 
     Parameters
     ----------
@@ -48,10 +49,15 @@ class OsWaits:
                 places.process_by_thread(long["globalTid"]).alias("process"),
                 names.of(long["nameId"]).alias("name"),
             )
-            yield named.drop_nulls("thread").filter(pl.col("name").str.contains(_WAITING)).select(
+            group = (
+                pl.when(pl.col("name").str.contains(_WAITING)).then(pl.lit("wait"))
+                .when(pl.col("name").str.contains(_STARTING)).then(pl.lit("child"))
+            )  # fmt: skip
+            told = named.drop_nulls("thread").with_columns(group=group).drop_nulls("group")
+            yield told.select(
                 pl.lit(0, pl.Int32).alias("report"),
                 "process", "thread", "start", "end",
                 pl.lit("os").alias("library"),
                 "name",
-                pl.lit("wait").alias("group"),
+                "group",
             )  # fmt: skip
