@@ -132,6 +132,83 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     assert row["sure"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
 
 
+def _host(trace: Trace, **row: Any) -> Trace:
+    """Add what the first thread did from 520 to 590 us of each of 4 steps."""
+    who = {"report": 0, "process": 0, "thread": 0, "library": "os"}
+    rows = [
+        who | row | {"start": step * STEP + 520 * US, "end": step * STEP + 590 * US}
+        for step in range(4)
+    ]
+    return trace.with_tables({"host": TABLES["host"].conform(pl.DataFrame(rows))})
+
+
+def test_a_thread_that_is_kept_off_the_cpu() -> None:
+    off = {"name": "off the CPU", "group": "off_cpu"}
+    found = _found(_host(_late_kernels(None).trace(), **off))
+    assert _wins(found["off_cpu"]) == pytest.approx((35 * US, 70 * US, 70 * US))
+    assert found["off_cpu"]["sure"] == "measured"
+    assert _wins(found["launch_bound"])[1] == pytest.approx(0.75 * 30 * US, rel=1e-3)
+    asleep = _found(_host(_late_kernels(None).trace(), name="pthread_mutex_lock", group="wait"))
+    assert asleep["off_cpu"]["sure"] == "likely"
+    assert "70 us per step asleep in pthread_mutex_lock" in asleep["off_cpu"]["evidence"]
+
+
+@pytest.mark.parametrize(("late", "rule"), [(999, "launch_bound"), (1_001, "busy_host")])
+def test_a_long_gap_is_no_launch(late: int, rule: str) -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + 2 * STEP, ops=2, whole=True)
+        b.range(begin, begin + 2 * STEP, "loss", stage="FP")
+        _op(b, begin, begin + 10, begin + 500 * US, stage="FP")
+        launched = begin + (500 + late) * US
+        _op(b, launched, launched + 1, begin + 2 * STEP, stage="BP")
+    found = _found(b.trace())
+    assert {"launch_bound", "busy_host"} & set(found) == {rule}
+    assert any("per step and GPU in `loss`" in text for text in found[rule]["evidence"])
+    seen = _host(b.trace(), name="off the CPU", group="off_cpu")
+    if rule == "busy_host":
+        assert (found[rule]["sure"], _found(seen)[rule]["sure"]) == ("hint", "likely")
+
+
+def test_code_that_is_compiled_in_each_step() -> None:
+    row = _found(_late_kernels("cuLinkComplete").trace())["compilation"]
+    assert _wins(row) == pytest.approx((50 * US, 100 * US, 100 * US))
+    assert "calls: cuLinkComplete" in row["evidence"]
+    b = _late_kernels(None)
+    b.call(500 * US, 600 * US, thread=0, correlation=None)  # in one step of four
+    b.rows["calls"][-1] |= {"name": "cuLinkComplete"}
+    assert "compilation" not in _found(b.trace())
+
+
+def _input_without_ranges(**host: Any) -> Trace:
+    """Return 4 steps of 1 ms that begin with a copy of input, 1 ms after the step before."""
+    b = TraceBuilder()
+    rows = []
+    for step in range(4):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + STEP, ops=2, whole=True)
+        copy = {"kind": "h2d", "bytes": 1 << 20, "stage": "IO", "copy_kind": "HtoD"}
+        _op(b, begin + 10, begin + 20, begin + 30 * US, **copy)
+        _op(b, begin + 20, begin + 30 * US, begin + STEP, stage="FP")
+        rows.append(
+            {"report": 0, "process": 0, "thread": 0, "library": "os", "start": begin + STEP,
+             "end": begin + 2 * STEP} | host
+        )  # fmt: skip
+    trace = b.trace()
+    return (
+        trace.with_tables({"host": TABLES["host"].conform(pl.DataFrame(rows))}) if host else trace
+    )
+
+
+def test_input_that_no_range_tells_of_is_likely() -> None:
+    for host in ({"name": "off the CPU", "group": "off_cpu"}, {"name": "poll", "group": "wait"}):
+        row = _found(_input_without_ranges(**host))["input_bound"]
+        assert row["sure"] == "likely"
+        assert _wins(row) == pytest.approx((0.9 * 750 * US, 750 * US, 750 * US), rel=1e-3)
+    assert _found(_input_without_ranges())["input_bound"]["sure"] == "hint"
+
+
 def test_copies_that_hold_the_host() -> None:
     b = TraceBuilder()
     for step in range(4):

@@ -38,7 +38,8 @@ def test_long_waits_of_threads_that_take_part(nsys: NsysBuilder) -> None:
         ("poll", "wait"), ("epoll_pwait", "wait"), ("read", "wait"), ("sem_clockwait", "wait"),
         ("futex", "wait"), ("waitpid", "wait"), ("usleep", "wait"), ("write", None),
         ("pthread_mutex_lock", "wait"), ("pthread_rwlock_wrlock", "wait"),
-        ("pthread_mutex_trylock", None), ("preadv", None), ("fork", "child"), ("posix_spawnp", "child"),
+        ("pthread_mutex_trylock", None), ("preadv", None),
+        ("fork", "child"), ("posix_spawnp", "child"),
     ],
 )  # fmt: skip
 def test_which_calls_wait(one: NsysBuilder, name: str, group: str | None) -> None:

@@ -13,6 +13,8 @@ from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of
+from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import idle_pieces
 from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
 from tracekit.model import Trace, union_length
@@ -30,6 +32,7 @@ WORTH = 0.02
 """What takes a smaller part of a step is not spoken of."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
+_MOST_PLACES = 3
 _OWNER = ["process", "device"]
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
@@ -93,15 +96,33 @@ class Facts:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Pieces of gaps in these steps: ``process, device, start, end, cause, detail``.
+        """Pieces of gaps in these steps: ``gap, pair, process, device, start, end, cause, ...``.
 
         ``queued`` tells whether the op that ends the gap was launched before the gap began.
         """
-        gaps, pieces = idle_pieces(self.trace, self.steps)
+        gaps, pieces = self._gaps
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
         found = self._placed(pieces)
         return found.join(queued, on="gap", how="left", maintain_order="left").cast(
-            {"cause": pl.String}
+            {"cause": pl.String, "rests_on": pl.String}
+        )
+
+    @cached_property
+    def _gaps(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        return idle_pieces(self.trace, self.steps)
+
+    def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
+        """Say in which ranges the host was in some pieces of gaps, where it was in any."""
+        pairs = pairs_of(self.trace, self._gaps[0])
+        named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
+        each = named.with_columns(name=plain_name(pl.col("name")))
+        by_name = each.group_by("name").agg(time=LENGTH.sum()).sort(
+            "time", "name", descending=[True, False]
+        )  # fmt: skip
+        told = by_name.head(_MOST_PLACES).rows()
+        return tuple(
+            f"{duration(time / self.cells.height)} {self.per_gpu} in `{name}`"
+            for name, time in told
         )
 
     @cached_property

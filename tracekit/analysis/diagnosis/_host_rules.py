@@ -6,58 +6,126 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._host_states import ASLEEP, allocations, waits
+from tracekit.analysis.idle_time._host_states import allocations, waits
+from tracekit.analysis.idle_time._pieces import OS_CALLS, SWITCHES
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""
 _PINNED_BYTES_PER_NS = 12.0
 """What copies from pinned memory reach over PCIe 3.0 x16; newer buses are faster."""
 _MOST_NAMES = 3
+_LONGEST_LAUNCH_NS = 1_000_000
+"""A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
+_SLEEP = (SWITCHES, OS_CALLS)
+_ASLEEP = "asleep in "
+_LOCK = "Python's lock"
 _SURE = 0.9
 """Of input that comes late so much is won; launches and copies then show that it had hidden."""
 
 
 def input_bound(facts: Facts) -> Finding | None:
     """Say that GPUs wait for input, or for a host that is outside of its steps."""
-    told = facts.lost(facts.idle_of("input"))
-    both = facts.lost(facts.idle_of("input", "between_steps"))
+    own = facts.idle_of("input")
+    waited, both = facts.lost(own), facts.lost(facts.idle_of("input", "between_steps"))
     if not facts.is_worth(both.mean):
         return None
+    told = facts.lost(own.filter(~pl.col("rests_on").is_in(_SLEEP)))
+    is_input = 2 * waited.mean >= both.mean
     is_told = 2 * told.mean >= both.mean
-    what = "for input" if is_told else "while the host is outside of its steps"
+    what = "for input" if is_input else "while the host is outside of its steps"
     return Finding(
         finding=f"GPUs wait {duration(both.mean)} {facts.per} {what}, {facts.share(both.mean)}.",
         win=both.mean,
-        low=_SURE * told.least,
+        low=_SURE * waited.least,
         high=both.most,
-        sure="measured" if is_told else "hint",
+        sure="measured" if is_told else "likely" if is_input else "hint",
         evidence=(
             f"{duration(told.mean)} {facts.per} in ranges of input, or until a loader launched",
-            f"{duration(both.mean - told.mean)} {facts.per} outside of steps and of such ranges",
-            *_asleep(facts),
+            f"{duration(waited.mean - told.mean)} {facts.per} asleep until input was copied",
+            f"{duration(both.mean - waited.mean)} {facts.per} outside of steps, of unknown cause",
+            *_asleep(facts, own),
         ),
         advice=(
-            "Read and decode ahead: more loader workers, a longer prefetch, pinned memory and "
-            "copies that do not block, or preparing input on the GPU. The win holds if input is "
+            "Read and decode ahead: more loader workers (`num_workers=`), a longer prefetch "
+            "(`prefetch_factor=`), pinned memory (`pin_memory=True`) and copies that do not block "
+            "(`non_blocking=True`), or preparing input on the GPU. The win holds if input is "
             "then always ready."
-            if is_told
+            if is_input
             else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
             "it is; move what can wait off the training thread."
         ),
     )
 
 
-def _asleep(facts: Facts) -> tuple[str, ...]:
-    """Say for how long the host slept in calls of the operating system, where these are known."""
-    own = facts.idle_of("input", "between_steps")
-    asleep = own.filter(pl.col("detail").str.starts_with(ASLEEP))
-    if asleep.is_empty():
+def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
+    """Say in which calls of the operating system the host slept, where these are known."""
+    calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
+    names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
+    if calls.is_empty():
         return ()
-    calls = asleep["detail"].str.strip_prefix(ASLEEP).unique().sort()
-    lost = facts.lost(asleep)
-    names = ", ".join(calls.head(_MOST_NAMES))
-    return (
-        f"{duration(lost.mean)} {facts.per} of both asleep in {names}, as who waits for others",
+    return (f"{duration(facts.lost(calls).mean)} {facts.per} asleep in {', '.join(names)}",)
+
+
+def off_cpu(facts: Facts) -> Finding | None:
+    """Say that the thread that launches does not get to run."""
+    own = facts.idle_of("off_cpu")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean):
+        return None
+    locked = facts.lost(own.filter(pl.col("detail").str.contains(_LOCK)))
+    is_lock = 2 * locked.mean >= lost.mean
+    seen = facts.lost(own.filter(pl.col("rests_on") == SWITCHES))
+    turns = (
+        f"{duration(locked.mean)} {facts.per} of it 5 ms at a time while another thread of its "
+        "process ran, as who waits for Python's lock"
+    )
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} because the thread that launches "
+        f"does not get to run, {facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least / 2,
+        high=lost.most,
+        sure="measured" if 2 * seen.mean >= lost.mean else "likely",
+        evidence=(
+            *([turns] if locked.mean else []),
+            *_asleep(facts, own),
+            *facts.places(own),
+        ),
+        advice=(
+            "Another thread of the process holds Python's lock: have it do less in Python, or in a "
+            "process of its own (prepare and pin batches in workers, log elsewhere)."
+            if is_lock
+            else "Leave it a core: fewer loader workers or threads than cores "
+            "(`num_workers=`, `OMP_NUM_THREADS`), no more processes than cores, and nothing that "
+            "blocks in the thread that launches."
+        )
+        + " The win holds if it then launches ahead of the GPU.",
+    )
+
+
+def compilation(facts: Facts) -> Finding | None:
+    """Say that GPUs wait while code is compiled or loaded."""
+    own = facts.idle_of("compiling", "loading")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean) or (facts.has_steps and not facts.is_usual(own)):
+        return None
+    built = facts.lost(facts.idle_of("compiling"))
+    names = own["detail"].drop_nulls().unique().sort().head(_MOST_NAMES)
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} while code is compiled or loaded, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least / 2,
+        high=lost.most,
+        sure="measured",
+        evidence=(
+            f"{duration(built.mean)} {facts.per} until code that was built was linked or loaded",
+            f"{duration(lost.mean - built.mean)} {facts.per} in calls that load code",
+            f"calls: {', '.join(names)}",
+        ),
+        advice="Compile once: keep the cache of compiled code between runs "
+        "(`JAX_COMPILATION_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `CUDA_CACHE_PATH`), shapes that "
+        "do not change (padding, `mark_dynamic`), code for this GPU in the binary in place of PTX.",
     )
 
 
@@ -174,10 +242,13 @@ def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFram
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Say that the GPU waits for launches: the host launches more slowly than the GPU works."""
-    late = facts.idle.filter(
-        pl.col("cause").is_in(["launch", "late_launch"]) & ~pl.col("queued").fill_null(value=True)
-    )
+    """Say that the GPU waits for launches: the host launches more slowly than the GPU works.
+
+    What launches cost shows in many short gaps; in a long one the host does something else.
+    """
+    waits = facts.idle_of("launch", "late_launch")
+    short = waits.filter(LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS)
+    late = short.filter(~pl.col("queued").fill_null(value=True))
     lost = facts.lost(late)
     if not facts.is_worth(lost.mean):
         return None
@@ -193,11 +264,40 @@ def launch_bound(facts: Facts) -> Finding | None:
         + (": kernels are shorter than what launches them." if is_short else "."),
         win=0.75 * lost.mean,
         low=lost.least / 2,
-        high=facts.lost(facts.idle_of("launch", "late_launch")).most,
+        high=facts.lost(short).most,
         sure="measured" if is_short else "likely" if facts.has_steps else "hint",
-        evidence=told + _in_ranges(facts, late),
-        advice="Launch less: CUDA graphs, compiled or fused operators, a fused optimizer, larger "
-        "batches. At half the time per launch about half is won, with CUDA graphs nearly all.",
+        evidence=(
+            *told, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
+            *_in_ranges(facts, late), *facts.places(late),
+        ),
+        advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
+        "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
+        "with CUDA graphs nearly all.",
+    )  # fmt: skip
+
+
+def busy_host(facts: Facts) -> Finding | None:
+    """Say that the host does something else than launch for long, on the CPU as far as is known."""
+    waits = facts.idle_of("late_launch")
+    own = waits.filter(LENGTH.sum().over("gap") > _LONGEST_LAUNCH_NS)
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean):
+        return None
+    is_seen = not facts.idle.filter(pl.col("rests_on") == SWITCHES).is_empty()
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for a host that launches nothing for "
+        f"more than 1 ms at a time, {facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely" if is_seen else "hint",
+        evidence=(
+            f"in {own['gap'].n_unique():,} gaps; "
+            + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
+            *facts.places(own),
+        ),
+        advice="Look at what it does there (`tracekit idle --longest 10`, call stacks by `-s "
+        "process-tree`): work that could wait, be done once, or by another thread or process.",
     )
 
 
@@ -235,13 +335,15 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the median length of kernels, and of the time between launches of a thread."""
+    """Return the median length of kernels, and of the time between launches in a row."""
     kernels = facts.ops.filter(pl.col("kind") == "compute")
     launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
     apart = pl.col("launch_start").diff().over("launch_thread")
     medians = (
         kernels.select(LENGTH.median()),
-        launches.sort("launch_thread", "launch_start").select(apart.median()),
+        launches.sort("launch_thread", "launch_start").select(
+            apart.filter(apart <= _LONGEST_LAUNCH_NS).median()
+        ),
     )
     kernel, launch = (median.collect().item() for median in medians)
     return kernel, launch
