@@ -265,7 +265,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         win=0.75 * lost.mean,
         low=lost.least / 2,
         high=facts.lost(short).most,
-        sure="measured" if is_short else "likely" if facts.has_steps else "hint",
+        sure="measured" if is_short else "likely",
         evidence=(
             *told, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
             *_in_ranges(facts, late), *facts.places(late),
