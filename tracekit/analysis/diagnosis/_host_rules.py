@@ -33,6 +33,11 @@ def input_bound(facts: Facts) -> Finding | None:
     is_input = 2 * waited.mean >= both.mean
     is_told = 2 * told.mean >= both.mean
     what = "for input" if is_input else "while the host is outside of its steps"
+    parts = (
+        (told.mean, "in ranges of input, or until a loader launched"),
+        (waited.mean - told.mean, "asleep until input was copied"),
+        (both.mean - waited.mean, "outside of steps, of unknown cause"),
+    )
     return Finding(
         finding=f"GPUs wait {duration(both.mean)} {facts.per} {what}, {facts.share(both.mean)}.",
         win=both.mean,
@@ -40,9 +45,7 @@ def input_bound(facts: Facts) -> Finding | None:
         high=both.most,
         sure="measured" if is_told else "likely" if is_input else "hint",
         evidence=(
-            f"{duration(told.mean)} {facts.per} in ranges of input, or until a loader launched",
-            f"{duration(waited.mean - told.mean)} {facts.per} asleep until input was copied",
-            f"{duration(both.mean - waited.mean)} {facts.per} outside of steps, of unknown cause",
+            *(f"{duration(length)} {facts.per} {why}" for length, why in parts if length >= 1),
             *_asleep(facts, own),
         ),
         advice=(

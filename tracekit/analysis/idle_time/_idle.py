@@ -59,13 +59,13 @@ def idle(
 
     ==================  ============================================================
     ``gaps``            number of gaps of which a piece is in the row
-    ``rests_on``        what is recorded that says so, that of most of it first; null
-                        where nothing is
     ``idle_ns``         time in which nothing runs, added over devices
     ``step_ns``         of steps that count, mean per step and device; null where there
                         are none; not by iteration
     ``share``           idle_ns over all idle time of the table
     ``window_share``    idle_ns over the windows of the table
+    ``rests_on``        what is recorded that says so, that of most of it first; null
+                        where nothing is
     ==================  ============================================================
 
     With `longest` a row per gap: ``place`` (1 is the longest), ``device, iteration, start_ns,
@@ -189,13 +189,12 @@ def _rows(found: _Found, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFr
         found.pieces.group_by(keys)
         .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
         .join(sources, on=list(keys), how="left", nulls_equal=True)
-        .select(*keys, "rests_on", "gaps", "idle_ns")
         .with_columns(
             pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
             share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
             window_share=pl.col("idle_ns") / window if window else pl.lit(None, pl.Float64),
         )
-        .drop("_", strict=False)
+        .select(*keys, "gaps", "idle_ns", "share", "window_share", "rests_on")
     )
 
 
@@ -266,7 +265,8 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     detail = pl.when(pl.col("detail").is_null()).then(pl.lit("")).otherwise(
         pl.format(" ({})", "detail")
     )  # fmt: skip
-    text = pl.format("{} ms: {}{}", (pl.col("length") / 1e6).round(6), "said", detail)
+    length = pl.col("length") / 1e6
+    text = pl.format("{} ms: {}{}", length.round_sig_figs(4), "said", detail)
     texts = (
         of_cause.with_columns(text=text)
         .sort("gap", "length", "said", descending=[False, True, False])
