@@ -253,6 +253,19 @@ def test_sleep_of_five_ms_at_a_time_is_that_of_a_lock() -> None:
     assert _causes(longer)["input"] == 12_050 * US
 
 
+def test_samples_say_what_the_host_executed() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    row = {"report": 0, "process": 0, "library": "sample", "group": "on_cpu"}
+    times = [(0, 500, "a"), (0, 2_000, "b"), (0, 3_000, "c"), (0, 4_000, "c"), (1, 5_000, "b"),
+             (1, 6_000, "b")]  # fmt: skip
+    sampled = [{**row, "thread": who, "start": at, "end": at, "name": n} for who, at, n in times]
+    trace = _with(b.trace(), host=sampled)
+    (evidence,) = idle(trace, longest=1).rows["evidence"]
+    assert "0.1 ms: the host launched late (2 of 3 samples in c)" in evidence
+    assert _causes(trace) == _causes(b.trace())
+
+
 def test_before_linked_code_was_ready_it_was_compiled() -> None:
     b = _simple(500 * US)
     b.thread(1)

@@ -13,7 +13,7 @@ from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import idle_pieces
 from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
@@ -124,6 +124,13 @@ class Facts:
             f"{duration(time / self.cells.height)} {self.per_gpu} in `{name}`"
             for name, time in told
         )
+
+    def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
+        """Say what the host executed in some pieces of gaps, where its stacks were sampled."""
+        met = sampled(self.trace, pieces, pairs_of(self.trace, self._gaps[0]))
+        each = met.group_by("name").len().sort("len", "name", descending=[True, False])
+        told = each.head(_MOST_PLACES).rows()
+        return tuple(f"{number} of {met.height} samples in {name}" for name, number in told)
 
     @cached_property
     def ops(self) -> pl.LazyFrame:

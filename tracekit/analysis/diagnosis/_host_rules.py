@@ -298,6 +298,7 @@ def busy_host(facts: Facts) -> Finding | None:
             f"in {own['gap'].n_unique():,} gaps; "
             + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
             *facts.places(own),
+            *facts.executed(own),
         ),
         advice="Look at what it does there (`tracekit idle --longest 10`, call stacks by `-s "
         "process-tree`): work that could wait, be done once, or by another thread or process.",

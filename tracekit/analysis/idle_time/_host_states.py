@@ -258,6 +258,33 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
 
 
+def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return what the host executed in pieces of gaps, as far as its call stacks were sampled.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    pieces
+        ``gap, pair, start, end, cause``.
+    pairs
+        As `pairs_of` gives them.
+
+    Returns
+    -------
+    ``gap, cause, name``: a row per sample of either thread of the pair.
+    """
+    threads = threads_of(pairs)
+    own = trace["host"].filter(
+        pl.col("library") == "sample", pl.col("thread").is_in(threads["thread"].implode())
+    ).select("thread", "name", time="start").collect()  # fmt: skip
+    met = own.join(threads, on="thread").sort("time").join_asof(
+        pieces.select("gap", "pair", "cause", "end", begin="start").sort("begin"),
+        left_on="time", right_on="begin", by="pair", check_sortedness=False,
+    )  # fmt: skip
+    return met.filter(pl.col("time") < pl.col("end")).select("gap", "cause", "name")
+
+
 def step_states(trace: Trace) -> pl.DataFrame:
     """Return ``process, time, in_step``: from when on each process's host is in an iteration."""
     marks = host_marks(trace.read("iterations"))

@@ -18,7 +18,7 @@ from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
 from tracekit.errors import MissingDataError, UsageError
@@ -232,7 +232,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
     total = meta["idle_ns"]
     pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
-    own = _Found(found.gaps, pieces, found.windows).with_ranges(trace).pieces
+    own = _with_samples(trace, _Found(found.gaps, pieces, found.windows).with_ranges(trace))
     neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
     wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
     ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))
@@ -254,6 +254,22 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
         rows=rows, meta=meta, title=f"the {rows.height} longest gaps", empty="no idle time",
         as_records=True, command="idle", figures={"figure": "idle"}, source=_by_device(found),
     )  # fmt: skip
+
+
+def _with_samples(trace: Trace, found: _Found) -> pl.DataFrame:
+    """Return the pieces; of a host of which nothing else tells, `detail` says what it executed."""
+    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
+    met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
+    most = (
+        met.group_by("gap", "cause", "name").agg(number=pl.len())
+        .with_columns(of=pl.col("number").sum().over("gap", "cause"))
+        .sort("number", "name", descending=[True, False])
+        .unique(["gap", "cause"], keep="first", maintain_order=True)
+    )  # fmt: skip
+    text = pl.format("{} of {} samples in {}", "number", "of", "name")
+    told = most.select("gap", "cause", executed=text)
+    known = found.pieces.join(told, on=["gap", "cause"], how="left", maintain_order="left")
+    return known.with_columns(detail=pl.when(untold).then("executed").otherwise("detail"))
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES
 from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
+from tracekit.sources.nsys._samples import FRAMES
 from tracekit.sources.nsys._switches import SWITCHES
 from tracekit.sources.nsys._syncs import EVENT_RECORD, SYNC
 
@@ -114,6 +115,13 @@ _FEATURES = (
         (SWITCHES,),
         "when a thread was off the CPU",
         "nsys profile --cpuctxsw=process-tree",
+        counted=False,
+    ),
+    _Feature(
+        "samples of call stacks",
+        (FRAMES,),
+        "what the host executed while it launched nothing",
+        "nsys profile --sample=process-tree --backtrace=fp",
         counted=False,
     ),
 )

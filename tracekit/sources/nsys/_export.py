@@ -29,6 +29,7 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._os_runtime import OsWaits
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._samples import samples
 from tracekit.sources.nsys._switches import off_cpu
 from tracekit.sources.nsys._syncs import Syncs
 from tracekit.support.progress import Progress
@@ -132,6 +133,7 @@ def read(
                 overhead.batches(places, rows),
                 os_waits.batches(places, rows),
                 off_cpu(export, places, rows),
+                samples(export, places, rows),
             ),
             "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),
