@@ -309,6 +309,10 @@ def test_collectives_that_hang_over() -> None:
     found = _found(_exchanging((300, 900), (900, 1000)).trace())
     assert _wins(found["exposed_collectives"]) == pytest.approx((0, 150 * US, 400 * US), rel=1e-3)
     assert "late_buckets" not in found
+    finding = found["exposed_collectives"]["finding"]
+    # The headline holds both numbers of the evidence: what is exposed, and what could be hidden.
+    assert finding.startswith("Nothing else runs during 400 us of collectives per step, 40 %")
+    assert finding.endswith("300 us of that could be hidden.")
 
 
 def test_the_last_collective_of_a_step_is_not_spoken_of() -> None:
@@ -399,6 +403,45 @@ def test_cold_steps_are_left_out_and_named() -> None:
     assert (row["rule"], row["win_ns"]) == ("cold_steps", None)
     assert row["finding"].startswith("The first 2 steps take up to 5 times as long")
     assert row["win_unknown"] == "it is lost once in a run, not in each step"
+
+
+def _lengths(*lengths: int) -> TraceBuilder:
+    b, begin = TraceBuilder(), 0
+    for step, length in enumerate(lengths):
+        b.iteration(step, begin, begin + length * US, ops=1, whole=True)
+        _op(b, begin, begin + 10, begin + length * US, stage="FP")
+        begin += length * US
+    return b
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cold"),
+    [
+        ((5_000, 1_000, 1_000, 5_000, 1_000, 5_000, 1_000, 1_000), False),  # a loader's rhythm
+        ((1_600, *[1_000] * 4, 9_000, *[1_000] * 4), False),  # less than the mean of the others
+        ((5_000, 1_000, 1_000, 1_000, 1_000, 5_000), True),
+    ],
+)
+def test_what_comes_again_is_not_cold(lengths: tuple[int, ...], *, cold: bool) -> None:
+    assert ("cold_steps" in _found(_lengths(*lengths).trace())) is cold
+
+
+def test_a_solver_is_told_nothing_of_pipelines_of_layers() -> None:
+    rows = [
+        {"report": 0, "process": 0, "thread": 0, "library": "mpi", "group": "p2p",
+         "start": step * STEP + 500 * US, "end": step * STEP + 600 * US, "name": "MPI_Recv"}
+        for step in range(4)
+    ]  # fmt: skip
+    trace = _late_kernels(None).trace().with_tables(
+        {"host": TABLES["host"].conform(pl.DataFrame(rows))}
+    )  # fmt: skip
+    verdict = {"report": 0, "process": 0, "verdict": "other", "given": False, "decides": False,
+               "evidence": "no network"}  # fmt: skip
+    solver = trace.with_tables({"verdicts": TABLES["verdicts"].conform(pl.DataFrame([verdict]))})
+    assert "interleaved" in _found(trace)["pipeline_bubbles"]["advice"]
+    told = _found(solver)["pipeline_bubbles"]
+    assert "interleaved" not in told["advice"]
+    assert _wins(told)[1] == pytest.approx(50 * US)
 
 
 def test_evaluation_between_steps() -> None:

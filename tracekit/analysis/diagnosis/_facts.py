@@ -233,6 +233,12 @@ class Facts:
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
 
+    @cached_property
+    def is_of_networks(self) -> bool:
+        """Whether some process may train or run a network: its verdict is not `other`."""
+        verdicts = self.trace.read("verdicts")["verdict"].cast(pl.String)
+        return verdicts.is_empty() or bool((verdicts != "other").any())
+
     @property
     def per(self) -> str:
         """What times are of, in words."""
@@ -305,5 +311,9 @@ def _cold(windows: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     usual = each["length"].tail((each.height + 1) // 2).median()
     is_usual = each["length"] <= COLD * float(usual if isinstance(usual, int | float) else 0)
-    first = is_usual.arg_max() if is_usual.any() else 0
-    return each.head(min(first or 0, each.height // 2)).select("iteration", "length")
+    first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
+    others = each.tail(each.height - first)
+    # What comes again is no cold step but a rhythm, as of a loader that hands out several batches.
+    again = COLD * others["length"].top_k(2).min()  # type: ignore[operator]
+    is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
+    return each.head(first).filter(is_cold).select("iteration", "length")

@@ -254,7 +254,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
         cause=pl.lit("waiting_call").cast(CAUSE), rests_on=pl.lit("CUDA calls").cast(SOURCE),
-        detail=pl.lit("launches after a wait"),
+        detail=pl.lit("late, as it had waited for the GPU before"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
     return pl.concat([after_wait, rest]).select(pieces.columns).sort("gap", "start")
