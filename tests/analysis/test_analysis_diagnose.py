@@ -246,6 +246,36 @@ def _copying(launched: int, *, stream: int = 7, ready: int = 40) -> TraceBuilder
     return b
 
 
+@pytest.mark.parametrize("blocks", [True, False])
+def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None:
+    def findings(memory: str) -> dict[str, dict[str, Any]]:
+        b = _copying(600 * US if blocks else 20)
+        for op, call in zip(b.rows["ops"], b.rows["calls"], strict=True):
+            if op["kind"] == "h2d":
+                op["host_memory"] = memory
+                op["launch_end"] = call["end"] = op["end"] if blocks else op["launch_end"]
+        return _found(b.trace())
+
+    pinned, pageable = findings("pinned"), findings("pageable")
+    assert "pageable_copies" not in pinned
+    assert "unhidden_copies" not in pageable
+    assert pageable["pageable_copies"]["sure"] == "measured"
+    held = [text for text in pinned["unhidden_copies"]["evidence"] if "hold their call" in text]
+    assert bool(held) is blocks
+    managed = findings("managed")
+    assert not {"pageable_copies", "unhidden_copies"} & managed.keys()
+    assert _wins(managed["unified_memory"]) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
+
+
+def test_copies_and_allocations_of_a_recording_without_steps() -> None:
+    b = _copying(20)
+    b.rows["iterations"].clear()
+    assert _found(b.trace())["unhidden_copies"]["share"] == pytest.approx(0.2, rel=1e-3)
+    b = _late_kernels("cudaMalloc")
+    b.rows["iterations"].clear()
+    assert _found(b.trace())["allocation_in_loop"]["share"] == pytest.approx(0.1, rel=1e-3)
+
+
 def test_copies_that_nothing_hides() -> None:
     row = _found(_copying(20).trace())["unhidden_copies"]
     assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US))

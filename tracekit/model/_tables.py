@@ -15,6 +15,7 @@ from polars.datatypes import DataType, DataTypeClass
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     EVIDENCE,
+    HOST_MEMORY,
     KIND,
     METHOD,
     METRIC,
@@ -224,6 +225,8 @@ OPS = Table(
         Column("collective", COLLECTIVE, "collective operation, for kind `collective`"),
         Column("bytes", pl.Int64, "bytes copied or set; null for kernels", "bytes"),
         Column("copy_kind", pl.String, "direction of a copy as recorded, such as `HtoD`"),
+        Column("host_memory", HOST_MEMORY, "memory on the host's side of a copy: `pageable`, "
+               "`pinned` or `managed`; null where it was not recorded"),
         Column("src_device", pl.Int32, "source GPU of a copy (a `device`); null for host memory"),
         Column(
             "dst_device", pl.Int32, "destination GPU of a copy (a `device`); null for host memory"

@@ -39,8 +39,8 @@ _STEP = pl.Schema(
      "end": pl.Int64()}
 )  # fmt: skip
 _WORK = [
-    "op", "process", "device", "start", "end", "name", "kind", "bytes", "launch_thread",
-    "launch_start", "launch_end", "launch_size", "stage",
+    "op", "process", "device", "start", "end", "name", "kind", "bytes", "host_memory",
+    "launch_thread", "launch_start", "launch_end", "launch_size", "stage",
 ]  # fmt: skip
 
 
@@ -254,8 +254,8 @@ class Facts:
         return length >= WORTH * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether some rows are in at least half of the steps, where there are steps."""
-        return self.has_steps and 2 * rows["iteration"].n_unique() >= self.number
+        """Tell whether some rows are in at least half of the steps; without steps, if any are."""
+        return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
         """Say which part of a step a time is."""

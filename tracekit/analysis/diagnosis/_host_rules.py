@@ -136,7 +136,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     """Say that the host waits for the GPU inside of steps, and the GPU then for the host."""
     own = facts.idle_of("waiting_call")
     lost = facts.lost(own)
-    if not facts.is_worth(lost.mean) or not facts.is_usual(own):
+    if not (facts.is_worth(lost.mean) and facts.has_steps and facts.is_usual(own)):
         return None
     most = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
     calls = _called(facts, waits(facts.trace))
@@ -156,28 +156,26 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU hold the host while they run, as from pageable memory."""
-    copies = facts.exposed(_is_large_copy() & _holds_its_call())
+    """Say that copies to the GPU come from pageable memory, or hold the host as these do."""
+    copies = facts.exposed(_is_large_copy() & _is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
-    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    told = facts.lost(copies.filter(pl.col("host_memory") == "pageable"), "exposed")
     pinned = pl.col("bytes") / _PINNED_BYTES_PER_NS
     least = facts.lost(copies.with_columns(
         gain=(pl.col("exposed") - pinned).clip(0, None)), "gain"
     )  # fmt: skip
     return Finding(
         finding=f"Copies to the GPU hold the host and the GPU for {duration(lost.mean)} "
-        f"{facts.per}, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        f"{facts.per}, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(least.mean + lost.mean) / 2,
         low=least.least,
         high=lost.most,
-        sure="likely",
+        sure="measured" if 2 * told.mean >= lost.mean else "likely",
         evidence=(
-            (
-                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
-                "with calls as long as these"
-            ),
+            _number(copies),
+            f"{duration(told.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
         advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
@@ -187,36 +185,70 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 
 def unhidden_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU, whose calls return early, run while nothing else does."""
-    copies = facts.exposed(_is_large_copy() & ~_holds_its_call())
+    """Say that copies to the GPU, from pinned memory, run while nothing else does."""
+    copies = facts.exposed(_is_large_copy() & ~_is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
     sure = facts.lost(_that_could_begin_earlier(facts, copies), "sure")
-    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    blocking = copies.filter(_holds_its_call()).height
+    held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
     return Finding(
         finding=f"Copies to the GPU run for {duration(lost.mean)} {facts.per} while it computes "
-        f"nothing, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        f"nothing, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(sure.mean + lost.mean) / 2,
         low=sure.least,
         high=lost.most,
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
-            (
-                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
-                "whose calls returned early"
-            ),
+            _number(copies),
+            *([held] if blocking else []),
             f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well",
         ),
-        advice="Copy the next batch while this one is computed: on a stream of its own, from "
+        advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
+        + "Copy the next batch while this one is computed: on a stream of its own, from "
         "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
         "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
     )
 
 
+def unified_memory(facts: Facts) -> Finding | None:
+    """Say that pages of unified memory move while nothing else runs."""
+    copies = facts.exposed((pl.col("host_memory") == "managed").fill_null(value=False))
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean):
+        return None
+    return Finding(
+        finding=f"Pages of unified memory move for {duration(lost.mean)} {facts.per} while nothing "
+        f"else runs, {facts.share(lost.mean)}, at {_rate(copies)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(_number(copies),),
+        advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
+        "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
+    )
+
+
+def _number(copies: pl.DataFrame) -> str:
+    return f"{copies.height:,} copies of {rounded(copies['bytes'].sum() / 1e6, 4)} MB in all"
+
+
+def _rate(copies: pl.DataFrame) -> str:
+    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    return f"{size / max(time, 1):.3g} GB/s"
+
+
 def _is_large_copy() -> pl.Expr:
     is_one = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
-    return (is_one & (pl.col("stage") != "ME")).fill_null(value=False)
+    is_migration = (pl.col("host_memory") == "managed").fill_null(value=False)
+    return (is_one & (pl.col("stage") != "ME") & ~is_migration).fill_null(value=False)
+
+
+def _is_pageable() -> pl.Expr:
+    """Tell which copies are from pageable memory, or hold their call where that is not known."""
+    return (pl.col("host_memory") == "pageable").fill_null(_holds_its_call())
 
 
 def _holds_its_call() -> pl.Expr:
