@@ -232,7 +232,8 @@ def unified_memory(facts: Facts) -> Finding | None:
 
 
 def _number(copies: pl.DataFrame) -> str:
-    return f"{copies.height:,} copies of {rounded(copies['bytes'].sum() / 1e6, 4)} MB in all"
+    size = int(copies["bytes"].sum())
+    return f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all"
 
 
 def _rate(copies: pl.DataFrame) -> str:
