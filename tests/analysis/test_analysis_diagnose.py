@@ -112,6 +112,31 @@ def test_a_wait_in_each_step() -> None:
     assert "1 x cudaStreamSynchronize per step and GPU, 100 us of its thread" in row["evidence"]
 
 
+@pytest.mark.parametrize(
+    ("copy", "advice"),
+    [
+        ({"kind": "d2h", "bytes": 4, "copy_kind": "DtoH"}, "`.item()`"),
+        ({"kind": "h2d", "bytes": 4_096, "copy_kind": "HtoD"}, "`non_blocking=True`"),
+        ({"kind": "d2h", "bytes": 4_096, "copy_kind": "DtoH"}, "`.cpu()`"),
+    ],
+)
+def test_item_and_a_blocking_copy_are_different_advice(copy: dict[str, Any], advice: str) -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=3, whole=True)
+        b.range(begin + 100 * US, begin + 600 * US, "loss", stage="FP")
+        _op(b, begin, begin + 10, begin + 500 * US, stage="FP")
+        done = begin + 600 * US
+        _op(b, begin + 200 * US, begin + 500 * US, begin + 501 * US, done=done, **copy)
+        _op(b, done, done + 10, begin + STEP, stage="BP")
+    row = _found(b.trace())["sync_in_loop"]
+    others = {"`.item()`", "`non_blocking=True`", "`.cpu()`"} - {advice}
+    assert advice in row["advice"]
+    assert not any(other in row["advice"] for other in others)
+    assert any("in `loss`" in text for text in row["evidence"])
+
+
 def test_a_wait_in_one_step_is_none_in_the_loop() -> None:
     b = _steps(6)
     b.iteration(6, 6 * STEP, 8 * STEP, ops=1, whole=True)

@@ -6,7 +6,12 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._host_states import allocations, waits
+from tracekit.analysis.idle_time._host_states import (
+    BLOCKING_COPY,
+    ITEM,
+    allocations,
+    waits,
+)
 from tracekit.analysis.idle_time._pieces import OS_CALLS, SWITCHES
 
 _PAGEABLE_BYTES = 1 << 16
@@ -19,6 +24,18 @@ _LONGEST_LAUNCH_NS = 1_000_000
 _SLEEP = (SWITCHES, OS_CALLS)
 _ASLEEP = "asleep in "
 _LOCK = "Python's lock"
+_TAKE_OUT = (
+    "Take what waits out of the loop: `cudaDeviceSynchronize`, `.cpu()`, copies that block; or do "
+    "it every so many steps, or a step later."
+)
+_INSTEAD_OF_WAITING = {
+    ITEM: "Read numbers less often: `.item()`, printing a loss, or an `if` on a tensor waits for "
+    "all work before it. Keep them on the GPU (`torch.where`, `loss_sum += loss.detach()`) and fetch "
+    "them every so many steps, or a step later.",
+    BLOCKING_COPY: "Copy without blocking: from pinned memory (`pin_memory=True`) with "
+    "`non_blocking=True`, ahead of the step that needs it.",
+}
+"""Advice by what the host waits in for longest."""
 _SURE = 0.9
 """Of input that comes late so much is won; launches and copies then show that it had hidden."""
 
@@ -138,21 +155,24 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     lost = facts.lost(own)
     if not (facts.is_worth(lost.mean) and facts.has_steps and facts.is_usual(own)):
         return None
-    most = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
-    calls = _called(facts, waits(facts.trace))
+    longest = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
+    calls = _during(facts, waits(facts.trace))
+    most = calls.row(0, named=True)["name"] if calls.height else ""
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean)} {facts.per} because the host waits for "
         f"them, {facts.share(lost.mean)}.",
         win=lost.mean,
         low=lost.least,
-        high=most,
+        high=longest,
         sure="measured",
-        evidence=(f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
-                  *calls),
-        advice="Take what waits out of the loop: `.item()`, `.cpu()`, printing a loss, "
-        "`cudaDeviceSynchronize`, copies that block. Fetch numbers every so many steps, or a step "
-        "later. The win holds if the host is then ahead of the GPU.",
-    )  # fmt: skip
+        evidence=(
+            f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
+            *_called(facts, calls),
+            *facts.places(own),
+        ),
+        advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
+        "ahead of the GPU.",
+    )
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
@@ -351,23 +371,30 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
         low=lost.least / 2,
         high=facts.lost(facts.idle_of("allocation", "waiting_call", "late_launch", "launch")).most,
         sure="measured",
-        evidence=_called(facts, allocations(facts.trace)),
+        evidence=(
+            *_called(facts, _during(facts, allocations(facts.trace))),
+            *facts.places(own),
+        ),
         advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
         "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
         "then ahead of the GPU.",
     )
 
 
-def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
-    """Say which calls there are while the usual steps run, and how long the host is in them."""
+def _during(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``name, number, time`` of calls while the usual steps run, the longest first."""
     first, last = facts.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
     inside = calls.filter((pl.col("start") >= first) & (pl.col("start") < last))
     by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
-    told = by_name.sort("time", "name", descending=[True, False]).head(_MOST_NAMES)
+    return by_name.sort("time", "name", descending=[True, False])
+
+
+def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
+    """Say how many calls there are, and how long the host is in them."""
     return tuple(
         f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"
-        for name, number, time in told.rows()
+        for name, number, time in calls.head(_MOST_NAMES).rows()
     )
 
 

@@ -23,6 +23,10 @@ _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
 """A call that copies takes a few us; in one of more than this the host copies, or waits."""
+ITEM = "copy of a number to the host (as by .item())"
+BLOCKING_COPY = "copy from the host that it waits for"
+"""What copies are called in which the host waits."""
+_NUMBER_BYTES = 64
 _LINKING = r"^cuLink(Create|Add|Complete)"
 _OFF = "off the CPU"
 _LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
@@ -74,11 +78,21 @@ def waits(trace: Trace) -> pl.DataFrame:
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
     long = copies.select(
         thread="launch_thread", start="launch_start", end="launch_end",
-        name=pl.lit("copy that the host waits for"),
+        name=_copy_name(),
     )  # fmt: skip
     named = [own.select("thread", "start", "end", _NAME) for own in (by_name, told)]
     found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
+
+
+def _copy_name() -> pl.Expr:
+    is_number = (pl.col("kind") == "d2h") & (pl.col("bytes") <= _NUMBER_BYTES)
+    return (
+        pl.when(is_number).then(pl.lit(ITEM))
+        .when(pl.col("kind") == "d2h").then(pl.lit("copy to the host that it waits for"))
+        .when(pl.col("kind") == "h2d").then(pl.lit(BLOCKING_COPY))
+        .otherwise(pl.lit("copy that the host waits for"))
+    )  # fmt: skip
 
 
 def allocations(trace: Trace) -> pl.DataFrame:
