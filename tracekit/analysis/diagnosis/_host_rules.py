@@ -30,8 +30,8 @@ _TAKE_OUT = (
 )
 _INSTEAD_OF_WAITING = {
     ITEM: "Read numbers less often: `.item()`, printing a loss, or an `if` on a tensor waits for "
-    "all work before it. Keep them on the GPU (`torch.where`, `loss_sum += loss.detach()`) and fetch "
-    "them every so many steps, or a step later.",
+    "all work before it. Keep them on the GPU (`torch.where`, `loss_sum += loss.detach()`) and "
+    "fetch them every so many steps, or a step later.",
     BLOCKING_COPY: "Copy without blocking: from pinned memory (`pin_memory=True`) with "
     "`non_blocking=True`, ahead of the step that needs it.",
 }
