@@ -59,7 +59,7 @@ def _first(run: tk.Run) -> tuple[str, int] | None:
 
 
 def _without_ranges(path: Path, folder: Path) -> tk.Run:
-    copy = Path(shutil.copy(path, folder))
+    copy = Path(shutil.copy(path, folder / "without.sqlite"))
     copy.chmod(0o644)
     with closing(sqlite3.connect(copy)) as file:
         file.execute("DROP TABLE IF EXISTS NVTX_EVENTS")
