@@ -17,7 +17,7 @@ def _sampled(nsys: NsysBuilder, number: int, at: int, *stack: tuple[str, str], t
     for depth, (symbol, module) in enumerate(stack):
         nsys.insert(
             FRAMES, id=number, symbol=nsys.string(symbol), module=nsys.string(module),
-            unresolved=int(symbol.startswith("0x")), stackDepth=depth,
+            unresolved=1 if symbol.startswith("0x") else None, stackDepth=depth,
         )  # fmt: skip
 
 

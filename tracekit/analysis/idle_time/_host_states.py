@@ -206,27 +206,31 @@ def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     """
     calls = trace["calls"]
     made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
-    built = made.select("process", since="start", time="end", name=_NAME).collect()
+    built = made.select("process", "start", "end", name=_NAME).collect()
     is_link = pl.col("name").str.contains(_LINKING)
     children = trace["host"].filter(pl.col("library") == "os", pl.col("group") == "child")
-    born = children.select("process", "name", time="start").collect()
-    loaded = built.filter(~is_link).select("process", "time", at="since")
-    by_child = _latest(loaded, "at", born.with_columns(since="time"))
-    found = [
-        _latest(gaps.select("pair", "process", "start", "end"), "end", each)
-        for each in (built.filter(is_link), by_child.select("process", "since", "time", "name"))
-    ]
-    inside = pl.concat(found).filter(pl.col("since") >= pl.col("start"))
-    return inside.select("pair", "start", "name", end="time").select("pair", "start", "end", "name")
+    born = children.select("process", "start", since="start").collect()
+    links = built.filter(is_link).with_columns(since="start")
+    loaded = _with_latest(built.filter(~is_link), "start", born, "start").select(links.columns)
+    wanted = gaps.select("pair", "process", "end", begin="start")
+    found = pl.concat(
+        _with_latest(wanted, "end", each.select("process", "since", "name", until="end"), "until")
+        for each in (links, loaded)
+    )
+    inside = found.filter(pl.col("since") >= pl.col("begin"))
+    return inside.select("pair", start="begin", end="until", name="name")
 
 
-def _latest(rows: pl.DataFrame, time: str, events: pl.DataFrame) -> pl.DataFrame:
-    """Add to each row what its process's latest event until a time says; drop rows without one."""
+def _with_latest(
+    rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
+) -> pl.DataFrame:
+    """Add the latest event of its process until a time to each row; drop rows without one."""
+    of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
-        events.sort("time").rename({"time": "event"}), left_on=time, right_on="event",
-        by="process", check_sortedness=False,
-    ).drop_nulls("event")  # fmt: skip
-    return known if "time" in known.columns else known.rename({"event": "time"})
+        of_event.drop(event_time) if event_time in rows.columns else of_event,
+        left_on=time, right_on="event", by="process", check_sortedness=False,
+    )  # fmt: skip
+    return known.drop_nulls("event")
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:

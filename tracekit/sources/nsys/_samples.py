@@ -27,13 +27,12 @@ def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]
     file = export.file
     if not file.has(SAMPLES, *_TAKEN) or not file.has(FRAMES, *_FRAME):
         return
-    taken = [
-        batch.drop_nulls().with_columns(thread=places.thread(batch.drop_nulls()["globalTid"]))
-        for batch in file.batches(SAMPLES, dict.fromkeys(_TAKEN, "int"), rows)
-    ]
+    batches = file.batches(SAMPLES, dict.fromkeys(_TAKEN, "int"), rows)
+    taken = [batch.drop_nulls() for batch in batches]
     if not taken:
         return
-    known = pl.concat(taken).drop_nulls("thread")
+    whole = pl.concat(taken)
+    known = whole.with_columns(places.thread(whole["globalTid"]).alias("thread")).drop_nulls()
     named = known.join(_names(export, known["id"], rows), on="id").sort("start")
     yield (
         shifted(named, export.metadata, "start")
@@ -67,7 +66,8 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
     if not kept:
         return pl.DataFrame(schema={"id": pl.Int64, "name": pl.String})
     first = pl.concat(kept).sort("id", "python", "stackDepth", descending=[False, True, False])
-    name = pl.when(pl.col("unresolved") != 1).then(pl.format("{} ({})", "symbol", "file"))
+    is_named = pl.col("unresolved").ne_missing(1)  # older exports say nothing of those with a name
+    name = pl.when(is_named).then(pl.format("{} ({})", "symbol", "file"))
     return first.unique("id", keep="first", maintain_order=True).select(
         "id", name=pl.coalesce(name, "file", pl.lit("unknown code"))
     )
