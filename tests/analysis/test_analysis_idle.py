@@ -288,6 +288,8 @@ def test_code_is_compiled_by_a_child_process() -> None:
     }  # fmt: skip
     late = child | {"start": 320_000, "end": 420_000}  # loaded before it was started
     assert "compiling" not in _causes(_with(b.trace(), host=[late]))
+    worker = child | {"name": "fork"}  # as loaders start theirs
+    assert "compiling" not in _causes(_with(b.trace(), host=[worker]))
 
 
 def test_what_was_not_recorded_of_threads_is_said() -> None:

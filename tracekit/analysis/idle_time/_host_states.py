@@ -194,8 +194,8 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
 
-    That is the last call in the gap that links; or the last one that loads code, where a child
-    process was started before it in the gap.
+    That is the last call in the gap that links; or the last one that loads code, where another
+    program was started before it in the gap.
 
     Parameters
     ----------
@@ -208,7 +208,9 @@ def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
     built = made.select("process", "start", "end", name=_NAME).collect()
     is_link = pl.col("name").str.contains(_LINKING)
-    children = trace["host"].filter(pl.col("library") == "os", pl.col("group") == "child")
+    children = trace["host"].filter(
+        pl.col("library") == "os", pl.col("group") == "child", pl.col("name") != "fork"
+    )  # loaders fork their workers; compilers are other programs
     born = children.select("process", "start", since="start").collect()
     links = built.filter(is_link).with_columns(since="start")
     loaded = _with_latest(built.filter(~is_link), "start", born, "start").select(links.columns)
