@@ -72,7 +72,7 @@ class Job:
     names
         Number of distinct kernel names.
     noise
-        Rows that nothing reads (OS calls, scheduling, CPU samples) per kernel.
+        Rows of OS calls, scheduling and CPU samples per kernel.
     schema
         Schema version of the file.
     """

@@ -112,6 +112,31 @@ def test_a_wait_in_each_step() -> None:
     assert "1 x cudaStreamSynchronize per step and GPU, 100 us of its thread" in row["evidence"]
 
 
+@pytest.mark.parametrize(
+    ("copy", "advice"),
+    [
+        ({"kind": "d2h", "bytes": 4, "copy_kind": "DtoH"}, "`.item()`"),
+        ({"kind": "h2d", "bytes": 4_096, "copy_kind": "HtoD"}, "`non_blocking=True`"),
+        ({"kind": "d2h", "bytes": 4_096, "copy_kind": "DtoH"}, "`.cpu()`"),
+    ],
+)
+def test_item_and_a_blocking_copy_are_different_advice(copy: dict[str, Any], advice: str) -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * STEP
+        b.iteration(step, begin, begin + STEP, ops=3, whole=True)
+        b.range(begin + 100 * US, begin + 600 * US, "loss", stage="FP")
+        _op(b, begin, begin + 10, begin + 500 * US, stage="FP")
+        done = begin + 600 * US
+        _op(b, begin + 200 * US, begin + 500 * US, begin + 501 * US, done=done, **copy)
+        _op(b, done, done + 10, begin + STEP, stage="BP")
+    row = _found(b.trace())["sync_in_loop"]
+    others = {"`.item()`", "`non_blocking=True`", "`.cpu()`"} - {advice}
+    assert advice in row["advice"]
+    assert not any(other in row["advice"] for other in others)
+    assert any("in `loss`" in text for text in row["evidence"])
+
+
 def test_a_wait_in_one_step_is_none_in_the_loop() -> None:
     b = _steps(6)
     b.iteration(6, 6 * STEP, 8 * STEP, ops=1, whole=True)
@@ -130,6 +155,83 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     row = _found(_late_kernels(None).trace())["launch_bound"]
     assert _wins(row) == pytest.approx((50 * US, 75 * US, 100 * US), rel=1e-3)
     assert row["sure"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
+
+
+def _host(trace: Trace, **row: Any) -> Trace:
+    """Add what the first thread did from 520 to 590 us of each of 4 steps."""
+    who = {"report": 0, "process": 0, "thread": 0, "library": "os"}
+    rows = [
+        who | row | {"start": step * STEP + 520 * US, "end": step * STEP + 590 * US}
+        for step in range(4)
+    ]
+    return trace.with_tables({"host": TABLES["host"].conform(pl.DataFrame(rows))})
+
+
+def test_a_thread_that_is_kept_off_the_cpu() -> None:
+    off = {"name": "off the CPU", "group": "off_cpu"}
+    found = _found(_host(_late_kernels(None).trace(), **off))
+    assert _wins(found["off_cpu"]) == pytest.approx((35 * US, 70 * US, 70 * US))
+    assert found["off_cpu"]["sure"] == "measured"
+    assert _wins(found["launch_bound"])[1] == pytest.approx(0.75 * 30 * US, rel=1e-3)
+    asleep = _found(_host(_late_kernels(None).trace(), name="pthread_mutex_lock", group="wait"))
+    assert asleep["off_cpu"]["sure"] == "likely"
+    assert "70 us per step asleep in pthread_mutex_lock" in asleep["off_cpu"]["evidence"]
+
+
+@pytest.mark.parametrize(("late", "rule"), [(999, "launch_bound"), (1_001, "busy_host")])
+def test_a_long_gap_is_no_launch(late: int, rule: str) -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + 2 * STEP, ops=2, whole=True)
+        b.range(begin, begin + 2 * STEP, "loss", stage="FP")
+        _op(b, begin, begin + 10, begin + 500 * US, stage="FP")
+        launched = begin + (500 + late) * US
+        _op(b, launched, launched + 1, begin + 2 * STEP, stage="BP")
+    found = _found(b.trace())
+    assert {"launch_bound", "busy_host"} & set(found) == {rule}
+    assert any("per step and GPU in `loss`" in text for text in found[rule]["evidence"])
+    seen = _host(b.trace(), name="off the CPU", group="off_cpu")
+    if rule == "busy_host":
+        assert (found[rule]["sure"], _found(seen)[rule]["sure"]) == ("hint", "likely")
+
+
+def test_code_that_is_compiled_in_each_step() -> None:
+    row = _found(_late_kernels("cuLinkComplete").trace())["compilation"]
+    assert _wins(row) == pytest.approx((50 * US, 100 * US, 100 * US))
+    assert "calls: cuLinkComplete" in row["evidence"]
+    b = _late_kernels(None)
+    b.call(500 * US, 600 * US, thread=0, correlation=None)  # in one step of four
+    b.rows["calls"][-1] |= {"name": "cuLinkComplete"}
+    assert "compilation" not in _found(b.trace())
+
+
+def _input_without_ranges(**host: Any) -> Trace:
+    """Return 4 steps of 1 ms that begin with a copy of input, 1 ms after the step before."""
+    b = TraceBuilder()
+    rows = []
+    for step in range(4):
+        begin = step * 2 * STEP
+        b.iteration(step, begin, begin + STEP, ops=2, whole=True)
+        copy = {"kind": "h2d", "bytes": 1 << 20, "stage": "IO", "copy_kind": "HtoD"}
+        _op(b, begin + 10, begin + 20, begin + 30 * US, **copy)
+        _op(b, begin + 20, begin + 30 * US, begin + STEP, stage="FP")
+        rows.append(
+            {"report": 0, "process": 0, "thread": 0, "library": "os", "start": begin + STEP,
+             "end": begin + 2 * STEP} | host
+        )  # fmt: skip
+    trace = b.trace()
+    return (
+        trace.with_tables({"host": TABLES["host"].conform(pl.DataFrame(rows))}) if host else trace
+    )
+
+
+def test_input_that_no_range_tells_of_is_likely() -> None:
+    for host in ({"name": "off the CPU", "group": "off_cpu"}, {"name": "poll", "group": "wait"}):
+        row = _found(_input_without_ranges(**host))["input_bound"]
+        assert row["sure"] == "likely"
+        assert _wins(row) == pytest.approx((0.9 * 750 * US, 750 * US, 750 * US), rel=1e-3)
+    assert _found(_input_without_ranges())["input_bound"]["sure"] == "hint"
 
 
 def test_copies_that_hold_the_host() -> None:
@@ -167,6 +269,36 @@ def _copying(launched: int, *, stream: int = 7, ready: int = 40) -> TraceBuilder
         _op(b, begin + launched, begin + 600 * US, begin + 800 * US, stream=stream, **copy)
         _op(b, begin + ready, begin + 800 * US, begin + STEP, stage="FP")
     return b
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None:
+    def findings(memory: str) -> dict[str, dict[str, Any]]:
+        b = _copying(600 * US if blocks else 20)
+        for op, call in zip(b.rows["ops"], b.rows["calls"], strict=True):
+            if op["kind"] == "h2d":
+                op["host_memory"] = memory
+                op["launch_end"] = call["end"] = op["end"] if blocks else op["launch_end"]
+        return _found(b.trace())
+
+    pinned, pageable = findings("pinned"), findings("pageable")
+    assert "pageable_copies" not in pinned
+    assert "unhidden_copies" not in pageable
+    assert pageable["pageable_copies"]["sure"] == "measured"
+    held = [text for text in pinned["unhidden_copies"]["evidence"] if "hold their call" in text]
+    assert bool(held) is blocks
+    managed = findings("managed")
+    assert not {"pageable_copies", "unhidden_copies"} & managed.keys()
+    assert _wins(managed["unified_memory"]) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
+
+
+def test_copies_and_allocations_of_a_recording_without_steps() -> None:
+    b = _copying(20)
+    b.rows["iterations"].clear()
+    assert _found(b.trace())["unhidden_copies"]["share"] == pytest.approx(0.2, rel=1e-3)
+    b = _late_kernels("cudaMalloc")
+    b.rows["iterations"].clear()
+    assert _found(b.trace())["allocation_in_loop"]["share"] == pytest.approx(0.1, rel=1e-3)
 
 
 def test_copies_that_nothing_hides() -> None:
@@ -232,6 +364,10 @@ def test_collectives_that_hang_over() -> None:
     found = _found(_exchanging((300, 900), (900, 1000)).trace())
     assert _wins(found["exposed_collectives"]) == pytest.approx((0, 150 * US, 400 * US), rel=1e-3)
     assert "late_buckets" not in found
+    finding = found["exposed_collectives"]["finding"]
+    # The headline holds both numbers of the evidence: what is exposed, and what could be hidden.
+    assert finding.startswith("Nothing else runs during 400 us of collectives per step, 40 %")
+    assert finding.endswith("300 us of that could be hidden.")
 
 
 def test_the_last_collective_of_a_step_is_not_spoken_of() -> None:
@@ -322,6 +458,45 @@ def test_cold_steps_are_left_out_and_named() -> None:
     assert (row["rule"], row["win_ns"]) == ("cold_steps", None)
     assert row["finding"].startswith("The first 2 steps take up to 5 times as long")
     assert row["win_unknown"] == "it is lost once in a run, not in each step"
+
+
+def _lengths(*lengths: int) -> TraceBuilder:
+    b, begin = TraceBuilder(), 0
+    for step, length in enumerate(lengths):
+        b.iteration(step, begin, begin + length * US, ops=1, whole=True)
+        _op(b, begin, begin + 10, begin + length * US, stage="FP")
+        begin += length * US
+    return b
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cold"),
+    [
+        ((5_000, 1_000, 1_000, 5_000, 1_000, 5_000, 1_000, 1_000), False),  # a loader's rhythm
+        ((1_600, *[1_000] * 4, 9_000, *[1_000] * 4), False),  # less than the mean of the others
+        ((5_000, 1_000, 1_000, 1_000, 1_000, 5_000), True),
+    ],
+)
+def test_what_comes_again_is_not_cold(lengths: tuple[int, ...], *, cold: bool) -> None:
+    assert ("cold_steps" in _found(_lengths(*lengths).trace())) is cold
+
+
+def test_a_solver_is_told_nothing_of_pipelines_of_layers() -> None:
+    rows = [
+        {"report": 0, "process": 0, "thread": 0, "library": "mpi", "group": "p2p",
+         "start": step * STEP + 500 * US, "end": step * STEP + 600 * US, "name": "MPI_Recv"}
+        for step in range(4)
+    ]  # fmt: skip
+    trace = _late_kernels(None).trace().with_tables(
+        {"host": TABLES["host"].conform(pl.DataFrame(rows))}
+    )  # fmt: skip
+    verdict = {"report": 0, "process": 0, "verdict": "other", "given": False, "decides": False,
+               "evidence": "no network"}  # fmt: skip
+    solver = trace.with_tables({"verdicts": TABLES["verdicts"].conform(pl.DataFrame([verdict]))})
+    assert "interleaved" in _found(trace)["pipeline_bubbles"]["advice"]
+    told = _found(solver)["pipeline_bubbles"]
+    assert "interleaved" not in told["advice"]
+    assert _wins(told)[1] == pytest.approx(50 * US)
 
 
 def test_evaluation_between_steps() -> None:

@@ -172,22 +172,136 @@ def test_calls_of_mpi_are_collectives_and_others() -> None:
     assert (found["behind_collective"], found["behind_stage"]) == (10_000, 5_000)
 
 
-def test_sleep_is_evidence_and_no_cause() -> None:
+_OFF = {"report": 0, "process": 0, "thread": 0, "library": "os", "group": "off_cpu",
+        "name": "off the CPU"}  # fmt: skip
+_POLL = _OFF | {"name": "poll", "group": "wait"}
+_BESIDE = _OFF | {"name": "off the CPU while its process ran"}
+
+
+def _rests(trace: Trace) -> dict[str, str]:
+    return dict(idle(trace).rows.select("cause", "rests_on").rows())
+
+
+def test_a_thread_that_does_not_run_is_off_the_cpu() -> None:
     b = _simple()
-    b.iteration(0, 0, 11_000)
-    b.iteration(1, 91_000, 200 * US)
-    asleep = {"report": 0, "process": 0, "library": "os", "name": "poll", "group": "wait"}
-    trace = _with(
-        b.trace(),
-        host=[
-            {**asleep, "thread": 0, "start": 21_000, "end": 51_000},
-            {**asleep, "thread": 1, "start": 60_000, "end": 80_000},  # which launches nothing here
-        ],
-    )
-    assert _causes(trace) == _causes(b.trace())
+    b.iteration(0, 0, 200 * US)
+    trace = _with(b.trace(), host=[
+        {**_OFF, "start": 21_000, "end": 51_000}, {**_POLL, "start": 60_000, "end": 70_000},
+        {**_POLL, "thread": 1, "start": 75_000, "end": 80_000},  # which launches nothing here
+    ])  # fmt: skip
+    assert _causes(trace) == {"off_cpu": 40_000, "late_launch": 60_000, "launch": 10}
+    assert _rests(trace)["off_cpu"] == "context switches, OS calls"
     (evidence,) = idle(trace, longest=1).rows["evidence"]
-    assert "0.03 ms: the host was outside of its steps (asleep in poll)" in evidence
-    assert "0.05 ms: the host was outside of its steps;" in evidence
+    assert "0.03 ms: the thread that launches was off the CPU;" in evidence
+    assert "0.01 ms: the thread that launches was off the CPU (asleep in poll)" in evidence
+
+
+def test_a_thread_that_sleeps_while_the_one_that_drives_it_works_waits_for_that() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US, thread=1)
+    asleep = {**_OFF, "start": 21_000, "end": 51_000}
+    assert _causes(_with(b.trace(), host=[asleep]))["late_launch"] == 100 * US
+    both = [asleep, {**_POLL, "thread": 1, "start": 31_000, "end": 61_000}]
+    assert _causes(_with(b.trace(), host=both))["off_cpu"] == 20_000
+
+
+def _input_after(late: int, *, steps: bool = True, **copy: Any) -> TraceBuilder:
+    """Return a kernel, and a copy of input that is launched `late` after it."""
+    b = TraceBuilder()
+    _launched(b, 0, 4, 10, 1_000)
+    row = {"kind": "h2d", "bytes": 1 << 20, "stage": "IO", "copy_kind": "HtoD", **copy}
+    _launched(b, 1_000 + late, 1_004 + late, 1_010 + late, 1_100 + late, **row)
+    if steps:
+        b.iteration(0, 0, 1_000)
+        b.iteration(1, 1_000 + late, 2_000 + late)
+    return b
+
+
+@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize(("row", "source"), [(_OFF, "context switches"), (_POLL, "OS calls")])
+def test_sleep_until_input_is_copied_is_waiting_for_it(
+    row: dict[str, Any], source: str, *, steps: bool
+) -> None:
+    trace = _input_after(100 * US, steps=steps).trace()
+    rest = "between_steps" if steps else "late_launch"
+    assert _causes(trace) == {rest: 100 * US, "launch": 10}
+    asleep = _with(trace, host=[{**row, "start": 500, "end": 91_000}])
+    assert _causes(asleep) == {"input": 90_000, rest: 10_000, "launch": 10}
+    assert _rests(asleep)["input"] == source
+
+
+def test_sleep_in_a_pass_or_until_a_few_bytes_are_copied_is_no_wait_for_input() -> None:
+    asleep = {**_OFF, "start": 500, "end": 91_000}
+    few = _with(_input_after(100 * US, bytes=8, stage="FP").trace(), host=[asleep])
+    assert _causes(few)["off_cpu"] == 90_000
+    b = _input_after(100 * US)
+    b.range(0, 200 * US, "forward", stage="FP")
+    assert _causes(_with(b.trace(), host=[asleep]))["off_cpu"] == 90_000
+
+
+def test_sleep_of_five_ms_at_a_time_is_that_of_a_lock() -> None:
+    late = 20_000 * US
+    b = _input_after(late)
+    turns = [{**_BESIDE, "start": at, "end": at + 5_050 * US} for at in (2_000, 5_060 * US)]
+    other = {**_BESIDE, "start": 11_000 * US, "end": 15_000 * US}
+    trace = _with(b.trace(), host=[*turns, other])
+    assert _causes(trace)["off_cpu"] == 14_100 * US
+    (evidence,) = idle(trace, longest=1).rows["evidence"]
+    assert "Python's lock" in evidence
+    # What is mostly another sleep is none.
+    longer = _with(b.trace(), host=[*turns[:1], other | {"end": 18_000 * US}])
+    assert _causes(longer)["input"] == 12_050 * US
+
+
+def test_samples_say_what_the_host_executed() -> None:
+    b = _simple()
+    b.iteration(0, 0, 200 * US)
+    row = {"report": 0, "process": 0, "library": "sample", "group": "on_cpu"}
+    times = [(0, 500, "a"), (0, 2_000, "b"), (0, 3_000, "c"), (0, 4_000, "c"), (1, 5_000, "b"),
+             (1, 6_000, "b")]  # fmt: skip
+    sampled = [{**row, "thread": who, "start": at, "end": at, "name": n} for who, at, n in times]
+    trace = _with(b.trace(), host=sampled)
+    (evidence,) = idle(trace, longest=1).rows["evidence"]
+    assert "0.1 ms: the host launched late (2 of 3 samples in c)" in evidence
+    assert _causes(trace) == _causes(b.trace())
+
+
+def test_before_linked_code_was_ready_it_was_compiled() -> None:
+    b = _simple(500 * US)
+    b.thread(1)
+    _call(b, 200_000, 201_000, "cuLinkCreate", thread=1)
+    _call(b, 300_000, 301_000, "cuLinkComplete", thread=1)
+    _call(b, 310_000, 311_000, "cuModuleLoadData")
+    assert _causes(b.trace()) == {
+        "compiling": 300_000, "late_launch": 199_000, "loading": 1_000, "launch": 10
+    }  # fmt: skip
+    asleep = _with(b.trace(), host=[{**_OFF, "start": 2_000, "end": 302_000}])
+    assert _causes(asleep)["compiling"] == 300_000
+
+
+def test_code_is_compiled_by_a_child_process() -> None:
+    b = _simple(500 * US)
+    _call(b, 310_000, 311_000, "cuModuleLoadData")
+    child = {**_POLL, "name": "posix_spawn", "group": "child", "start": 5_000, "end": 105_000}
+    assert _causes(_with(b.trace(), host=[child])) == {
+        "compiling": 310_000 - 1_000, "loading": 1_000, "late_launch": 190_000, "launch": 10
+    }  # fmt: skip
+    late = child | {"start": 320_000, "end": 420_000}  # loaded before it was started
+    assert "compiling" not in _causes(_with(b.trace(), host=[late]))
+    worker = child | {"name": "fork"}  # as loaders start theirs
+    assert "compiling" not in _causes(_with(b.trace(), host=[worker]))
+
+
+def test_what_was_not_recorded_of_threads_is_said() -> None:
+    def missing(feature: dict[str, Any] | None) -> bool:
+        row = {"report": 0, "source_table": "T", "rows": None, "tells": "", "record_with": "X"}
+        said = [] if feature is None else [row | feature]
+        found = idle(_with(_simple().trace(), contents=said) if said else _simple().trace())
+        return any("off the CPU" in text for text in found.meta.get("missing", ()))
+
+    assert missing({"feature": "context switches", "present": False})
+    assert not missing({"feature": "context switches", "present": True})
+    assert not missing(None)  # of a recorder that has none
 
 
 def test_a_wait_that_drained_the_queue_explains_as_much_as_it_took() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.idle_time import idle
 from tracekit.analysis.studies import (
     before_and_after,
     data_stalls,
@@ -15,6 +17,7 @@ from tracekit.analysis.studies import (
     stalls_of_run,
 )
 from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import TABLES
 
 MS = 1_000_000
 
@@ -25,8 +28,8 @@ def worked() -> TraceBuilder:
     b.iteration(0, 0, 100 * MS)
     b.range(0, 48 * MS, "next batch", stage="IO")
     b.op("nothing", 0, start=0, end=0, iteration=0)
-    b.op("copy", 1, start=50 * MS, end=60 * MS, kind="h2d", bytes=8, stage="IO", iteration=0)
-    b.op("gemm", 2, start=60 * MS, end=100 * MS, stage="FP", iteration=0)
+    b.op("copy", 48 * MS, start=50 * MS, end=60 * MS, kind="h2d", stage="IO", iteration=0)
+    b.op("gemm", 49 * MS, start=60 * MS, end=100 * MS, stage="FP", iteration=0)
     return b
 
 
@@ -35,22 +38,27 @@ def test_the_worked_step() -> None:
     assert (row["iterations"], row["window_ns"]) == (1, 100 * MS)
     assert (row["idle_ns"], row["wait_ns"], row["input_ns"]) == (50 * MS, 48 * MS, 10 * MS)
     assert row["data_stall_ns"] == 58 * MS
-    assert row["unexplained_ns"] == 2 * MS
+    assert row["other_idle_ns"] == 2 * MS
     assert row["utilisation"] == pytest.approx(0.40)
     assert row["data_stall_share"] == pytest.approx(0.58)
-    assert row["wait_source"] == "ranges"
+    assert row["rests_on"] == "ranges"
 
 
-def test_without_ranges_the_gap_before_the_first_copy_counts() -> None:
+def test_a_range_of_input_hides_no_wait_before_it() -> None:
+    """A range around the copies says nothing of the sleep until the batch was there."""
     b = TraceBuilder()
-    b.iteration(0, 0, 90)
-    b.op("gemm", 1, start=0, end=20, iteration=0)
-    b.op("copy", 2, start=30, end=40, kind="h2d", iteration=0)
-    b.op("copy", 3, start=50, end=60, kind="h2d", iteration=0)
-    b.op("gemm", 4, start=60, end=90, iteration=0)
-    row = data_stalls(b.trace()).row(0, named=True)
-    assert (row["idle_ns"], row["wait_ns"], row["input_ns"]) == (20, 10, 20)
-    assert (row["unexplained_ns"], row["wait_source"]) == (10, "first_copy")
+    b.iteration(0, 0, 10 * MS)
+    b.iteration(1, 60 * MS, 110 * MS)
+    b.op("gemm", 0, start=0, end=10 * MS, stage="FP", iteration=0)
+    b.range(60 * MS, 62 * MS, "copy in", stage="IO")
+    b.op("copy", 61 * MS, start=61 * MS + 2, end=70 * MS, kind="h2d", stage="IO", iteration=1)
+    b.op("gemm", 62 * MS, start=70 * MS, end=110 * MS, stage="FP", iteration=1)
+    asleep = {"report": 0, "process": 0, "thread": 0, "start": 11 * MS, "end": 60 * MS,
+              "library": "os", "name": "off the CPU", "group": "off_cpu"}  # fmt: skip
+    host = TABLES["host"].conform(pl.DataFrame([asleep]))
+    row = data_stalls(b.trace().with_tables({"host": host})).row(0, named=True)
+    assert (row["idle_ns"], row["wait_ns"]) == (51 * MS + 2, 50 * MS)
+    assert row["rests_on"] == "context switches, ranges"
 
 
 def test_only_the_thread_that_trains_waits() -> None:
@@ -74,7 +82,7 @@ def test_a_run_without_steps_is_one_window() -> None:
     b.op("gemm", 2, start=30, end=50)
     row = data_stalls(b.trace()).row(0, named=True)
     assert (row["iterations"], row["window_ns"], row["kernel_ns"]) == (0, 40, 30)
-    assert (row["data_stall_ns"], row["wait_source"]) == (0, None)
+    assert (row["data_stall_ns"], row["rests_on"]) == (0, None)
 
 
 def test_a_run_without_gpu_work_stalls_no_gpu() -> None:
@@ -110,8 +118,8 @@ def test_times_are_those_of_a_count_by_the_nanosecond(
     ops: list[tuple[str, tuple[int, int]]], waits: list[tuple[int, int]]
 ) -> None:
     b = TraceBuilder()
-    for number, (kind, (start, length)) in enumerate(ops):
-        b.op("op", number, start=start, end=start + length, kind=kind, iteration=0)
+    for kind, (start, length) in ops:
+        b.op("op", start - 1, start=start, end=start + length, kind=kind, iteration=0)
     b.iteration(0, -1, 200)
     for start, length in waits:
         b.range(start, start + length, "next batch", stage="IO")
@@ -126,10 +134,9 @@ def test_times_are_those_of_a_count_by_the_nanosecond(
         covered(("compute", "collective")),
         {*range(first, last)} & {t for _, (s, n) in ops for t in range(s, s + n)},
     )
-    waiting = {t for s, n in waits for t in range(s, s + n)}
     assert row["window_ns"] == len(moments)
     assert row["kernel_ns"] == len(kernels)
     assert row["idle_ns"] == len(moments) - len(everything)
     assert row["input_ns"] == len(covered(("h2d",)) - kernels - covered(("p2p",)))
-    if waits:
-        assert row["wait_ns"] == len((set(moments) & waiting) - everything)
+    causes = dict(idle(b.trace()).rows.select("cause", "idle_ns").rows())
+    assert row["wait_ns"] == causes.get("input", 0)

@@ -26,7 +26,7 @@ def test_stalls_of_one_run(stored: Path) -> None:
     assert len(found["rows"]) == 4
     for row in found["rows"]:
         assert row["data_stall_ns"] == row["wait_ns"] + row["input_ns"]
-        assert row["idle_ns"] == row["wait_ns"] + row["unexplained_ns"]
+        assert row["idle_ns"] == row["wait_ns"] + row["other_idle_ns"]
 
 
 def test_stalls_before_and_after(stored: Path) -> None:

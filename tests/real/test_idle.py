@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 import tracekit as tk
@@ -44,9 +47,69 @@ def test_the_loader_is_waited_for_in_poll(real_run: Callable[[str], tk.Run]) -> 
     assert waits.height == 71  # of 100 us and more on its threads, as in the export
     assert (waits["end"] - waits["start"]).sum() // 10**6 == 14_451
     first = run.idle(longest=1).row(0, named=True)
-    assert "outside of its steps (asleep in poll)" in first["evidence"]
+    assert "the host waited for input (asleep in poll)" in first["evidence"]
     (finding,) = run.diagnose(only=["input_bound"]).rows(named=True)
     assert any("asleep in poll" in text for text in finding["evidence"])
+
+
+@pytest.fixture
+def exported(
+    real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tk.Run]:
+    """Give the run of a report that nsys exports first; skipped where either is absent."""
+
+    def ingest(name: str) -> tk.Run:
+        report = real_trace("ddp_unet_4xa100_rank0").with_name(f"{name}.nsys-rep")
+        if shutil.which("nsys") is None or not report.is_file():
+            pytest.skip(f"no nsys on the path, or no {report.name}")
+        folder = tmp_path_factory.mktemp(name)
+        return tk.ingest(Path(shutil.copy(report, folder)), store=folder / "store")[0]
+
+    return ingest
+
+
+def _causes(run: tk.Run) -> dict[str, float]:
+    return dict(run.idle().select("cause", pl.col("idle_ns") / 1e6).rows())
+
+
+def test_a_gap_in_which_code_is_compiled_is_no_late_launch(
+    exported: Callable[[str], tk.Run],
+) -> None:
+    run = exported("jax_compile")
+    causes = _causes(run)
+    # Of 948 ms; launching and copying calls take 0.8 ms, and all large gaps link code.
+    assert causes["compiling"] == pytest.approx(933.8, abs=0.1)
+    assert causes["late_launch"] + causes["launch"] < 15
+    rules = run.diagnose()["rule"].to_list()
+    assert rules[0] == "compilation"
+    assert "launch_bound" not in rules
+
+
+@pytest.mark.nightly
+def test_a_thread_that_sleeps_until_input_is_copied_waits_for_it(
+    exported: Callable[[str], tk.Run],
+) -> None:
+    """Between its steps the main thread is off the CPU for 39.198 of 39.208 s."""
+    run = exported("unet_1xa100_1worker")
+    assert _causes(run)["input"] == pytest.approx(36_673.7, abs=0.1)
+    finding = run.diagnose().row(0, named=True)
+    assert (finding["rule"], finding["sure"]) == ("input_bound", "likely")
+    assert finding["win_low_ns"] == pytest.approx(0.9 * finding["win_ns"], rel=0.01)
+
+
+@pytest.mark.nightly
+def test_a_thread_that_does_not_get_to_run_is_one_finding(
+    exported: Callable[[str], tk.Run],
+) -> None:
+    """26 gaps of 1,264 ms in `forward` and `data copy in`, off the CPU for 99 % of them."""
+    run = exported("unet_1xa100_16workers")
+    causes = _causes(run)
+    assert causes["off_cpu"] == pytest.approx(1_252.2, abs=0.1)
+    assert causes["input"] == pytest.approx(3_163.4, abs=0.1)
+    found = {row["rule"]: row for row in run.diagnose(top=None).rows(named=True)}
+    assert found["off_cpu"]["sure"] == "measured"
+    assert "launch_bound" not in found
+    assert "sync_in_loop" not in found
 
 
 def test_what_the_profiler_took_is_not_the_programs(real_run: Callable[[str], tk.Run]) -> None:

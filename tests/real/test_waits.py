@@ -33,8 +33,8 @@ def test_steps_and_idle_time_are_those_of_the_study(
 def test_a_small_network_waits_for_its_loader(real_run: Callable[[str], tk.Run]) -> None:
     """MNIST on an A100: a step of 151 ms holds 6 ms of kernels, and the loader is named in NVTX."""
     row = tk.stalls([real_run("mnist_1xa100_phases")]).row(0, named=True)
-    assert row["wait_source"] == "ranges"
-    assert row["data_stall_share"] == pytest.approx(0.948, abs=5e-4)
+    assert row["rests_on"] == "ranges"
+    assert row["data_stall_share"] == pytest.approx(0.9451, abs=5e-4)
     assert row["utilisation"] == pytest.approx(0.0406, abs=5e-5)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -155,6 +156,9 @@ class TestOps:
         assert (op["kind"], op["copy_kind"], op["bytes"]) == (kind, copy_kind, 64)
         assert (op["src_device"], op["dst_device"]) == ends
         assert op["name"] == op["short_name"] == f"[CUDA memcpy {copy_kind or 'Unknown'}]"
+        side = {"h2d": 0, "d2h": 1}.get(kind)
+        memory = None if side is None else re.findall(r"\w+", name.partition("(")[2])[side].lower()
+        assert op["host_memory"] == memory
 
     def test_a_memset(self, tmp_path):
         op = _op(tmp_path, event("gpu_memset", "Memset (Device)", 5, 0, device=1, bytes=8))

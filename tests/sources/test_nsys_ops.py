@@ -455,3 +455,14 @@ class TestPeerCopiesThatNameContexts:
             "1 copies between GPUs were placed by their CUDA contexts",
             self.UNKNOWN,
         )
+
+
+def test_memory_on_the_host_that_copies_are_from_and_to(one: NsysBuilder) -> None:
+    copies = (
+        (1, 0, 2, "pageable"), (1, 1, 2, "pinned"), (2, 2, 1, "pinned"), (2, 2, 0, "pageable"),
+        (1, 4, 2, "managed"), (8, 2, 2, None), (1, 7, 2, None), (11, 4, 2, "managed"),
+        (13, 2, 2, "managed"),
+    )  # fmt: skip
+    for at, (kind, source, target, _) in enumerate(copies):
+        one.memcpy(at, at + 1, kind=kind, src_kind=source, dst_kind=target)
+    assert column(trace_of(one), "ops", "host_memory") == [told for *_, told in copies]

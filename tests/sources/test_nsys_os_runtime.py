@@ -33,14 +33,16 @@ def test_long_waits_of_threads_that_take_part(nsys: NsysBuilder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_wait"),
+    ("name", "group"),
     [
-        ("poll", True), ("epoll_pwait", True), ("read", True), ("sem_clockwait", True),
-        ("futex", True), ("waitpid", True), ("usleep", True), ("write", False),
-        ("pthread_mutex_lock", False), ("preadv", False), ("fork", False),
+        ("poll", "wait"), ("epoll_pwait", "wait"), ("read", "wait"), ("sem_clockwait", "wait"),
+        ("futex", "wait"), ("waitpid", "wait"), ("usleep", "wait"), ("write", None),
+        ("pthread_mutex_lock", "wait"), ("pthread_rwlock_wrlock", "wait"),
+        ("pthread_mutex_trylock", None), ("preadv", None),
+        ("fork", "child"), ("posix_spawnp", "child"),
     ],
 )  # fmt: skip
-def test_which_calls_wait(one: NsysBuilder, name: str, is_wait: bool) -> None:
+def test_which_calls_wait(one: NsysBuilder, name: str, group: str | None) -> None:
     one.push_pop(5, 6, "step")
     _called(one, 10, 10 + LONG, name)
-    assert column(trace_of(one), "host", "name") == ([name] if is_wait else [])
+    assert column(trace_of(one), "host", "group") == ([group] if group else [])

@@ -106,7 +106,7 @@ class TestWhatIsAsked:
         assert {"StringIds", "NVTX_EVENTS", "MPI_RANKS", "GPU_METRICS"} <= read_tables
         pattern = re.compile("|".join(TABLES))
         assert {table for table in read_tables if not pattern.fullmatch(table)} == set()
-        assert not pattern.fullmatch("SAMPLING_CALLCHAINS")
+        assert not pattern.fullmatch("OSRT_CALLCHAINS")
 
 
 class TestWhatComesOfIt:

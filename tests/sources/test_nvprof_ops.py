@@ -290,3 +290,9 @@ def test_progress_counts_up_to_the_end(one):
     read(one.path, lambda *step: seen.append(step))
     assert [done for _, done, _ in seen] == list(range(len(seen)))
     assert {total for *_, total in seen} == {len(seen) - 1}
+
+
+def test_memory_on_the_host_that_copies_are_from_and_to(one) -> None:
+    one.memcpy(10, 11, copyKind=1, srcKind=1, dstKind=3, bytes=8)
+    one.memcpy(20, 21, copyKind=2, srcKind=3, dstKind=2, bytes=8)
+    assert column(trace_of(one), "ops", "host_memory") == ["pageable", "pinned"]

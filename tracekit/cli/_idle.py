@@ -43,15 +43,17 @@ _JSON = Json(
         **keys("shares?", "warnings?"),
     },
     rows={
-        "cause?": "one of input, between_steps, late_launch, allocation, loading, waiting_call, "
-        "launch, behind_weight_update, behind_collective, behind_stage, profiler, unexplained: "
-        "Why nothing runs; of a gap, of most of it.",
+        "cause?": "one of input, between_steps, late_launch, allocation, loading, compiling, "
+        "off_cpu, waiting_call, launch, behind_weight_update, behind_collective, behind_stage, "
+        "profiler, unexplained: Why nothing runs; of a gap, of most of it.",
         "stage?": f"one of {STAGES} or null: Stage of the op that comes late; null where none "
         "does.",
         "iteration?": "integer or null: Number of the step; null outside of all.",
         **columns("device?", "rank?"),
         "range?": "text or null: Innermost range in which the host was, without the numbers at "
         "its end.",
+        "rests_on?": "text or null: What is recorded that says so, that of most of it first; null "
+        "where nothing is.",
         "gaps?": "count: Number of gaps of which a piece is in the row.",
         "idle_ns": "count: Time in which nothing runs, added over devices.",
         "step_ns?": "amount or null: Mean per step and device; null without steps and outside of "

@@ -46,15 +46,15 @@ _STALLS = Json(
         "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
         "kernel_ns?": "number or null: Time of these in which a kernel runs, ns.",
         "idle_ns?": "number or null: Time of these in which nothing runs, ns.",
-        "wait_ns?": "number or null: How much of the idle time the host waits for input, ns.",
+        "wait_ns?": "number or null: Idle time of which input is the cause, as `idle` has it, ns.",
         "input_ns?": "number or null: Time in which input is copied and no kernel and no copy "
         "between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
-        "unexplained_ns?": "number or null: idle_ns - wait_ns.",
+        "other_idle_ns?": "number or null: idle_ns - wait_ns: idle time of other causes.",
         "utilisation?": "number or null: kernel_ns / window_ns.",
         "data_stall_share?": "number or null: data_stall_ns / window_ns.",
-        "wait_source?": "one of ranges, first_copy or null: By what waiting is known: ranges of "
-        "the stage IO, or where the first copy of a step begins.",
+        "rests_on?": "text or null: What is recorded that says so of wait_ns; null where nothing "
+        "is.",
         **columns("speedup?"),
         "part?": "one of preparation, fetch, data stall: What input costs.",
         "time_ns?": "number: How long that takes, ns; below 0 where runs are the other way round.",

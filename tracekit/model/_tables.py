@@ -15,6 +15,7 @@ from polars.datatypes import DataType, DataTypeClass
 from tracekit.model._vocabulary import (
     COLLECTIVE,
     EVIDENCE,
+    HOST_MEMORY,
     KIND,
     METHOD,
     METRIC,
@@ -224,6 +225,8 @@ OPS = Table(
         Column("collective", COLLECTIVE, "collective operation, for kind `collective`"),
         Column("bytes", pl.Int64, "bytes copied or set; null for kernels", "bytes"),
         Column("copy_kind", pl.String, "direction of a copy as recorded, such as `HtoD`"),
+        Column("host_memory", HOST_MEMORY, "memory on the host's side of a copy: `pageable`, "
+               "`pinned` or `managed`; null where it was not recorded"),
         Column("src_device", pl.Int32, "source GPU of a copy (a `device`); null for host memory"),
         Column(
             "dst_device", pl.Int32, "destination GPU of a copy (a `device`); null for host memory"
@@ -414,22 +417,24 @@ DEVICE_SUMS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of MPI, per stretch of time that the profiler itself took, and per call of "
-    "100 us or more in which the operating system lets a thread wait.",
+    "One row per call of MPI, per stretch of time that the profiler itself took, and of 100 us or "
+    "more, per call in which a thread waits or starts a process and per stretch off the CPU; and "
+    "one per sample of a call stack, which has no length.",
     (
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that made it"),
         _time("start", "start of the call"),
         _time("end", "end of the call"),
-        Column("library", pl.String, "`mpi`, `profiler` or `os`", nullable=False),
+        Column("library", pl.String, "`mpi`, `profiler`, `os` or `sample`", nullable=False),
         Column("name", pl.String, "function, such as `MPI_Allreduce`, or kind of overhead",
                nullable=False),
         Column(
             "group",
             pl.String,
             "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
-            "`other`; of the profiler `overhead`; of the operating system `wait`",
+            "`other`; of the profiler `overhead`; of the operating system `wait`, `child` (starts "
+            "a process) or `off_cpu`; of a sample `on_cpu`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "

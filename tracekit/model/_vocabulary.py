@@ -87,6 +87,8 @@ and by the host for all work of a context."""
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
+HOST_MEMORY = pl.Enum(["pageable", "pinned", "managed"])
+"""What memory on the host a copy is from or to; `managed` is unified memory."""
 VERDICT = pl.Enum(VERDICTS)
 COLLECTIVE = pl.Enum(COLLECTIVES)
 RANGE_STYLE = pl.Enum(RANGE_STYLES)

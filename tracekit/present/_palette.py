@@ -37,6 +37,8 @@ CAUSE_COLOURS = {
     "late_launch": "#0072B2",
     "allocation": "#332288",
     "loading": "#56B4E9",
+    "compiling": "#88CCEE",
+    "off_cpu": "#AA4499",
     "waiting_call": "#D55E00",
     "launch": "#44AA99",
     "behind_weight_update": "#009E73",

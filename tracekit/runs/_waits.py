@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _STALLS = {
     "kernels": "kernel_ns", "waiting for the loader": "wait_ns", "copying input": "input_ns",
-    "idle, unexplained": "unexplained_ns",
+    "idle, other causes": "other_idle_ns",
 }  # fmt: skip
 """Parts of a GPU's time in figures."""
 

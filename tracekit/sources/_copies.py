@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.model import KIND
+from tracekit.model import HOST_MEMORY, KIND
 
 COPY_KINDS = {
     0: ("Unknown", "unknown"),
@@ -36,21 +36,35 @@ class Copies:
 
     Parameters
     ----------
-    host_memory, device_memory
-        The kinds of memory that lie on the host, and on a GPU (managed memory may be on either).
+    host_memory, device_memory, managed_memory
+        The kinds of memory that lie on the host (pageable, pinned), on a GPU, and on either.
     here, source, target
         The columns with the GPU that ran a copy, and with the GPUs at its ends where it names them.
     """
 
     host_memory: tuple[int, ...]
     device_memory: tuple[int, ...]
+    managed_memory: tuple[int, ...] = ()
     here: str = "device"
     source: str = "src_device"
     target: str = "dst_device"
 
     def directed(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Add ``copy_kind, kind`` to copies with ``copyKind, srcKind, dstKind`` as recorded."""
-        return copies.with_columns(copy_kind=_by_code(0), kind=self._by_memory(_by_code(1)))
+        """Add ``copy_kind, kind, host_memory`` to copies with ``copyKind, srcKind, dstKind``."""
+        known = copies.with_columns(copy_kind=_by_code(0), kind=self._by_memory(_by_code(1)))
+        return known.with_columns(host_memory=self._of_host())
+
+    def _of_host(self) -> pl.Expr:
+        """Return what memory on the host a copy is from or to."""
+        names = dict(zip(self.host_memory, HOST_MEMORY.categories, strict=False)) | dict.fromkeys(
+            self.managed_memory, "managed"
+        )
+        side = pl.when(pl.col("kind") == "h2d").then("srcKind").when(pl.col("kind") == "d2h").then(
+            "dstKind"
+        )  # fmt: skip
+        is_migration = pl.col("copy_kind").cast(pl.String).str.starts_with("Unified")
+        told = side.replace_strict(names, default=None, return_dtype=HOST_MEMORY)
+        return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(told)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in the GPUs at the ends of directed copies, correct their kind, and name them.

@@ -30,8 +30,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean) or late.mean > _HALF * lost.mean:
         return None
     return Finding(
-        finding=f"Collectives run for {duration(lost.mean)} {facts.per} in which nothing else "
-        f"does, {facts.share(lost.mean)}.",
+        finding=_headline(facts, each, lost.mean),
         win=lost.mean / 2,
         low=0.0,
         high=facts.lost(each, "exposed").most,
@@ -41,6 +40,14 @@ def exposed_collectives(facts: Facts) -> Finding | None:
         "gradients are ready, prefetch shards. If they overlap already, exchange less (half "
         "precision, accumulation of gradients) or look at the links (`tracekit links`). All of it "
         "is won if other work can run meanwhile, none if what follows needs the result at once.",
+    )
+
+
+def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
+    exposed = facts.lost(each, "exposed").mean
+    return (
+        f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
+        f"{facts.share(exposed)}; {duration(lost)} of that could be hidden."
     )
 
 
@@ -182,7 +189,10 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
             f"{duration(facts.lost(inside, 'lost').mean)} {facts.per} inside sends and receives",
         ),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
-        "bubbles` holds it against theory. Twice the micro-batches win about half.",
+        "bubbles` holds it against theory. Twice the micro-batches win about half."
+        if facts.is_of_networks
+        else "Compute what needs nothing from others while messages are under way (the inside of a "
+        "domain before its borders), send earlier, and balance the work of ranks.",
     )
 
 

@@ -13,6 +13,8 @@ from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
+from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import idle_pieces
 from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
 from tracekit.model import Trace, union_length
@@ -30,14 +32,15 @@ WORTH = 0.02
 """What takes a smaller part of a step is not spoken of."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
+_MOST_PLACES = 3
 _OWNER = ["process", "device"]
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
      "end": pl.Int64()}
 )  # fmt: skip
 _WORK = [
-    "op", "process", "device", "start", "end", "name", "kind", "bytes", "launch_thread",
-    "launch_start", "launch_end", "launch_size", "stage",
+    "op", "process", "device", "start", "end", "name", "kind", "bytes", "host_memory",
+    "launch_thread", "launch_start", "launch_end", "launch_size", "stage",
 ]  # fmt: skip
 
 
@@ -93,16 +96,41 @@ class Facts:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Pieces of gaps in these steps: ``process, device, start, end, cause, detail``.
+        """Pieces of gaps in these steps: ``gap, pair, process, device, start, end, cause, ...``.
 
         ``queued`` tells whether the op that ends the gap was launched before the gap began.
         """
-        gaps, pieces = idle_pieces(self.trace, self.steps)
+        gaps, pieces = self._gaps
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
         found = self._placed(pieces)
         return found.join(queued, on="gap", how="left", maintain_order="left").cast(
-            {"cause": pl.String}
+            {"cause": pl.String, "rests_on": pl.String}
         )
+
+    @cached_property
+    def _gaps(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        return idle_pieces(self.trace, self.steps)
+
+    def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
+        """Say in which ranges the host was in some pieces of gaps, where it was in any."""
+        pairs = pairs_of(self.trace, self._gaps[0])
+        named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
+        each = named.with_columns(name=plain_name(pl.col("name")))
+        by_name = each.group_by("name").agg(time=LENGTH.sum()).sort(
+            "time", "name", descending=[True, False]
+        )  # fmt: skip
+        told = by_name.head(_MOST_PLACES).rows()
+        return tuple(
+            f"{duration(time / self.cells.height)} {self.per_gpu} in `{name}`"
+            for name, time in told
+        )
+
+    def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
+        """Say what the host executed in some pieces of gaps, where its stacks were sampled."""
+        met = sampled(self.trace, pieces, pairs_of(self.trace, self._gaps[0]))
+        each = met.group_by("name").len().sort("len", "name", descending=[True, False])
+        told = each.head(_MOST_PLACES).rows()
+        return tuple(f"{number} of {met.height} samples in {name}" for name, number in told)
 
     @cached_property
     def ops(self) -> pl.LazyFrame:
@@ -205,6 +233,12 @@ class Facts:
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
 
+    @cached_property
+    def is_of_networks(self) -> bool:
+        """Whether some process may train or run a network: its verdict is not `other`."""
+        verdicts = self.trace.read("verdicts")["verdict"].cast(pl.String)
+        return verdicts.is_empty() or bool((verdicts != "other").any())
+
     @property
     def per(self) -> str:
         """What times are of, in words."""
@@ -220,8 +254,8 @@ class Facts:
         return length >= WORTH * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether some rows are in at least half of the steps, where there are steps."""
-        return self.has_steps and 2 * rows["iteration"].n_unique() >= self.number
+        """Tell whether some rows are in at least half of the steps; without steps, if any are."""
+        return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
         """Say which part of a step a time is."""
@@ -277,5 +311,9 @@ def _cold(windows: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     usual = each["length"].tail((each.height + 1) // 2).median()
     is_usual = each["length"] <= COLD * float(usual if isinstance(usual, int | float) else 0)
-    first = is_usual.arg_max() if is_usual.any() else 0
-    return each.head(min(first or 0, each.height // 2)).select("iteration", "length")
+    first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
+    others = each.tail(each.height - first)
+    # What comes again is no cold step but a rhythm, as of a loader that hands out several batches.
+    again = COLD * others["length"].top_k(2).min()  # type: ignore[operator]
+    is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
+    return each.head(first).filter(is_cold).select("iteration", "length")

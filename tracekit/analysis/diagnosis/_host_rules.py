@@ -6,58 +6,146 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._host_states import ASLEEP, allocations, waits
+from tracekit.analysis.idle_time._host_states import (
+    BLOCKING_COPY,
+    ITEM,
+    allocations,
+    waits,
+)
+from tracekit.analysis.idle_time._pieces import OS_CALLS, SWITCHES
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""
 _PINNED_BYTES_PER_NS = 12.0
 """What copies from pinned memory reach over PCIe 3.0 x16; newer buses are faster."""
 _MOST_NAMES = 3
+_LONGEST_LAUNCH_NS = 1_000_000
+"""A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
+_SLEEP = (SWITCHES, OS_CALLS)
+_ASLEEP = "asleep in "
+_LOCK = "Python's lock"
+_TAKE_OUT = (
+    "Take what waits out of the loop: `cudaDeviceSynchronize`, `.cpu()`, copies that block; or do "
+    "it every so many steps, or a step later."
+)
+_INSTEAD_OF_WAITING = {
+    ITEM: "Read numbers less often: `.item()`, printing a loss, or an `if` on a tensor waits for "
+    "all work before it. Keep them on the GPU (`torch.where`, `loss_sum += loss.detach()`) and "
+    "fetch them every so many steps, or a step later.",
+    BLOCKING_COPY: "Copy without blocking: from pinned memory (`pin_memory=True`) with "
+    "`non_blocking=True`, ahead of the step that needs it.",
+}
+"""Advice by what the host waits in for longest."""
 _SURE = 0.9
 """Of input that comes late so much is won; launches and copies then show that it had hidden."""
 
 
 def input_bound(facts: Facts) -> Finding | None:
     """Say that GPUs wait for input, or for a host that is outside of its steps."""
-    told = facts.lost(facts.idle_of("input"))
-    both = facts.lost(facts.idle_of("input", "between_steps"))
+    own = facts.idle_of("input")
+    waited, both = facts.lost(own), facts.lost(facts.idle_of("input", "between_steps"))
     if not facts.is_worth(both.mean):
         return None
+    told = facts.lost(own.filter(~pl.col("rests_on").is_in(_SLEEP)))
+    is_input = 2 * waited.mean >= both.mean
     is_told = 2 * told.mean >= both.mean
-    what = "for input" if is_told else "while the host is outside of its steps"
+    what = "for input" if is_input else "while the host is outside of its steps"
+    parts = (
+        (told.mean, "in ranges of input, or until a loader launched"),
+        (waited.mean - told.mean, "asleep until input was copied"),
+        (both.mean - waited.mean, "outside of steps, of unknown cause"),
+    )
     return Finding(
         finding=f"GPUs wait {duration(both.mean)} {facts.per} {what}, {facts.share(both.mean)}.",
         win=both.mean,
-        low=_SURE * told.least,
+        low=_SURE * waited.least,
         high=both.most,
-        sure="measured" if is_told else "hint",
+        sure="measured" if is_told else "likely" if is_input else "hint",
         evidence=(
-            f"{duration(told.mean)} {facts.per} in ranges of input, or until a loader launched",
-            f"{duration(both.mean - told.mean)} {facts.per} outside of steps and of such ranges",
-            *_asleep(facts),
+            *(f"{duration(length)} {facts.per} {why}" for length, why in parts if length >= 1),
+            *_asleep(facts, own),
         ),
         advice=(
-            "Read and decode ahead: more loader workers, a longer prefetch, pinned memory and "
-            "copies that do not block, or preparing input on the GPU. The win holds if input is "
+            "Read and decode ahead: more loader workers (`num_workers=`), a longer prefetch "
+            "(`prefetch_factor=`), pinned memory (`pin_memory=True`) and copies that do not block "
+            "(`non_blocking=True`), or preparing input on the GPU. The win holds if input is "
             "then always ready."
-            if is_told
+            if is_input
             else "Put NVTX ranges around the loader, logging and checkpoints to see which of them "
             "it is; move what can wait off the training thread."
         ),
     )
 
 
-def _asleep(facts: Facts) -> tuple[str, ...]:
-    """Say for how long the host slept in calls of the operating system, where these are known."""
-    own = facts.idle_of("input", "between_steps")
-    asleep = own.filter(pl.col("detail").str.starts_with(ASLEEP))
-    if asleep.is_empty():
+def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
+    """Say in which calls of the operating system the host slept, where these are known."""
+    calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
+    names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
+    if calls.is_empty():
         return ()
-    calls = asleep["detail"].str.strip_prefix(ASLEEP).unique().sort()
-    lost = facts.lost(asleep)
-    names = ", ".join(calls.head(_MOST_NAMES))
-    return (
-        f"{duration(lost.mean)} {facts.per} of both asleep in {names}, as who waits for others",
+    return (f"{duration(facts.lost(calls).mean)} {facts.per} asleep in {', '.join(names)}",)
+
+
+def off_cpu(facts: Facts) -> Finding | None:
+    """Say that the thread that launches does not get to run."""
+    own = facts.idle_of("off_cpu")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean):
+        return None
+    locked = facts.lost(own.filter(pl.col("detail").str.contains(_LOCK)))
+    is_lock = 2 * locked.mean >= lost.mean
+    seen = facts.lost(own.filter(pl.col("rests_on") == SWITCHES))
+    turns = (
+        f"{duration(locked.mean)} {facts.per} of it 5 ms at a time while another thread of its "
+        "process ran, as who waits for Python's lock"
+    )
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} because the thread that launches "
+        f"does not get to run, {facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least / 2,
+        high=lost.most,
+        sure="measured" if 2 * seen.mean >= lost.mean else "likely",
+        evidence=(
+            *([turns] if locked.mean else []),
+            *_asleep(facts, own),
+            *facts.places(own),
+        ),
+        advice=(
+            "Another thread of the process holds Python's lock: have it do less in Python, or in a "
+            "process of its own (prepare and pin batches in workers, log elsewhere)."
+            if is_lock
+            else "Leave it a core: fewer loader workers or threads than cores "
+            "(`num_workers=`, `OMP_NUM_THREADS`), no more processes than cores, and nothing that "
+            "blocks in the thread that launches."
+        )
+        + " The win holds if it then launches ahead of the GPU.",
+    )
+
+
+def compilation(facts: Facts) -> Finding | None:
+    """Say that GPUs wait while code is compiled or loaded."""
+    own = facts.idle_of("compiling", "loading")
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean) or (facts.has_steps and not facts.is_usual(own)):
+        return None
+    built = facts.lost(facts.idle_of("compiling"))
+    names = own["detail"].drop_nulls().unique().sort().head(_MOST_NAMES)
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} while code is compiled or loaded, "
+        f"{facts.share(lost.mean)}.",
+        win=lost.mean,
+        low=lost.least / 2,
+        high=lost.most,
+        sure="measured",
+        evidence=(
+            f"{duration(built.mean)} {facts.per} until code that was built was linked or loaded",
+            f"{duration(lost.mean - built.mean)} {facts.per} in calls that load code",
+            f"calls: {', '.join(names)}",
+        ),
+        advice="Compile once: keep the cache of compiled code between runs "
+        "(`JAX_COMPILATION_CACHE_DIR`, `TORCHINDUCTOR_CACHE_DIR`, `CUDA_CACHE_PATH`), shapes that "
+        "do not change (padding, `mark_dynamic`), code for this GPU in the binary in place of PTX.",
     )
 
 
@@ -65,48 +153,49 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     """Say that the host waits for the GPU inside of steps, and the GPU then for the host."""
     own = facts.idle_of("waiting_call")
     lost = facts.lost(own)
-    if not facts.is_worth(lost.mean) or not facts.is_usual(own):
+    if not (facts.is_worth(lost.mean) and facts.has_steps and facts.is_usual(own)):
         return None
-    most = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
-    calls = _called(facts, waits(facts.trace))
+    longest = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
+    calls = _during(facts, waits(facts.trace))
+    most = calls.row(0, named=True)["name"] if calls.height else ""
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean)} {facts.per} because the host waits for "
         f"them, {facts.share(lost.mean)}.",
         win=lost.mean,
         low=lost.least,
-        high=most,
+        high=longest,
         sure="measured",
-        evidence=(f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
-                  *calls),
-        advice="Take what waits out of the loop: `.item()`, `.cpu()`, printing a loss, "
-        "`cudaDeviceSynchronize`, copies that block. Fetch numbers every so many steps, or a step "
-        "later. The win holds if the host is then ahead of the GPU.",
-    )  # fmt: skip
+        evidence=(
+            f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
+            *_called(facts, calls),
+            *facts.places(own),
+        ),
+        advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
+        "ahead of the GPU.",
+    )
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU hold the host while they run, as from pageable memory."""
-    copies = facts.exposed(_is_large_copy() & _holds_its_call())
+    """Say that copies to the GPU come from pageable memory, or hold the host as these do."""
+    copies = facts.exposed(_is_large_copy() & _is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
-    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    told = facts.lost(copies.filter(pl.col("host_memory") == "pageable"), "exposed")
     pinned = pl.col("bytes") / _PINNED_BYTES_PER_NS
     least = facts.lost(copies.with_columns(
         gain=(pl.col("exposed") - pinned).clip(0, None)), "gain"
     )  # fmt: skip
     return Finding(
         finding=f"Copies to the GPU hold the host and the GPU for {duration(lost.mean)} "
-        f"{facts.per}, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        f"{facts.per}, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(least.mean + lost.mean) / 2,
         low=least.least,
         high=lost.most,
-        sure="likely",
+        sure="measured" if 2 * told.mean >= lost.mean else "likely",
         evidence=(
-            (
-                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
-                "with calls as long as these"
-            ),
+            _number(copies),
+            f"{duration(told.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
         advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
@@ -116,36 +205,71 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 
 def unhidden_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU, whose calls return early, run while nothing else does."""
-    copies = facts.exposed(_is_large_copy() & ~_holds_its_call())
+    """Say that copies to the GPU, from pinned memory, run while nothing else does."""
+    copies = facts.exposed(_is_large_copy() & ~_is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
     sure = facts.lost(_that_could_begin_earlier(facts, copies), "sure")
-    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    blocking = copies.filter(_holds_its_call()).height
+    held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
     return Finding(
         finding=f"Copies to the GPU run for {duration(lost.mean)} {facts.per} while it computes "
-        f"nothing, {facts.share(lost.mean)}, at {size / time:.3g} GB/s.",
+        f"nothing, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(sure.mean + lost.mean) / 2,
         low=sure.least,
         high=lost.most,
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
-            (
-                f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all, "
-                "whose calls returned early"
-            ),
+            _number(copies),
+            *([held] if blocking else []),
             f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well",
         ),
-        advice="Copy the next batch while this one is computed: on a stream of its own, from "
+        advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
+        + "Copy the next batch while this one is computed: on a stream of its own, from "
         "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
         "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
     )
 
 
+def unified_memory(facts: Facts) -> Finding | None:
+    """Say that pages of unified memory move while nothing else runs."""
+    copies = facts.exposed((pl.col("host_memory") == "managed").fill_null(value=False))
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean):
+        return None
+    return Finding(
+        finding=f"Pages of unified memory move for {duration(lost.mean)} {facts.per} while nothing "
+        f"else runs, {facts.share(lost.mean)}, at {_rate(copies)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(_number(copies),),
+        advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
+        "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
+    )
+
+
+def _number(copies: pl.DataFrame) -> str:
+    size = int(copies["bytes"].sum())
+    return f"{copies.height:,} copies of {rounded(size / 1e6, 4)} MB in all"
+
+
+def _rate(copies: pl.DataFrame) -> str:
+    size, time = copies.select(pl.col("bytes").sum(), LENGTH.sum()).row(0)
+    return f"{size / max(time, 1):.3g} GB/s"
+
+
 def _is_large_copy() -> pl.Expr:
     is_one = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
-    return (is_one & (pl.col("stage") != "ME")).fill_null(value=False)
+    is_migration = (pl.col("host_memory") == "managed").fill_null(value=False)
+    return (is_one & (pl.col("stage") != "ME") & ~is_migration).fill_null(value=False)
+
+
+def _is_pageable() -> pl.Expr:
+    """Tell which copies are from pageable memory, or hold their call where that is not known."""
+    return (pl.col("host_memory") == "pageable").fill_null(_holds_its_call())
 
 
 def _holds_its_call() -> pl.Expr:
@@ -174,10 +298,13 @@ def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFram
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Say that the GPU waits for launches: the host launches more slowly than the GPU works."""
-    late = facts.idle.filter(
-        pl.col("cause").is_in(["launch", "late_launch"]) & ~pl.col("queued").fill_null(value=True)
-    )
+    """Say that the GPU waits for launches: the host launches more slowly than the GPU works.
+
+    What launches cost shows in many short gaps; in a long one the host does something else.
+    """
+    waits = facts.idle_of("launch", "late_launch")
+    short = waits.filter(LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS)
+    late = short.filter(~pl.col("queued").fill_null(value=True))
     lost = facts.lost(late)
     if not facts.is_worth(lost.mean):
         return None
@@ -193,11 +320,41 @@ def launch_bound(facts: Facts) -> Finding | None:
         + (": kernels are shorter than what launches them." if is_short else "."),
         win=0.75 * lost.mean,
         low=lost.least / 2,
-        high=facts.lost(facts.idle_of("launch", "late_launch")).most,
-        sure="measured" if is_short else "likely" if facts.has_steps else "hint",
-        evidence=told + _in_ranges(facts, late),
-        advice="Launch less: CUDA graphs, compiled or fused operators, a fused optimizer, larger "
-        "batches. At half the time per launch about half is won, with CUDA graphs nearly all.",
+        high=facts.lost(short).most,
+        sure="measured" if is_short else "likely",
+        evidence=(
+            *told, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
+            *_in_ranges(facts, late), *facts.places(late),
+        ),
+        advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
+        "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
+        "with CUDA graphs nearly all.",
+    )  # fmt: skip
+
+
+def busy_host(facts: Facts) -> Finding | None:
+    """Say that the host does something else than launch for long, on the CPU as far as is known."""
+    waits = facts.idle_of("late_launch")
+    own = waits.filter(LENGTH.sum().over("gap") > _LONGEST_LAUNCH_NS)
+    lost = facts.lost(own)
+    if not facts.is_worth(lost.mean):
+        return None
+    is_seen = not facts.idle.filter(pl.col("rests_on") == SWITCHES).is_empty()
+    return Finding(
+        finding=f"GPUs wait {duration(lost.mean)} {facts.per} for a host that launches nothing for "
+        f"more than 1 ms at a time, {facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely" if is_seen else "hint",
+        evidence=(
+            f"in {own['gap'].n_unique():,} gaps; "
+            + ("it was on the CPU" if is_seen else "whether it was on the CPU was not recorded"),
+            *facts.places(own),
+            *facts.executed(own),
+        ),
+        advice="Look at what it does there (`tracekit idle --longest 10`, call stacks by `-s "
+        "process-tree`): work that could wait, be done once, or by another thread or process.",
     )
 
 
@@ -214,34 +371,43 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
         low=lost.least / 2,
         high=facts.lost(facts.idle_of("allocation", "waiting_call", "late_launch", "launch")).most,
         sure="measured",
-        evidence=_called(facts, allocations(facts.trace)),
+        evidence=(
+            *_called(facts, _during(facts, allocations(facts.trace))),
+            *facts.places(own),
+        ),
         advice="Allocate once and keep it: a caching allocator (and no `empty_cache()` in the "
         "loop), buffers that are reused, shapes that do not change. The win holds if the host is "
         "then ahead of the GPU.",
     )
 
 
-def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
-    """Say which calls there are while the usual steps run, and how long the host is in them."""
+def _during(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``name, number, time`` of calls while the usual steps run, the longest first."""
     first, last = facts.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
     inside = calls.filter((pl.col("start") >= first) & (pl.col("start") < last))
     by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
-    told = by_name.sort("time", "name", descending=[True, False]).head(_MOST_NAMES)
+    return by_name.sort("time", "name", descending=[True, False])
+
+
+def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
+    """Say how many calls there are, and how long the host is in them."""
     return tuple(
         f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"
-        for name, number, time in told.rows()
+        for name, number, time in calls.head(_MOST_NAMES).rows()
     )
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the median length of kernels, and of the time between launches of a thread."""
+    """Return the median length of kernels, and of the time between launches in a row."""
     kernels = facts.ops.filter(pl.col("kind") == "compute")
     launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
     apart = pl.col("launch_start").diff().over("launch_thread")
     medians = (
         kernels.select(LENGTH.median()),
-        launches.sort("launch_thread", "launch_start").select(apart.median()),
+        launches.sort("launch_thread", "launch_start").select(
+            apart.filter(apart <= _LONGEST_LAUNCH_NS).median()
+        ),
     )
     kernel, launch = (median.collect().item() for median in medians)
     return kernel, launch

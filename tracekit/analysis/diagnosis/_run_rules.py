@@ -173,7 +173,7 @@ def missing_evidence(facts: Facts) -> Finding | None:
     what = "; ".join(what for what, _ in found)
     return Finding(
         finding=f"{what[0].upper()}{what[1:]}.",
-        unknown="what is not known may be any of the other findings",
+        unknown="what it would tell is not known",
         sure="measured",
         evidence=tuple(what for what, _ in found),
         advice=" ".join(advice for _, advice in found),

@@ -21,9 +21,12 @@ _OWNER = ["process", "device"]
 _NEVER = -(1 << 62)
 AHEAD_NS = 50_000
 """An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
-_TARGET = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
+_LATE = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
+_TARGET = [*_LATE, "brings_input"]
 """What is told of the op that comes late."""
-_NEEDED = [*_TARGET, "device", "start", "end"]
+_INPUT_BYTES = 1 << 16
+"""A copy from the host of less than this may be of a few numbers; batches are larger."""
+_NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
@@ -45,7 +48,8 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     ``gap, process`` (that of the later op), ``device, start, end, before, ended_by, after, stage,
-    launch_thread, launch_start, launch_end, ahead, by_loader``. ``ahead`` is when the host was last
+    launch_thread, launch_start, launch_end, brings_input`` (whether it copies input from the host),
+    ``ahead, by_loader``. ``ahead`` is when the host was last
     ahead before: the end of the call that launched an op which was then queued for longer than
     `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
     """
@@ -76,6 +80,7 @@ def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.Dat
         numbers = lines.of(batch)
         reached = extended(reached, _reached(len(lines)))
         known = batch.with_columns(
+            brings_input=_brings_input(),
             by_loader=pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False),
             lead=pl.when(pl.col("start") - pl.col("launch_end") > AHEAD_NS).then("launch_end"),
         )
@@ -88,13 +93,18 @@ def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.Dat
         if count == OUT_OF_ORDER:
             return None
         rows, begins, before, ahead = (values[:count] for values in room)
-        parts.append(known[rows].drop("lead").with_columns(
+        parts.append(known[rows].drop("lead", "kind", "bytes").with_columns(
             line=pl.Series(numbers[rows]), begin=pl.Series(begins), before=pl.Series(before),
             ahead=pl.Series(ahead),
         ))  # fmt: skip
     return pl.concat(parts), lines.owners.with_columns(
         end=pl.Series(reached.ends), before=pl.Series(reached.numbers)
     )
+
+
+def _brings_input() -> pl.Expr:
+    is_input = (pl.col("stage") == "IO") | (pl.col("bytes") >= _INPUT_BYTES)
+    return ((pl.col("kind") == "h2d") & is_input).fill_null(value=False)
 
 
 def _loaders(ops: pl.LazyFrame) -> pl.Series:

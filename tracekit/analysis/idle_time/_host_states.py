@@ -23,8 +23,15 @@ _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
 """A call that copies takes a few us; in one of more than this the host copies, or waits."""
-ASLEEP = "asleep in "
-"""How it is said that the operating system lets a thread wait."""
+ITEM = "copy of a number to the host (as by .item())"
+BLOCKING_COPY = "copy from the host that it waits for"
+"""What copies are called in which the host waits."""
+_NUMBER_BYTES = 64
+_LINKING = r"^cuLink(Create|Add|Complete)"
+_OFF = "off the CPU"
+_LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
+_LOCK_NS = (4_900_000, 5_500_000)
+"""CPython asks for its lock every 5 ms (`sys.getswitchinterval`) while another thread has it."""
 _LONG_AGO = -(1 << 62)
 _NAME = pl.col("name").cast(pl.String)
 
@@ -71,11 +78,21 @@ def waits(trace: Trace) -> pl.DataFrame:
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
     long = copies.select(
         thread="launch_thread", start="launch_start", end="launch_end",
-        name=pl.lit("copy that the host waits for"),
+        name=_copy_name(),
     )  # fmt: skip
     named = [own.select("thread", "start", "end", _NAME) for own in (by_name, told)]
     found = pl.concat([*named, long]).collect()
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
+
+
+def _copy_name() -> pl.Expr:
+    is_number = (pl.col("kind") == "d2h") & (pl.col("bytes") <= _NUMBER_BYTES)
+    return (
+        pl.when(is_number).then(pl.lit(ITEM))
+        .when(pl.col("kind") == "d2h").then(pl.lit("copy to the host that it waits for"))
+        .when(pl.col("kind") == "h2d").then(pl.lit(BLOCKING_COPY))
+        .otherwise(pl.lit("copy that the host waits for"))
+    )  # fmt: skip
 
 
 def allocations(trace: Trace) -> pl.DataFrame:
@@ -126,8 +143,96 @@ def profiling(trace: Trace) -> pl.DataFrame:
 
 def sleeps(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
-    own = trace["host"].filter(pl.col("library") == "os")
+    return _os_rows(trace, "wait")
+
+
+def off_cpu(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: stretches off the CPU; their name says what it is like.
+
+    Only those that are like waiting for a lock are called anything but off the CPU.
+    """
+    length = pl.col("end") - pl.col("start")
+    is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
+    name = pl.when(is_lock).then(pl.lit(_LOCKED)).otherwise(pl.lit(_OFF))
+    return _os_rows(trace, "off_cpu").with_columns(name=name)
+
+
+def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
+    own = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
     return own.select("thread", "start", "end", "name").collect()
+
+
+def is_locked() -> pl.Expr:
+    """Tell whether being off the CPU, in words, is like waiting for Python's lock."""
+    return pl.col("off_cpu") == _LOCKED
+
+
+def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
+
+    A thread that sleeps while the one that drives it works waits for that.
+
+    Parameters
+    ----------
+    intervals
+        ``thread, start, end, name`` of those that launch.
+    asleep
+        The same columns: whenever any thread sleeps.
+    pairs
+        As `pairs_of` gives them.
+    """
+    columns = ["pair", "start", "end", "name"]
+    alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
+    known = intervals.rename({"thread": "launch_thread"}).join(pairs, on="launch_thread")
+    of_driver = asleep.rename({"thread": "driver"}).join(pairs, on="driver")
+    beside = name_states(of_driver.filter(~alone).select(columns), "beside")
+    cut = split_at(known.filter(~alone).select(columns), beside, "pair", "beside")
+    both = cut.drop_nulls("beside").select(columns)
+    return pl.concat([known.filter(alone).select(columns), both])
+
+
+def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
+
+    That is the last call in the gap that links; or the last one that loads code, where another
+    program was started before it in the gap.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    gaps
+        ``pair, process, start, end``.
+    """
+    calls = trace["calls"]
+    made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
+    built = made.select("process", "start", "end", name=_NAME).collect()
+    is_link = pl.col("name").str.contains(_LINKING)
+    children = trace["host"].filter(
+        pl.col("library") == "os", pl.col("group") == "child", pl.col("name") != "fork"
+    )  # loaders fork their workers; compilers are other programs
+    born = children.select("process", "start", since="start").collect()
+    links = built.filter(is_link).with_columns(since="start")
+    loaded = _with_latest(built.filter(~is_link), "start", born, "start").select(links.columns)
+    wanted = gaps.select("pair", "process", "end", begin="start")
+    found = pl.concat(
+        _with_latest(wanted, "end", each.select("process", "since", "name", until="end"), "until")
+        for each in (links, loaded)
+    )
+    inside = found.filter(pl.col("since") >= pl.col("begin"))
+    return inside.select("pair", start="begin", end="until", name="name")
+
+
+def _with_latest(
+    rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
+) -> pl.DataFrame:
+    """Add the latest event of its process until a time to each row; drop rows without one."""
+    of_event = events.with_columns(event=event_time).sort("event")
+    known = rows.sort(time).join_asof(
+        of_event.drop(event_time) if event_time in rows.columns else of_event,
+        left_on=time, right_on="event", by="process", check_sortedness=False,
+    )  # fmt: skip
+    return known.drop_nulls("event")
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -171,6 +276,33 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
     told = trace["ranges"].filter(met).select("range", column).collect()
     return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
+
+
+def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return what the host executed in pieces of gaps, as far as its call stacks were sampled.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    pieces
+        ``gap, pair, start, end, cause``.
+    pairs
+        As `pairs_of` gives them.
+
+    Returns
+    -------
+    ``gap, cause, name``: a row per sample of either thread of the pair.
+    """
+    threads = threads_of(pairs)
+    own = trace["host"].filter(
+        pl.col("library") == "sample", pl.col("thread").is_in(threads["thread"].implode())
+    ).select("thread", "name", time="start").collect()  # fmt: skip
+    met = own.join(threads, on="thread").sort("time").join_asof(
+        pieces.select("gap", "pair", "cause", "end", begin="start").sort("begin"),
+        left_on="time", right_on="begin", by="pair", check_sortedness=False,
+    )  # fmt: skip
+    return met.filter(pl.col("time") < pl.col("end")).select("gap", "cause", "name")
 
 
 def step_states(trace: Trace) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of
+from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
 from tracekit.errors import MissingDataError, UsageError
@@ -29,6 +29,8 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _NO_RANGE = "(outside push/pop ranges)"
+_MUCH = 0.05
+"""From this share of idle time on it is said that nothing tells what the host did."""
 
 
 def idle(
@@ -62,6 +64,8 @@ def idle(
                         are none; not by iteration
     ``share``           idle_ns over all idle time of the table
     ``window_share``    idle_ns over the windows of the table
+    ``rests_on``        what is recorded that says so, that of most of it first; null
+                        where nothing is
     ==================  ============================================================
 
     With `longest` a row per gap: ``place`` (1 is the longest), ``device, iteration, start_ns,
@@ -98,7 +102,7 @@ def idle(
         rows = rows.join(
             _per_step(trace, rows, keys, skip), on=list(keys), how="left", nulls_equal=True
         )
-        rows = rows.select(*keys, "gaps", "idle_ns", "step_ns", "share", "window_share")
+        rows = rows.select(*keys, "rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
                      nulls_last=True)  # fmt: skip
@@ -175,15 +179,22 @@ def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
 
 def _rows(found: _Found, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, window = meta["idle_ns"], meta["window_ns"]
+    sources = (
+        found.pieces.drop_nulls("rests_on").group_by(*keys, "rests_on").agg(time=_LENGTH.sum())
+        .sort("time", "rests_on", descending=[True, False])
+        .group_by(keys, maintain_order=True).agg(pl.col("rests_on").cast(pl.String))
+        .with_columns(pl.col("rests_on").list.join(", "))
+    )  # fmt: skip
     return (
         found.pieces.group_by(keys)
         .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
+        .join(sources, on=list(keys), how="left", nulls_equal=True)
         .with_columns(
             pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
             share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
             window_share=pl.col("idle_ns") / window if window else pl.lit(None, pl.Float64),
         )
-        .drop("_", strict=False)
+        .select(*keys, "gaps", "idle_ns", "share", "window_share", "rests_on")
     )
 
 
@@ -221,7 +232,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
     total = meta["idle_ns"]
     pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
-    own = _Found(found.gaps, pieces, found.windows).with_ranges(trace).pieces
+    own = _with_samples(trace, _Found(found.gaps, pieces, found.windows).with_ranges(trace))
     neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
     wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
     ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))
@@ -245,6 +256,22 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     )  # fmt: skip
 
 
+def _with_samples(trace: Trace, found: _Found) -> pl.DataFrame:
+    """Return the pieces; of a host of which nothing else tells, `detail` says what it executed."""
+    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
+    met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
+    most = (
+        met.group_by("gap", "cause", "name").agg(number=pl.len())
+        .with_columns(of=pl.col("number").sum().over("gap", "cause"))
+        .sort("number", "name", descending=[True, False])
+        .unique(["gap", "cause"], keep="first", maintain_order=True)
+    )  # fmt: skip
+    text = pl.format("{} of {} samples in {}", "number", "of", "name")
+    told = most.select("gap", "cause", executed=text)
+    known = found.pieces.join(told, on=["gap", "cause"], how="left", maintain_order="left")
+    return known.with_columns(detail=pl.when(untold).then("executed").otherwise("detail"))
+
+
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return ``gap, cause, evidence, range``: what holds of most of each gap, and all in words."""
     said = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
@@ -254,7 +281,8 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     detail = pl.when(pl.col("detail").is_null()).then(pl.lit("")).otherwise(
         pl.format(" ({})", "detail")
     )  # fmt: skip
-    text = pl.format("{} ms: {}{}", (pl.col("length") / 1e6).round(6), "said", detail)
+    length = pl.col("length") / 1e6
+    text = pl.format("{} ms: {}{}", length.round_sig_figs(4), "said", detail)
     texts = (
         of_cause.with_columns(text=text)
         .sort("gap", "length", "said", descending=[False, True, False])
@@ -286,7 +314,7 @@ def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
         "iterations": kept["iteration"].n_unique(),
         "skip": skip,
         **_collective_wait(trace),
-        **_missing(found),
+        **_missing(trace, found),
     }
 
 
@@ -307,11 +335,9 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     return {"collective_wait_ns": int(told["wait"].sum())}
 
 
-def _missing(found: _Found) -> dict[str, list[str]]:
+def _missing(trace: Trace, found: _Found) -> dict[str, list[str]]:
     """Say what to record to know more, where something is not explained."""
     unexplained = found.pieces.filter(pl.col("cause") == "unexplained")
-    if unexplained.is_empty():
-        return {}
     queued = unexplained["detail"].is_not_null()
     texts = []
     if not queued.all():
@@ -322,7 +348,19 @@ def _missing(found: _Found) -> dict[str, list[str]]:
             f"what an op {longer} waited for: record other programs on the GPU"
             " (`--gpuctxsw=true`), and waits for events (`--cuda-event-trace=true`)"
         )
-    return {"missing": texts}
+    host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(_LENGTH)
+    share = found.pieces.select(host.sum() / _LENGTH.sum().clip(1, None)).item() or 0
+    if share > _MUCH:
+        texts += _unseen(trace)
+    return {"missing": texts} if texts else {}
+
+
+def _unseen(trace: Trace) -> list[str]:
+    """Say how to record when threads were off the CPU, where a recorder could have and did not."""
+    switches = trace["contents"].filter(pl.col("feature") == "context switches")
+    how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
+    what = "when the thread that launches was off the CPU, and in which call"
+    return [f"{what}: `{each} -t osrt`" for each in how["record_with"].sort()]
 
 
 def _gpus(number: int) -> str:

@@ -9,13 +9,16 @@ import polars as pl
 from tracekit.analysis.idle_time._gaps import gaps_of
 from tracekit.analysis.idle_time._held import holders, named_behind
 from tracekit.analysis.idle_time._host_states import (
-    ASLEEP,
     allocations,
+    compilations,
     in_ranges,
+    is_locked,
     loads,
     messages,
     name_states,
+    of_both,
     of_pairs,
+    off_cpu,
     pairs_of,
     profiling,
     sleeps,
@@ -30,11 +33,13 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 CAUSES = {
-    "input": "the host was reading input",
+    "input": "the host waited for input",
     "between_steps": "the host was outside of its steps",
     "late_launch": "the host launched late",
     "allocation": "the host allocated or freed memory",
     "loading": "the driver loaded code",
+    "compiling": "code was compiled",
+    "off_cpu": "the thread that launches was off the CPU",
     "waiting_call": "the host waited for the GPU",
     "launch": "launch call, queue and start",
     "behind_weight_update": "held behind another GPU's weight update",
@@ -45,14 +50,25 @@ CAUSES = {
 }
 """Why nothing runs, in words."""
 CAUSE = pl.Enum(list(CAUSES))
+_RESTS_ON = {
+    "input": "ranges", "between_steps": "ranges", "late_launch": "CUDA calls",
+    "allocation": "CUDA calls", "loading": "CUDA calls", "compiling": "CUDA calls",
+    "off_cpu": "OS calls", "waiting_call": "CUDA calls", "launch": "CUDA calls",
+    "behind_weight_update": "work of other GPUs", "behind_collective": "work of other GPUs",
+    "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
+}  # fmt: skip
+SWITCHES, OS_CALLS, LOADERS = "context switches", "OS calls", "loader threads"
+SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, LOADERS, "MPI calls"])
+"""What is recorded that a cause rests on; of input and sleep it depends on the piece."""
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
 SHORT = 5
 SHORT_NS = 1_000_000
 """Time between steps is short if it is no longer, and the wait is so many times as long."""
 _PASSES = ("FP", "BP", "WU")
+_SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")
-_HELD = ("launch", "late_launch", "waiting_call", "between_steps")
+_HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -68,7 +84,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     Returns
     -------
     The gaps as `gaps_of` gives them, with ``pair``; and the pieces: ``gap, pair, process, device,
-    start, end, cause, detail``. Pieces of a gap follow each other and make up all of it.
+    start, end, cause, rests_on, detail``. Pieces of a gap follow each other and make up all of it.
     """
     gaps = gaps_of(trace, windows)
     pairs = pairs_of(trace, gaps)
@@ -77,7 +93,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
         pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
-    pieces = _by_host(trace, _phases(gaps), pairs)
+    pieces = _by_host(trace, gaps, pairs)
     pieces = _credited(pieces, waited_before(gaps, waiting))
     return gaps, _held(trace, pieces, gaps)
 
@@ -88,7 +104,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
     known = gaps.filter(pl.col("launch_start").is_not_null())
-    columns = ["gap", "pair", "process", "device", "by_loader"]
+    columns = ["gap", "pair", "process", "device", "by_loader", "brings_input"]
     edges = {"host": (start, begun), "call": (begun, done), "queued": (done, end)}
     phases = [
         known.select(*columns, start=first, end=last, phase=pl.lit(phase))
@@ -109,50 +125,94 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
         "collective": messages(trace, is_collective=True),
         "message": messages(trace, is_collective=False),
         "sleep": sleeps(trace),
+        "off_cpu": off_cpu(trace),
     }
 
 
-def _by_host(trace: Trace, phases: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return what the host of each pair did, by what it is: ``pair, start, end, name``."""
+    threads = threads_of(pairs)
+    known = trace.once(_of_threads)
+    asleep = pl.concat([known[state] for state in _SLEEPS])
+    found = {
+        state: of_both(intervals, asleep, pairs)
+        if state in _SLEEPS
+        else of_pairs(intervals, threads)
+        for state, intervals in known.items()
+    }
+    return found | {"compiling": compilations(trace, gaps)}
+
+
+def _by_host(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Say what the host did meanwhile, as long as the later op was not launched."""
+    phases = _phases(gaps)
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
-    threads = threads_of(pairs)
-    for state, intervals in trace.once(_of_threads).items():
-        pieces = split_at(pieces, name_states(of_pairs(intervals, threads), state), "pair", state)
+    for state, intervals in _of_hosts(trace, gaps, pairs).items():
+        pieces = (
+            pieces.with_columns(pl.lit(None, pl.String).alias(state))
+            if intervals.is_empty()
+            else split_at(pieces, name_states(intervals, state), "pair", state)
+        )
     pieces = in_ranges(trace, pieces, pairs, "stage")
     pieces = split_at(pieces, step_states(trace), "process", "in_step")
     stepping = trace["iterations"].select("process", has_steps=True).unique().collect()
     pieces = pieces.join(stepping, on="process", how="left", maintain_order="left")
-    named = pieces.select(
-        *phases.columns, cause=_cause(),
-        detail=_detail(),
-    )  # fmt: skip
+    named = pieces.with_columns(cause=_cause()).select(
+        *phases.columns, "cause", rests_on=_rests_on(), detail=_detail()
+    )
     later = phases.filter(~of_host).with_columns(
         cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
         .otherwise(pl.lit("unexplained")).cast(CAUSE),
+        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("CUDA calls")).cast(SOURCE),
         detail=pl.lit(None, pl.String),
     )  # fmt: skip
     return pl.concat([named, later]).sort("gap", "start")
 
 
+_IS_ASLEEP = pl.col("off_cpu").is_not_null() | pl.col("sleep").is_not_null()
+_IS_IN_PASS = pl.col("stage").cast(pl.String).is_in(_PASSES).fill_null(value=False)
+_IS_IN_INPUT = (pl.col("stage") == "IO").fill_null(value=False)
+
+
 def _detail() -> pl.Expr:
     """Return what says so."""
-    loader = pl.when((_cause() == "input") & (pl.col("stage") != "IO").fill_null(value=True)).then(
+    asleep = pl.coalesce(
+        pl.when(is_locked()).then("off_cpu"), pl.format("asleep in {}", "sleep"),
+        pl.when(pl.col("cause") != "off_cpu").then("off_cpu"),
+    )  # fmt: skip
+    is_sleep = pl.col("cause").is_in(["input", "off_cpu"])
+    until = pl.when((pl.col("cause") == "input") & ~_IS_IN_INPUT & pl.col("by_loader")).then(
         pl.lit("until a loader's thread launched")
     )
     names = ("profiler", "allocation", "waiting", "loading", "collective", "message")
-    # That it sleeps tells no cause: it may wait for a loader's process, or for its own thread.
-    asleep = pl.when(_cause().is_in(["input", "between_steps", "late_launch"])).then(
-        pl.format(f"{ASLEEP}{{}}", "sleep")
-    )
-    return pl.coalesce(*names, loader, asleep)
+    own = pl.when(pl.col("cause") == "compiling").then("compiling")
+    return pl.coalesce(*names, own, pl.when(is_sleep).then(asleep), until)
+
+
+def _rests_on() -> pl.Expr:
+    """Return what is recorded that says so."""
+    asleep = pl.when(pl.col("off_cpu").is_not_null()).then(pl.lit(SWITCHES)).otherwise(
+        pl.lit(OS_CALLS)
+    )  # fmt: skip
+    cause = pl.col("cause")
+    return (
+        pl.when((cause == "input") & ~_IS_IN_INPUT & ~_IS_IN_PASS & pl.col("by_loader"))
+        .then(pl.lit(LOADERS))
+        .when((cause == "off_cpu") | ((cause == "input") & ~_IS_IN_INPUT)).then(asleep)
+        .when(cause.is_in(["behind_collective", "behind_stage"])).then(pl.lit("MPI calls"))
+        .otherwise(cause.replace_strict(_RESTS_ON, default=None, return_dtype=pl.String))
+        .cast(SOURCE)
+    )  # fmt: skip
 
 
 def _cause() -> pl.Expr:
     """Return the first of the causes that holds of a time at which the host had not launched."""
-    in_pass = pl.col("stage").cast(pl.String).is_in(_PASSES)
     outside = pl.col("has_steps") & ~pl.col("in_step").fill_null(value=False)
-    between = outside & ~in_pass.fill_null(value=False)
+    between = outside & ~_IS_IN_PASS
+    locked = pl.when(is_locked()).then(_LENGTH).otherwise(0).sum().over("gap")
+    asleep = pl.when(_IS_ASLEEP).then(_LENGTH).otherwise(0).sum().over("gap")
+    is_kept_out = _IS_ASLEEP & ((2 * locked >= asleep) | (pl.col("phase") == "call"))
     return (
         pl.when(pl.col("profiler").is_not_null()).then(pl.lit("profiler"))
         .when(pl.col("allocation").is_not_null()).then(pl.lit("allocation"))
@@ -160,9 +220,13 @@ def _cause() -> pl.Expr:
         .when(pl.col("loading").is_not_null()).then(pl.lit("loading"))
         .when(pl.col("collective").is_not_null()).then(pl.lit("behind_collective"))
         .when(pl.col("message").is_not_null()).then(pl.lit("behind_stage"))
+        .when(pl.col("compiling").is_not_null()).then(pl.lit("compiling"))
+        .when(is_kept_out).then(pl.lit("off_cpu"))
         .when(pl.col("phase") == "call").then(pl.lit("launch"))
-        .when(pl.col("stage") == "IO").then(pl.lit("input"))
+        .when(_IS_IN_INPUT).then(pl.lit("input"))
         .when(between & pl.col("by_loader")).then(pl.lit("input"))
+        .when(_IS_ASLEEP & pl.col("brings_input") & ~_IS_IN_PASS).then(pl.lit("input"))
+        .when(_IS_ASLEEP).then(pl.lit("off_cpu"))
         .when(between).then(pl.lit("between_steps"))
         .otherwise(pl.lit("late_launch")).cast(CAUSE)
     )  # fmt: skip
@@ -189,7 +253,8 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     counted = known.with_columns(due=due)
     after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
-        cause=pl.lit("waiting_call").cast(CAUSE), detail=pl.lit("launches after a wait"),
+        cause=pl.lit("waiting_call").cast(CAUSE), rests_on=pl.lit("CUDA calls").cast(SOURCE),
+        detail=pl.lit("late, as it had waited for the GPU before"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
     return pl.concat([after_wait, rest]).select(pieces.columns).sort("gap", "start")
@@ -211,10 +276,13 @@ def _held(trace: Trace, pieces: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFram
     )  # fmt: skip
     named = behind.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(CAUSE), "cause"),
+        rests_on=pl.when(pl.col("behind").is_not_null())
+        .then(pl.lit("work of other GPUs").cast(SOURCE))
+        .otherwise("rests_on"),
         detail=pl.when(pl.col("behind").is_not_null()).then(by).otherwise("detail"),
     )
     together = pl.concat([named.select(known.columns), rest]).sort("gap", "start")
-    columns = ["gap", "pair", "process", "device", "start", "end", "cause", "detail"]
+    columns = ["gap", "pair", "process", "device", "start", "end", "cause", "rests_on", "detail"]
     return _unexplained(together).select(columns)
 
 
@@ -224,5 +292,6 @@ def _unexplained(pieces: pl.DataFrame) -> pl.DataFrame:
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(CAUSE)
     return pieces.with_columns(
         cause=cause,
+        rests_on=pl.when(~too_long).then("rests_on"),
         detail=pl.when(too_long).then(pl.lit("launched, and not started")).otherwise("detail"),
     )

@@ -11,17 +11,19 @@ from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._launch_groups import NEEDED
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike
+from tracekit.analysis.idle_time._pieces import idle_pieces
 from tracekit.analysis.studies._step_windows import inside_steps, step_windows
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import KERNEL_KINDS, Trace, layered_lengths, union_length
 
 _OWNER = ["process", "device"]
+_LENGTH = pl.col("end") - pl.col("start")
 _SPAN = ["start", "end"]
-_LAYERS = ("work", "input", "other", "wait")
+_LAYERS = ("work", "input", "other")
 _KERNELS = (*KERNEL_KINDS, "graph")
 _AMONG_GPUS = ("p2p", "staged")
 _SUMS = (
-    "window_ns", "kernel_ns", "idle_ns", "wait_ns", "input_ns", "data_stall_ns", "unexplained_ns",
+    "window_ns", "kernel_ns", "idle_ns", "wait_ns", "input_ns", "data_stall_ns", "other_idle_ns",
 )  # fmt: skip
 
 STALLS = pl.Schema(
@@ -32,7 +34,7 @@ STALLS = pl.Schema(
         **dict.fromkeys(_SUMS, pl.Int64),
         "utilisation": pl.Float64,
         "data_stall_share": pl.Float64,
-        "wait_source": pl.String,
+        "rests_on": pl.String,
     }
 )
 """Columns of `data_stalls`."""
@@ -58,14 +60,12 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     ``window_ns``         their length
     ``kernel_ns``         time in which a kernel runs; ``utilisation``, its share of the window
     ``idle_ns``           time in which nothing runs
-    ``wait_ns``           how much of that lies in ranges of the stage IO on the thread that trains;
-                          of a process without any, how much lies right before the first copy from
-                          the host of a step (``wait_source``: ``ranges`` or ``first_copy``, null
-                          where there is neither)
+    ``wait_ns``           how much of that is ``input`` by `tracekit.analysis.idle_time.idle`;
+                          ``rests_on``, what is recorded that says so, null where nothing is
     ``input_ns``          time in which input is copied to the device, and neither a kernel nor a
                           copy between GPUs runs
     ``data_stall_ns``     wait_ns + input_ns; ``data_stall_share``, its share of the window
-    ``unexplained_ns``    idle_ns - wait_ns
+    ``other_idle_ns``     idle_ns - wait_ns: idle time of other causes
     ====================  ==========================================================================
 
     Raises
@@ -84,10 +84,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     kind = pl.col("kind").cast(pl.String)
     ops = trace["ops"].select(*NEEDED, kind).collect()
     windows = step_windows(trace, ops, skip)
-    waits, sources = _waits(trace, ops)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
-    inside = inside_steps(pl.concat([layered, waits]), windows)
-    return _table(windows, inside, sources)
+    return _table(windows, inside_steps(layered, windows), _waits(trace, windows))
 
 
 def _layer() -> pl.Expr:
@@ -99,67 +97,41 @@ def _layer() -> pl.Expr:
     )  # fmt: skip
 
 
-def _waits(trace: Trace, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return when each device may have waited for input, and by what that is known."""
-    threads = trace.read("iterations").select("process", "thread").unique()
-    ranges = trace["ranges"].filter(pl.col("stage") == "IO").select("process", "thread", *_SPAN)
-    told = ranges.collect().drop_nulls("end").join(threads, on=["process", "thread"], how="semi")
-    devices = ops.select(_OWNER).unique()
-    by_ranges = told.join(devices, on="process").select(*_OWNER, *_SPAN)
-    untold = ops.join(told, on="process", how="anti")
-    by_copies = _before_first_copies(untold)
-    known = {"ranges": by_ranges, "first_copy": by_copies}
-    waits = [
-        found.select(*_OWNER, *_SPAN, layer=pl.lit("wait"), is_kernel=pl.lit(value=False))
-        for found in known.values()
-    ]
-    sources = [
-        found.select(_OWNER).unique().with_columns(wait_source=pl.lit(name))
-        for name, found in known.items()
-    ]
-    return pl.concat(waits), pl.concat(sources)
+def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, device, wait_ns, rests_on``: idle time of which input is the cause."""
+    _, pieces = idle_pieces(trace, windows)
+    own = pieces.filter(pl.col("cause") == "input").select(*_OWNER, *_SPAN, "rests_on")
+    each = inside_steps(own, windows).group_by(*_OWNER, "rests_on").agg(wait_ns=_LENGTH.sum())
+    by_length = each.sort("wait_ns", "rests_on", descending=[True, False])
+    return by_length.group_by(_OWNER, maintain_order=True).agg(
+        pl.col("wait_ns").sum(), pl.col("rests_on").cast(pl.String).str.join(", ")
+    )
 
 
-def _before_first_copies(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return when nothing ran right before the first copy from the host of each step."""
-    before = pl.col("end").cum_max().shift(1).over(_OWNER)
-    copy = pl.col("kind") == "h2d"
-    ordered = ops.sort("start").with_columns(before=before)
-    first = ordered.filter(copy).drop_nulls("iteration").unique(
-        [*_OWNER, "iteration"], keep="first", maintain_order=True
-    )  # fmt: skip
-    gaps = first.filter(pl.col("before") < pl.col("start"))
-    return gaps.select(*_OWNER, start="before", end="start")
-
-
-def _table(windows: pl.DataFrame, pieces: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
-    length = pl.col("end") - pl.col("start")
+def _table(windows: pl.DataFrame, pieces: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     owners = (
         windows.filter("counts")
         .group_by(_OWNER)
-        .agg(iterations=pl.col("iteration").drop_nulls().n_unique(), window_ns=length.sum())
+        .agg(iterations=pl.col("iteration").drop_nulls().n_unique(), window_ns=_LENGTH.sum())
     )
     layers = layered_lengths(pieces, "layer", _LAYERS, _OWNER)
     exposed = layers.group_by(_OWNER).agg(
-        busy=pl.col("exposed_ns").filter(pl.col("layer") != "wait").sum(),
-        **{
-            f"{name}_ns": pl.col("exposed_ns").filter(pl.col("layer") == name).sum()
-            for name in ("wait", "input")
-        },
+        busy=pl.col("exposed_ns").sum(),
+        input_ns=pl.col("exposed_ns").filter(pl.col("layer") == "input").sum(),
     )
     kernels = union_length(pieces.filter("is_kernel"), _OWNER).rename({"length": "kernel_ns"})
     window = pl.col("window_ns")
     return (
         owners.join(exposed, on=_OWNER, how="left")
         .join(kernels, on=_OWNER, how="left")
-        .join(sources, on=_OWNER, how="left")
+        .join(waits, on=_OWNER, how="left")
         .with_columns(pl.col("busy", "wait_ns", "input_ns", "kernel_ns").fill_null(0))
         .with_columns(
             idle_ns=window - pl.col("busy"),
             data_stall_ns=pl.col("wait_ns") + pl.col("input_ns"),
         )
         .with_columns(
-            unexplained_ns=pl.col("idle_ns") - pl.col("wait_ns"),
+            other_idle_ns=pl.col("idle_ns") - pl.col("wait_ns"),
             utilisation=pl.col("kernel_ns") / window,
             data_stall_share=pl.col("data_stall_ns") / window,
         )

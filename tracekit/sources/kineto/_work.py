@@ -6,7 +6,7 @@ from itertools import product
 
 import polars as pl
 
-from tracekit.model import KIND
+from tracekit.model import HOST_MEMORY, KIND
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.kineto._names import ShortNames
@@ -51,10 +51,10 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
     ops = ops.with_columns(
         pl.when(pl.col("group") == "copy").then(pl.col("copy_kind", "source", "target"))
     )
-    ops = ops.with_columns(_copied()).with_columns(_ends())
+    ops = ops.with_columns(_copied()).with_columns(*_ends(), _of_host())
     return ops.with_columns(*_named(ops, names), *_launch_sizes(ops)).select(
         "start", "end", "device", "context", "stream", "correlation", "graph_node",
-        "name", "short_name", "kind", "copy_kind", "src_device", "dst_device",
+        "name", "short_name", "kind", "copy_kind", "host_memory", "src_device", "dst_device",
         "launch_size", "block_size", bytes=pl.when(pl.col("group") != "kernel").then("bytes"),
     )  # fmt: skip
 
@@ -112,6 +112,13 @@ def _copied() -> pl.Expr:
         .otherwise(pl.lit("unknown"))
         .cast(KIND).alias("kind")
     )  # fmt: skip
+
+
+def _of_host() -> pl.Expr:
+    """Return what memory on the host a copy is from or to, as its name says."""
+    kind = pl.col("kind").cast(pl.String)
+    side = pl.when(kind == "h2d").then("source").when(kind == "d2h").then("target")
+    return side.str.to_lowercase().cast(HOST_MEMORY, strict=False).alias("host_memory")
 
 
 def _ends() -> list[pl.Expr]:

@@ -14,6 +14,8 @@ from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES
 from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
+from tracekit.sources.nsys._samples import FRAMES
+from tracekit.sources.nsys._switches import SWITCHES
 from tracekit.sources.nsys._syncs import EVENT_RECORD, SYNC
 
 PAYLOADS = "NVTX payloads"
@@ -106,6 +108,20 @@ _FEATURES = (
         ("OSRT_API",),
         "what the host waited for",
         "nsys profile -t osrt",
+        counted=False,
+    ),
+    _Feature(
+        "context switches",
+        (SWITCHES,),
+        "when a thread was off the CPU",
+        "nsys profile --cpuctxsw=process-tree",
+        counted=False,
+    ),
+    _Feature(
+        "samples of call stacks",
+        (FRAMES,),
+        "what the host executed while it launched nothing",
+        "nsys profile --sample=process-tree --backtrace=fp",
         counted=False,
     ),
 )

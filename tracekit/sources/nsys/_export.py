@@ -29,6 +29,8 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._os_runtime import OsWaits
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
+from tracekit.sources.nsys._samples import samples
+from tracekit.sources.nsys._switches import off_cpu
 from tracekit.sources.nsys._syncs import Syncs
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -130,6 +132,8 @@ def read(
                 mpi.batches(places, last, rows),
                 overhead.batches(places, rows),
                 os_waits.batches(places, rows),
+                off_cpu(export, places, rows),
+                samples(export, places, rows),
             ),
             "memory": lambda: memory.batches(places),
             "metrics": lambda: metrics.batches(rows),

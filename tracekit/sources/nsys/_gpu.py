@@ -38,6 +38,7 @@ _HEAD: dict[str, SqlType] = {
 _COPIES = Copies(
     host_memory=(0, 1),  # pageable, pinned
     device_memory=(2, 3, 5),  # device, array, device static
+    managed_memory=(4, 6),  # managed, managed static
     here="deviceId",
     source="src_ordinal",
     target="dst_ordinal",

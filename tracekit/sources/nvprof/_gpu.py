@@ -153,6 +153,6 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[GpuWork, pl.DataFrame], pl.D
 _RENAMED = {"correlationId": "correlation", "streamId": "stream"}
 _KEPT = (
     "start", "end", "pid", "device", "context", "stream", "correlation", "graph_node", "name",
-    "short_name", "kind", "bytes", "copy_kind", "src_device", "dst_device",
-    "launch_size",
+    "short_name", "kind", "bytes", "copy_kind", "host_memory", "src_device",
+    "dst_device", "launch_size",
 )  # fmt: skip

@@ -17,6 +17,7 @@ STRINGS = "StringTable"
 COPIES = Copies(
     host_memory=(1, 2),  # pageable, pinned
     device_memory=(3, 4, 6),  # device, array, device static
+    managed_memory=(5, 7),  # managed, managed static
 )
 """What copies do, by CUPTI's kinds of memory; nsys counts each one lower."""
 
