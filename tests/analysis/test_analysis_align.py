@@ -17,8 +17,8 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.clocks import _align, aligned, clock_evidence
 from tracekit.analysis.clocks._align import align
-from tracekit.analysis.clocks._clock_calls import joint_calls
-from tracekit.analysis.clocks._clock_fit import _drift, _width
+from tracekit.analysis.clocks._calls import joint_calls
+from tracekit.analysis.clocks._fit import _drift_of, _width
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000
@@ -354,4 +354,4 @@ def test_a_drift_of_collectives_of_which_half_end_at_one_time() -> None:
     """Where a clock stood still no slope is known; the others rise by 100 in a million."""
     times = np.array([0] * 51 + [n * SECOND for n in range(1, 50)])
     apart = times // 10_000
-    assert _drift(times, apart) == pytest.approx(1e-4)
+    assert _drift_of([(times, apart)]) == pytest.approx(1e-4)

@@ -17,7 +17,7 @@ _Times = NDArray[np.float64]
 
 MOST_CALLS = 512
 """So many calls of a lane are looked at, spread over all of them."""
-_TOGETHER = 0.1
+TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
 _APART = 0.5
 """Ends of two groups differ by at least so much of what their last arrivals do."""
@@ -89,11 +89,11 @@ def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
     away = np.abs(starts[:, others] - arrivals[:, [-1]])
     margin = apart[:, None]
     rivals = (
-        (_TOGETHER * away < margin)
+        (TOGETHER * away < margin)
         & (ends[:, others] > first[:, None] - margin)
         & (ends[:, others] < last[:, None] + margin)
     )
-    proving = (late > 0) & (apart <= _TOGETHER * late) & ~rivals.any(axis=1)
+    proving = (late > 0) & (apart <= TOGETHER * late) & ~rivals.any(axis=1)
     if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
         return False
     return bool((~np.isnan(starts[:, own]))[proving].any(axis=0).all())
@@ -160,11 +160,11 @@ def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArra
     by_ends, by_starts = (end - other_end)[both], (start - other_start)[both]
     if not by_ends.size:
         return "unknown"
-    ratio = _ratio(by_ends, by_starts)
+    ratio = ends_by_arrivals(by_ends, by_starts)
     if by_ends.size >= _CENTRED_FROM:
-        centred = _ratio(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
+        centred = ends_by_arrivals(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
         ratio = np.fmin(ratio, centred)
-    if ratio <= _TOGETHER:
+    if ratio <= TOGETHER:
         return "together"
     return "apart" if ratio >= _APART else "unknown"
 
@@ -177,7 +177,7 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
     return found
 
 
-def _ratio(by_ends: _Times, by_starts: _Times) -> float:
+def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
     """Return how much ends differ for each ns that arrivals do, where arrivals differ most.
 
     Where all arrive at the same time ends say nothing. Not a number where they always do.

@@ -18,6 +18,7 @@ from tracekit.analysis.communication._nccl_calls import (
     collective_kernels,
     communicators,
     hex_ids,
+    made_communicators,
     read_calls,
     with_kernels,
 )
@@ -176,7 +177,7 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
         sizes = logged.with_sizes(bare, "op", pl.coalesce("launch_start", "start"), notes)
         covered = rows.join(without, on="process", how="semi")
         rows = pl.concat([covered, sizes], how="diagonal_relaxed").sort("op")
-    rows = _with_ranks(rows, trace, logged)
+    rows = _with_numbers(_with_ranks(rows, trace, logged), trace)
     rows = rows.with_columns(bytes=_counted_bytes())
     if logged is not None:
         rows = logged.with_tuning(rows)
@@ -302,6 +303,32 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
             rank=pl.coalesce("rank", pl.when(unnamed).then("sole_rank").otherwise("known_rank")),
         )
     )  # fmt: skip
+
+
+def _with_numbers(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Number calls of communicators that were made while recorded, of each kind in order.
+
+    Not in a process that replays collectives in CUDA graphs or ran one of an unknown communicator,
+    which may be of any; nor where calls carry their numbers.
+    """
+    made = made_communicators(trace).select("process", "communicator", made=pl.lit(value=True))
+    doubtful = pl.col("communicator").is_null() | pl.col("graph_node").is_not_null()
+    key = ["process", "communicator", "kind"]
+    number = pl.int_range(pl.len()).over(key, order_by=["launched", "op"]).cast(pl.Int64)
+    is_numbered = (
+        pl.col("made") & ~doubtful.any().over("process") & (pl.col("kind") != "send_recv")
+        & pl.col("call_sequence").is_null().all().over("process", "communicator")
+    )  # fmt: skip
+    return (
+        rows.join(made, on=["process", "communicator"], how="left", maintain_order="left")
+        .with_columns(launched=pl.coalesce("launch_start", "start"))
+        .with_columns(
+            call_sequence=pl.when(is_numbered.fill_null(value=False))
+            .then(number)
+            .otherwise("call_sequence")
+        )
+        .drop("made", "launched")
+    )
 
 
 def _counted_bytes() -> pl.Expr:
