@@ -177,7 +177,7 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
         sizes = logged.with_sizes(bare, "op", pl.coalesce("launch_start", "start"), notes)
         covered = rows.join(without, on="process", how="semi")
         rows = pl.concat([covered, sizes], how="diagonal_relaxed").sort("op")
-    rows = _with_numbers(_with_ranks(rows, trace, logged), trace)
+    rows = _numbered(_with_ranks(rows, trace, logged), made_communicators(trace))
     rows = rows.with_columns(bytes=_counted_bytes())
     if logged is not None:
         rows = logged.with_tuning(rows)
@@ -305,29 +305,33 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
     )  # fmt: skip
 
 
-def _with_numbers(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Number calls of communicators that were made while recorded, of each kind in order.
+def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Count the calls of each communicator, of each kind in order, where all of them are known.
 
-    Not in a process that replays collectives in CUDA graphs or ran one of an unknown communicator,
-    which may be of any; nor where calls carry their numbers.
+    They are where the communicator was made while recorded, or a log has as many calls as the
+    trace; but not in a process that replays collectives in CUDA graphs or ran one of an unknown
+    communicator, which may be of any. Numbers that calls carry stay.
     """
-    made = made_communicators(trace).select("process", "communicator", made=pl.lit(value=True))
+    of_one = ["process", "communicator"]
+    known = made.select(*of_one, made=pl.lit(value=True))
     doubtful = pl.col("communicator").is_null() | pl.col("graph_node").is_not_null()
-    key = ["process", "communicator", "kind"]
-    number = pl.int_range(pl.len()).over(key, order_by=["launched", "op"]).cast(pl.Int64)
-    is_numbered = (
-        pl.col("made") & ~doubtful.any().over("process") & (pl.col("kind") != "send_recv")
-        & pl.col("call_sequence").is_null().all().over("process", "communicator")
-    )  # fmt: skip
+    is_logged = (pl.col("bytes_source") == "log").all().over(of_one)
+    is_counted = (
+        (pl.col("made") | is_logged)
+        & (pl.col("kind") != "send_recv")
+        & ~doubtful.any().over("process")
+        & pl.col("call_sequence").is_null().all().over(of_one)
+    )
+    first = pl.coalesce("launch_start", "start")
+    number = pl.int_range(pl.len()).over(*of_one, "kind", order_by=pl.struct(first, "op"))
     return (
-        rows.join(made, on=["process", "communicator"], how="left", maintain_order="left")
-        .with_columns(launched=pl.coalesce("launch_start", "start"))
+        rows.join(known, on=of_one, how="left", maintain_order="left")
         .with_columns(
-            call_sequence=pl.when(is_numbered.fill_null(value=False))
-            .then(number)
+            call_sequence=pl.when(is_counted.fill_null(value=False))
+            .then(number.cast(pl.Int64))
             .otherwise("call_sequence")
         )
-        .drop("made", "launched")
+        .drop("made")
     )
 
 
