@@ -21,6 +21,9 @@ TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
 _APART = 0.5
 """Ends of two groups differ by at least so much of what their last arrivals do."""
+_SOON = 1.5
+"""A message ends as soon as it can that takes at most so many times as long as the shortest one does,
+from the last arrival on."""
 _CALLS_A_PROOF = 20
 """One of so many calls, and another, has to prove that a group is one."""
 _CENTRED_FROM = 8
@@ -37,7 +40,7 @@ class Group(NamedTuple):
     """Whether there is another group of several lanes."""
 
 
-def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
+def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False) -> Group:
     """Return the lanes whose calls end together with those of a lane.
 
     Lanes are joined as ends differ least [single linkage: P. Sneath, 1957], while the test
@@ -51,6 +54,8 @@ def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
         lanes were one group. Not a number where a lane has no such call.
     lane
         Number of the lane.
+    of_messages
+        Whether calls may wait for a rank that is not among the lanes of their row.
     """
     starts, ends = _some_calls(starts), _some_calls(ends)
     parts = _linked_groups(starts, ends)
@@ -64,21 +69,25 @@ def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
         ]
         others = [other for other in others if not any(other is each for each in met)]
         own = np.sort(np.concatenate([own, *met]))
-    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own)
+    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own, of_messages)
     return Group(own, is_clear, any(len(each) > 1 for each in others))
 
 
-def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
+def _is_proven(
+    starts: _Times, ends: _Times, own: NDArray[np.int64], of_messages: bool
+) -> bool:
     """Tell whether lanes are one group, and not several that call in step.
 
     A call proves it in which one lane arrives long after all others, and all end together: they
     waited for that one. Where the last two arrive together, each may be of a group of its own, and
-    so it may where a lane of another group arrives and ends with the last one.
+    so it may where a lane of another group arrives and ends with the last one. Messages have to end
+    as soon as they can, too: ranks that receive from a group in step each wait for another one.
     """
     if own.size == 1:
         return True
     some = np.count_nonzero(~np.isnan(starts[:, own]), axis=1) > 1
-    starts, ends = starts[some], ends[some] - np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    starts, middle = starts[some], np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    ends = ends[some] - middle
     if len(ends) >= _CENTRED_FROM:
         ends = ends - _middle(ends)
     arrivals = np.sort(np.nan_to_num(starts[:, own], nan=-np.inf), axis=1)
@@ -93,7 +102,9 @@ def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
         & (ends[:, others] > first[:, None] - margin)
         & (ends[:, others] < last[:, None] + margin)
     )
-    proving = (late > 0) & (apart <= TOGETHER * late) & ~rivals.any(axis=1)
+    took = middle[:, 0] - arrivals[:, -1]
+    soon = (took <= _SOON * np.min(took, initial=np.inf)) | (not of_messages)
+    proving = (late > 0) & (apart <= TOGETHER * late) & soon & ~rivals.any(axis=1)
     if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
         return False
     return bool((~np.isnan(starts[:, own]))[proving].any(axis=0).all())

@@ -176,7 +176,7 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
     overlap and end in order, as not all of a group take part in one.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
-    found = [_NONE, *(_clusters(some.drop("kind"), "unknown") for some in kinds)]
+    found = [_NONE, *(_clusters(some, "unknown") for some in kinds)]
     keys = (pl.struct("part", name).rank("dense").cast(pl.Int64).alias(name)
             for name in ("group", "instance"))  # fmt: skip
     proven = _in_parts(found).with_columns(*keys).drop("part")
@@ -239,11 +239,12 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``row, lane, participant, start, end``.
+        ``row, lane, participant, start, end``, and ``kind`` where that has to be looked at.
     one_group
         Whether lanes that follow each other are of one group: ``known``; ``likely``, unless ends
         refute it; ``unknown``, unless ends prove it.
     """
+    of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
     own = -1 - pl.col("participant").cast(pl.Int64)
     lanes = rows.with_columns(lane=pl.when(crowded).then(own).otherwise("lane"))
@@ -267,7 +268,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
         joined = waiting.join(shifts, on="lane").with_columns(
             turn=(pl.col("number") + pl.col("shift")).cast(pl.Int64)
         )
-        members, is_clear = _members(joined, lead, one_group)
+        members, is_clear = _members(joined, lead, one_group, of_messages=of_messages)
         if not is_clear:  # it may be once another group is known
             unclear.extend(members)
             continue
@@ -281,12 +282,15 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     return pl.concat(found).select("row", "lane", "group", instance=together)
 
 
-def _members(joined: pl.DataFrame, lead: int, one_group: _Known) -> tuple[pl.Series, bool]:
+def _members(
+    joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
+) -> tuple[pl.Series, bool]:
     """Return the lanes of the leading lane's group, and whether it is clear that they are one."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
-    group = group_of(*_by_turn(joined, lead, lanes), int(lanes.search_sorted(lead)))
+    times, own = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
+    group = group_of(*times, own, of_messages=of_messages)
     if one_group == "likely" and not (group.is_clear and group.is_one_of_several):
         return lanes, True
     return lanes[group.lanes], group.is_clear
