@@ -16,12 +16,13 @@ import json
 import random
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-PER_NODE = 8
+BUS = 8
+"""So many GPUs a machine lists."""
 SECOND = 1_000_000_000
 EPOCH = 1_700_000_000 * SECOND
 STREAMS = {"tensor": 20, "data": 24, "pipeline": 28, "world": 32}
@@ -97,6 +98,11 @@ class Job:
     payloads: bool = True
     inits: bool = True
     broadcasts: int = 3
+    per_node: int = 8
+
+    def node(self, rank: int) -> int:
+        """Return the number of a rank's node."""
+        return rank // self.per_node
 
     @property
     def size(self) -> int:
@@ -106,7 +112,7 @@ class Job:
     @property
     def nodes(self) -> int:
         """The number of nodes."""
-        return -(-self.size // PER_NODE)
+        return -(-self.size // self.per_node)
 
     def groups(self) -> dict[str, list[tuple[int, ...]]]:
         """Return the groups of ranks of each kind, and that of all."""
@@ -308,13 +314,13 @@ def record(ran: Ran, folder: Path) -> Recorded:
     folder.mkdir(exist_ok=True, parents=True)
     ranks = range(job.size)
     parts = (
-        [[r for r in ranks if r // PER_NODE == node] for node in range(job.nodes)]
+        [[r for r in ranks if job.node(r) == node] for node in range(job.nodes)]
         if job.node_reports
         else [[r] for r in ranks]
     )
     told = Recorded([], [], [])
     for part in parts:
-        node = part[0] // PER_NODE
+        node = job.node(part[0])
         clock = job.clocks[node] if job.clocks else NodeClock()
         name = f"node{node}" if job.node_reports else f"rank{part[0]}"
         told.files.append(folder / f"{name}.sqlite")
@@ -325,14 +331,9 @@ def record(ran: Ran, folder: Path) -> Recorded:
     return told
 
 
-def pid_of(rank: int) -> int:
+def pid_of(job: Job, rank: int) -> int:
     """Return the process id of a rank, which nodes have in common."""
-    return 4000 + rank % PER_NODE
-
-
-def host_of(rank: int) -> str:
-    """Return the name of a rank's node."""
-    return f"node{rank // PER_NODE}"
+    return 4000 + rank % job.per_node
 
 
 def communicator(job: Job, kind: str, members: tuple[int, ...]) -> int:
@@ -357,9 +358,9 @@ def _write(ran: Ran, ranks: list[int], told: Recorded, off: int) -> None:
             _add(file, "META_DATA_EXPORT", name, value)
         _add(file, "TARGET_INFO_SESSION_START_TIME", EPOCH + began, None, None)
         _add(file, "ANALYSIS_DETAILS", _VM, last, 0, last)
-        _add(file, "TARGET_INFO_SYSTEM_ENV", _VM, "Local", "Hostname", 0, host_of(ranks[0]))
-        node = ranks[0] // PER_NODE
-        for gpu in range(PER_NODE):
+        node = ran.job.node(ranks[0])
+        _add(file, "TARGET_INFO_SYSTEM_ENV", _VM, "Local", "Hostname", 0, f"node{node}")
+        for gpu in range(BUS):
             uuid = f"00000000-0000-0000-{node:04x}-{gpu:012x}"
             bus = f"0000:{gpu + 1:02X}:00.0"
             _add(file, "TARGET_INFO_GPU", _VM, gpu, "NVIDIA A100-SXM4-40GB", bus, uuid, gpu)
@@ -374,18 +375,25 @@ def _add(file: sqlite3.Connection, table: str, *row: object) -> None:
     file.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
-def _write_rank(file, ran: Ran, rank: int, told, texts: dict[str, int]) -> None:
-    job, process = ran.job, _VM | pid_of(rank) << 24
-    thread = process | pid_of(rank)
+def _write_rank(
+    file: sqlite3.Connection,
+    ran: Ran,
+    rank: int,
+    told: Callable[[int], int],
+    texts: dict[str, int],
+) -> None:
+    job, pid, gpu = ran.job, pid_of(ran.job, rank), rank % ran.job.per_node
+    process = _VM | pid << 24
+    thread = process | pid
 
     def text(value: str) -> int:
         return texts.setdefault(value, len(texts) + 1)
 
-    def nvtx(start: int, end: int, name: str, payload: dict | None, domain: int = 1) -> None:
+    def nvtx(start: int, end: int, name: str, payload: dict[str, object] | None, domain: int = 1) -> None:
         said = json.dumps(payload) if payload and job.payloads else None
         _add(file, "NVTX_EVENTS", told(start), told(end), 59, name, thread, None, domain, said)
 
-    _add(file, "PROCESSES", process, pid_of(rank), "python")
+    _add(file, "PROCESSES", process, pid, "python")
     _add(file, "NVTX_EVENTS", 0, None, 75, "NCCL", thread, None, 1, None)
     if job.inits:
         for number, (kind, some) in enumerate(job.groups().items()):
@@ -394,7 +402,7 @@ def _write_rank(file, ran: Ran, rank: int, told, texts: dict[str, int]) -> None:
                 said = {
                     "NCCL communicator ID": communicator(job, kind, members),
                     "No. of ranks": len(members), "Rank": members.index(rank),
-                    "CUDA device": rank % PER_NODE,
+                    "CUDA device": gpu,
                 }  # fmt: skip
                 at = SECOND - 100_000_000 + 1_000_000 * number
                 nvtx(at, at + 500_000, "ncclCommInitRank", said)
@@ -402,7 +410,7 @@ def _write_rank(file, ran: Ran, rank: int, told, texts: dict[str, int]) -> None:
         nvtx(start, end, name, None, 0)
     for number, (launch, start, end, stream, what, call) in enumerate(ran.kernels[rank], 1):
         name = _NAMES[what][1] if call else "ampere_sgemm_128x64_nn"
-        row = (told(start), told(end), rank % PER_NODE, 1, stream, number, process)
+        row = (told(start), told(end), gpu, 1, stream, number, process)
         _add(file, "CUPTI_ACTIVITY_KIND_KERNEL", *row, text(name), text(name), 1, 1, 1, 1, 1, 1)
         row = (told(launch), told(launch + 3_000), 0, thread, number)
         _add(file, "CUPTI_ACTIVITY_KIND_RUNTIME", *row, text("cudaLaunchKernel_v7000"), 0, None)
@@ -433,7 +441,8 @@ def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
     job, lines = ran.job, []
     names = {"all_reduce": "AllReduce", "broadcast": "Broadcast", "send": "Send", "recv": "Recv"}
     for rank in range(job.size):
-        head = f"{host_of(rank)}:{pid_of(rank)}:{pid_of(rank)} [{rank % PER_NODE}] NCCL INFO"
+        pid, gpu = pid_of(job, rank), rank % job.per_node
+        head = f"node{job.node(rank)}:{pid}:{pid} [{gpu}] NCCL INFO"
         pointers = {}
         for number, (kind, some) in enumerate(job.groups().items()):
             members = next(g for g in some if rank in g)
@@ -443,8 +452,8 @@ def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
             own = members.index(rank)
             init = (
                 f"{head} comm {pointers[kind][0]} rank {own} nRanks {len(members)} cudaDev "
-                f"{rank % PER_NODE} nvmlDev {rank % PER_NODE} busId {(rank % PER_NODE + 1) << 12:x}"
-                f" commId 0x{communicator(job, kind, members):x} - Init"
+                f"{gpu} nvmlDev {gpu} busId {(gpu + 1) << 12:x} "
+                f"commId 0x{communicator(job, kind, members):x} - Init"
             )
             lines.append(f"{init} START")
             count = len(members)

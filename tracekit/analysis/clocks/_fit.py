@@ -20,7 +20,6 @@ ENOUGH = 8
 """Fewer calls than this, matched by their order, do not tell how far apart two clocks are."""
 _ENOUGH_NUMBERED = 3
 """The same of calls that carry their number."""
-_ENOUGH_FOR_DRIFT = 20
 _LONG_ENOUGH_FOR_DRIFT = 10_000_000_000
 _WELL_UNDER = 3
 """How many times what is left over has to go into the median call."""
@@ -283,7 +282,7 @@ def _drift_of(pieces: Sequence[_Piece]) -> float:
     long = [
         (times, apart)
         for times, apart in pieces
-        if len(times) >= _ENOUGH_FOR_DRIFT and times[-1] - times[0] >= _LONG_ENOUGH_FOR_DRIFT
+        if len(times) >= ENOUGH and times[-1] - times[0] >= _LONG_ENOUGH_FOR_DRIFT
     ]
     slopes = np.concatenate([np.zeros(0), *(_slopes(*piece) for piece in long)])
     slope = float(np.median(slopes)) if slopes.size else 0.0
