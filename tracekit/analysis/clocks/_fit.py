@@ -220,7 +220,8 @@ def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Li
 def _bound(low: _Limit, high: _Limit) -> int | None:
     """Return by how much a clock may be off at most, anywhere in a recording.
 
-    Limits that contradict each other, as of rounded times, leave what lies between them.
+    Limits that contradict each other, as where a clock steps or times are rounded, leave what lies
+    between them and as much beyond.
     """
     if not len(low[0]) or not len(high[0]):
         return None
@@ -233,7 +234,8 @@ def _bound(low: _Limit, high: _Limit) -> int | None:
         least, most = low[1][of_low == window], high[1][of_high == window]
         if not len(least) or not len(most):
             return None
-        worst = max(worst, abs(int(least.max())), abs(int(most.min())))
+        lowest, highest = int(least.max()), int(most.min())
+        worst = max(worst, max(abs(lowest), abs(highest)) + max(lowest - highest, 0))
     return worst
 
 
