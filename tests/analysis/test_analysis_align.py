@@ -381,7 +381,10 @@ class TestBound:
         assert clock_evidence(reports)["bound_ns"].to_list() == [0, 1_000, 2_000]
 
     def test_without_calls_none_is_known(self) -> None:
-        assert clock_evidence([report([1]), report([1], start=30)])["bound_ns"].to_list() == [0, None]
+        assert clock_evidence([report([1]), report([1], start=30)])["bound_ns"].to_list() == [
+            0,
+            None,
+        ]
 
 
 @pytest.mark.parametrize("drift", [0.0, 2e-5])

@@ -14,7 +14,13 @@ from trace_builder import TraceBuilder
 import tracekit as tk
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
-from tracekit.analysis.clocks._messages import _NCCL_LANE, _is_clear, messages, nccl_messages, passed
+from tracekit.analysis.clocks._messages import (
+    _NCCL_LANE,
+    _is_clear,
+    messages,
+    nccl_messages,
+    passed,
+)
 from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.model import Clock, Trace
 

@@ -389,7 +389,9 @@ def _write_rank(
     def text(value: str) -> int:
         return texts.setdefault(value, len(texts) + 1)
 
-    def nvtx(start: int, end: int, name: str, payload: dict[str, object] | None, domain: int = 1) -> None:
+    def nvtx(
+        start: int, end: int, name: str, payload: dict[str, object] | None, domain: int = 1
+    ) -> None:
         said = json.dumps(payload) if payload and job.payloads else None
         _add(file, "NVTX_EVENTS", told(start), told(end), 59, name, thread, None, domain, said)
 

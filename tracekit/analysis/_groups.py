@@ -22,7 +22,7 @@ TOGETHER = 0.1
 _APART = 0.5
 """Ends of two groups differ by at least so much of what their last arrivals do."""
 _SOON = 1.5
-"""A message ends as soon as it can that takes at most so many times as long as the shortest one does,
+"""A message ends as soon as it can that takes at most so many times as long as the shortest one,
 from the last arrival on."""
 _CALLS_A_PROOF = 20
 """One of so many calls, and another, has to prove that a group is one."""
@@ -69,13 +69,11 @@ def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = Fal
         ]
         others = [other for other in others if not any(other is each for each in met)]
         own = np.sort(np.concatenate([own, *met]))
-    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own, of_messages)
+    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own, of_messages=of_messages)
     return Group(own, is_clear, any(len(each) > 1 for each in others))
 
 
-def _is_proven(
-    starts: _Times, ends: _Times, own: NDArray[np.int64], of_messages: bool
-) -> bool:
+def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
     """Tell whether lanes are one group, and not several that call in step.
 
     A call proves it in which one lane arrives long after all others, and all end together: they

@@ -194,7 +194,7 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
 
 
 def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
-    """Match rows of proven groups by their place: the n-th after a proven call, or before the first.
+    """Match rows of proven groups by place: the n-th after a proven call, or before the first.
 
     Communicators carry out their calls in one order on all ranks. All of a group have to take part.
 
@@ -208,7 +208,10 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
     size = proven.group_by("group").agg(lanes=pl.col("lane").n_unique())
     marks = proven.select("lane", "group", "start", mark="instance").sort("start")
     at = rows.sort("start")
-    for name, strategy in (("after", "backward"), ("before", "forward")):
+    strategies: tuple[tuple[str, Literal["backward", "forward"]], ...] = (
+        ("after", "backward"), ("before", "forward"),
+    )  # fmt: skip
+    for name, strategy in strategies:
         at = at.join_asof(
             marks.rename({"mark": name}), on="start", by=["lane", "group"], strategy=strategy,
             check_sortedness=False,

@@ -86,8 +86,8 @@ class _Changes:
     """What becomes of the numbers and times of each trace.
 
     `added` has a row for each, with ``offset, drift, since`` of its clock and by how much what is
-    numbered is raised; `devices` the run's numbers of its devices. It has ``at0, by0, ...`` too, of up
-    to `steps` steps of a clock.
+    numbered is raised; of `steps` steps of a clock also ``at0, by0, at1, ...``. `devices` has the
+    run's numbers of its devices.
     """
 
     added: pl.DataFrame

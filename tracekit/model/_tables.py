@@ -130,8 +130,8 @@ REPORTS = Table(
         _time("clock_p5", "5th percentile of by how much ends of these still differ",
               nullable=True),
         _time("clock_p95", "95th percentile of that", nullable=True),
-        Column("clock_steps", pl.String, "when its own clock was set anew, and what was added to its"
-               " times from then on, as `time:ns`, by time"),
+        Column("clock_steps", pl.String, "when its own clock was set anew, and what was added to "
+               "its times from then on, as `time:ns`, by time"),
         _time("clock_bound", "by how much times on that clock may still be off; null where that "
               "cannot be told", nullable=True),
         Column("clock_reason", pl.String, "what speaks for that clock, or why none is known"),

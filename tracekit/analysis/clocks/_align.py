@@ -303,8 +303,9 @@ class _Aligning:
     def _sure(self, one: int, other: int, clock: Clock) -> Fit:
         """Return how well those agree that are matched beyond doubt."""
         matched = self._match(one, other)
-        is_sure = not isinstance(matched, str) and matched[0].refused is None
-        pairs = matched[1] if is_sure else Pairs.none()
+        pairs = Pairs.none()
+        if not isinstance(matched, str) and matched[0].refused is None:
+            pairs = matched[1]
         return held_to(pairs, self._messages(one, other), clock)
 
     def _apart(self, one: int, other: int) -> int | None:
@@ -330,8 +331,8 @@ CLOCK_COLUMNS = {
     "report": pl.Int32, "file": pl.String, "clock": pl.String, "known_by": pl.String,
     "offset_ns": pl.Int64, "drift_ppm": pl.Float64, "sessions_say_ns": pl.Int64,
     "against": pl.Int32, "calls": pl.Int64, "median_call_ns": pl.Int64, "p5_ns": pl.Int64,
-    "p95_ns": pl.Int64, "bound_ns": pl.Int64, "steps": pl.Int64, "violations": pl.Int64, "messages": pl.Int64, "early_messages": pl.Int64,
-    "evidence": pl.String,
+    "p95_ns": pl.Int64, "bound_ns": pl.Int64, "steps": pl.Int64, "violations": pl.Int64,
+    "messages": pl.Int64, "early_messages": pl.Int64, "evidence": pl.String,
 }  # fmt: skip
 
 
@@ -348,8 +349,8 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     ====================  =========================================================================
     ``report, file``      the report
     ``clock``             its clock; reports with the same one can be compared
-    ``known_by``          ``session_start``, ``collectives``, ``messages`` or ``given``; null for one
-                          on its own
+    ``known_by``          ``session_start``, ``collectives``, ``messages`` or ``given``; null for a
+                          report on its own
     ``offset_ns``         what was added to its times
     ``drift_ppm``         by how much its own clock was stretched, in millionths
     ``sessions_say_ns``   what the starts of sessions say the offset was
@@ -357,7 +358,7 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     ``calls``             how many calls of both were matched; null where none could be
     ``median_call_ns``    median length of these, of the participant that came last
     ``p5_ns, p95_ns``     5th and 95th percentile of by how much their ends still differ
-    ``bound_ns``          by how much its times may be off on that clock; null where that is not known
+    ``bound_ns``          by how much its times may be off on that clock; null where unknown
     ``steps``             how often its own clock was set anew
     ``violations``        how many end before they have begun in the other report, by over 2 us
     ``messages``          how many messages between both match beyond doubt; null where none do

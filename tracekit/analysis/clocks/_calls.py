@@ -218,8 +218,10 @@ def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
         return None
     same_size = pl.col("size").eq_missing(pl.col("size_right"))
     both = calls.join(others, on=_NUMBER).filter(same_size).sort("end")
-    times = (_ints(both, f"{name}{side}") for side in ("", "_right") for name in _TIMES)
-    return Pairs(*times, numbered=True) if both.height else None
+    (start, end), (other_start, other_end) = (
+        [_ints(both, f"{name}{side}") for name in _TIMES] for side in ("", "_right")
+    )
+    return Pairs(start, end, other_start, other_end, numbered=True) if both.height else None
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
@@ -245,4 +247,3 @@ def _times(calls: pl.DataFrame) -> tuple[Ints, Ints]:
 
 def _ints(frame: pl.DataFrame, column: str) -> Ints:
     return frame[column].to_numpy().astype(np.int64, copy=False)
-

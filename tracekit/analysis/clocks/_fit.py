@@ -8,7 +8,7 @@ whatever ends do: a bound holds if the calls and messages are the same ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -62,7 +62,8 @@ class Pairs:
     @classmethod
     def none(cls) -> Self:
         """Return no calls."""
-        return cls(*[np.zeros(0, np.int64)] * 4)
+        nothing = np.zeros(0, np.int64)
+        return cls(nothing, nothing, nothing, nothing)
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,10 @@ def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
 
 def _judged(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
     left = pairs.end - pairs.other_end - clock.added(pairs.other_end)
-    residual = (
-        tuple(round(float(each)) for each in np.percentile(left, [5, 95])) if len(pairs) else None
-    )
+    residual = None
+    if len(pairs):
+        low_end, high_end = (round(float(each)) for each in np.percentile(left, [5, 95]))
+        residual = (low_end, high_end)
     low, high = _limits(pairs, messages, clock)
     early, calls = (low[1] > SLACK, high[1] < -SLACK), len(pairs)
     # Where between two calls a clock stepped is not known.
@@ -180,9 +182,10 @@ def _judged(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
     found = Fit(
         clock, calls, len(messages), pairs.typical, residual,
         violations=int((early[0][:calls] | early[1][:calls]).sum()),
-        early=int(early[0][calls:].sum() + early[1][calls:].sum()), bound=None if bound is None else bound + step,
+        early=int(early[0][calls:].sum() + early[1][calls:].sum()),
+        bound=None if bound is None else bound + step,
     )  # fmt: skip
-    return Fit(**{**vars(found), "refused": _why_refused(pairs, messages, found)})
+    return replace(found, refused=_why_refused(pairs, messages, found))
 
 
 def _why_refused(pairs: Pairs, messages: Messages, found: Fit) -> str | None:
