@@ -212,39 +212,19 @@ def _meet(ran: Ran, call: Call, now: list[int], lags: list[int], chance: random.
 def _program(job: Job, rank: int, groups: dict[str, list[tuple[int, ...]]]) -> Iterator[object]:
     """Yield what a rank does: computing (ns), calls, and names of ranges; an empty one ends."""
     own = {kind: next(g for g in some if rank in g) for kind, some in groups.items()}
-    stage = own["pipeline"].index(rank)
     numbers = itertools.count()
-
-    def layer() -> Iterator[object]:
-        for _ in range(job.layers):
-            yield 40_000
-            if job.tensor > 1:
-                yield _Numbered("all_reduce", "tensor", own["tensor"], 1 << 16, next(numbers))
-
-    def message(source: int, target: int, batch: int) -> _Numbered:
-        pair = own["pipeline"][source], own["pipeline"][target]
-        return _Numbered("send", "pipeline", pair, 1 << 15, batch)
-
     for number in range(job.broadcasts):
         yield 20_000
         yield _Numbered("broadcast", "world", own["world"], 1 << 12, 10**6 + number)
     for step in range(job.steps):
         yield f"step {step}"
         yield "forward"
-        for batch in range(job.microbatches):
-            if stage > 0:
-                yield message(stage - 1, stage, step * 1000 + batch)
-            yield from layer()
-            if stage + 1 < job.pipeline:
-                yield message(stage, stage + 1, step * 1000 + batch)
+        yield from _batches(job, rank, own, numbers, range(step * 1000, step * 1000 + 400), 1)
         yield ""
         yield "backward"
-        for batch in range(job.microbatches):
-            if stage + 1 < job.pipeline:
-                yield message(stage + 1, stage, step * 1000 + 500 + batch)
-            yield from layer()
-            if stage > 0:
-                yield message(stage, stage - 1, step * 1000 + 500 + batch)
+        yield from _batches(
+            job, rank, own, numbers, range(step * 1000 + 500, step * 1000 + 900), -1
+        )
         yield ""
         yield "optimizer"
         for _ in range(2 if job.data > 1 else 0):
@@ -254,6 +234,29 @@ def _program(job: Job, rank: int, groups: dict[str, list[tuple[int, ...]]]) -> I
         yield 30_000 + job.pause
         yield ""
         yield ""
+
+
+def _batches(
+    job: Job,
+    rank: int,
+    own: dict[str, tuple[int, ...]],
+    numbers: Iterator[int],
+    messages: range,
+    onward: int,
+) -> Iterator[object]:
+    """Yield the passes of a step's microbatches, which come from one stage and go on to another."""
+    stages = own["pipeline"]
+    here = stages.index(rank)
+    before, after = here - onward, here + onward
+    for _, message in zip(range(job.microbatches), messages, strict=False):
+        if 0 <= before < job.pipeline:
+            yield _Numbered("send", "pipeline", (stages[before], rank), 1 << 15, message)
+        for _ in range(job.layers):
+            yield 40_000
+            if job.tensor > 1:
+                yield _Numbered("all_reduce", "tensor", own["tensor"], 1 << 16, next(numbers))
+        if 0 <= after < job.pipeline:
+            yield _Numbered("send", "pipeline", (rank, stages[after]), 1 << 15, message)
 
 
 @dataclass(frozen=True)
