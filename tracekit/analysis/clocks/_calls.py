@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis._groups import TOGETHER, ends_by_arrivals
-from tracekit.analysis.clocks._fit import Fit, Ints, Messages, Pairs, fit, in_order
+from tracekit.analysis.clocks._fit import SLACK, Fit, Ints, Messages, Pairs, fit, in_order
 from tracekit.analysis.communication._collective_calls import participants
 from tracekit.analysis.communication._mpi_calls import annotated_calls
 
@@ -209,7 +209,8 @@ def _end_together(pairs: Pairs) -> bool:
         times - np.median(times)
         for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)
     )
-    return bool(ends_by_arrivals(ends, starts) <= TOGETHER)
+    # Ends that differ by less than times are known to set a clock as well, whoever arrives when.
+    return bool(np.abs(ends).max() <= SLACK or ends_by_arrivals(ends, starts) <= TOGETHER)
 
 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
