@@ -17,8 +17,8 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.clocks import _align, aligned, clock_evidence
 from tracekit.analysis.clocks._align import align
-from tracekit.analysis.clocks._clock_calls import joint_calls
-from tracekit.analysis.clocks._clock_fit import _drift, _width
+from tracekit.analysis.clocks._calls import joint_calls
+from tracekit.analysis.clocks._fit import _drift_of, _width
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000
@@ -305,6 +305,110 @@ def test_no_drift_is_told_of_less_than_ten_seconds() -> None:
     assert both.read("reports")["clock_drift"].to_list() == [0, 0]
 
 
+def streams(host: str, start: int, lanes: dict[int, list[tuple[int, int]]]) -> Trace:
+    """A report of all_reduces on some streams, which name no communicator."""
+    rows = [
+        {
+            "op": number, "report": 0, "process": 0, "device": 0, "context": 1, "stream": stream,
+            "start": begin, "end": end, "kind": "collective", "stage": "WU",
+            "stage_source": "gradient_exchange", "collective": "all_reduce",
+        }
+        for number, (stream, begin, end) in enumerate(
+            (stream, *span) for stream, spans in lanes.items() for span in spans
+        )
+    ]  # fmt: skip
+    return report([1], host=host, start=start).with_tables({"ops": pl.DataFrame(rows)})
+
+
+class TestSeveralStreams:
+    def test_the_stream_tells_a_clock_that_both_wait_on(self) -> None:
+        """On stream 20 the reports have most calls, each in a group of its own, nearly in step."""
+        chance = random.Random(3)
+        own: dict[int, list[tuple[int, int]]] = {20: [], 24: []}
+        other: dict[int, list[tuple[int, int]]] = {20: [], 24: []}
+        now = 0
+        for number in range(120):
+            now += 400_000 + chance.randrange(300_000)
+            for lanes in (own, other):
+                at = now + chance.randrange(3_000)
+                lanes[20].append((at, at + 40_000))
+            if number % 5 == 0:
+                arrivals = [now + 60_000 + chance.randrange(90_000) for _ in range(2)]
+                done = max(arrivals) + 20_000
+                own[24].append((arrivals[0], done))
+                other[24].append((arrivals[1], done + chance.randrange(300)))
+        moved = {
+            stream: [(begin - 7_000, end - 7_000) for begin, end in spans]
+            for stream, spans in other.items()
+        }
+        row = clock_evidence([streams("a", 0, own), streams("b", 9, moved)]).row(1, named=True)
+        assert (row["known_by"], row["calls"]) == ("collectives", 24)
+        assert row["offset_ns"] == pytest.approx(7_000, abs=300)
+
+    def test_a_stream_of_each_may_be_all_that_they_share(self) -> None:
+        """Nothing says of calls of one length that they end together, but they are no others."""
+        row = clock_evidence([report(ENDS), report(ENDS, host="b", start=9)]).row(1, named=True)
+        assert row["known_by"] == "collectives"
+
+
+class TestStarts:
+    def test_one_that_calls_contradict_leaves_none_of_its_machine_to_be_believed(self) -> None:
+        """The second session is 300 us off, and the third 100 ns, which refutes nothing."""
+        reports = [report(ENDS), report(ENDS, start=300_000), report(ENDS, start=100)]
+        found = clock_evidence(reports)
+        assert found["known_by"].to_list() == [None, "collectives", "collectives"]
+        assert found["offset_ns"].to_list() == [0, 0, 0]
+        found = clock_evidence([reports[0], reports[2]])
+        assert (found["known_by"][1], found["offset_ns"][1]) == ("session_start", 100)
+
+    def test_where_they_are_not_believed_what_shares_no_calls_is_on_its_own(self) -> None:
+        reports = [report(ENDS), report(ENDS, start=300_000), report([1], start=100)]
+        row = clock_evidence(reports).row(2, named=True)
+        assert (row["clock"], row["known_by"], row["bound_ns"]) == ("report 2", None, None)
+        assert row["evidence"].startswith("calls show that sessions of its machine did not begin")
+
+
+class TestBound:
+    def test_it_is_how_far_calls_let_a_clock_be_off(self) -> None:
+        """Calls of 1,000 ns: by more, a call would end before it began in the other report."""
+        found = clock_evidence([report(ENDS), report(ENDS, start=300), report(ENDS, host="b")])
+        assert found["bound_ns"].to_list() == [0, 1_300, 1_000]
+
+    def test_bounds_add_up(self) -> None:
+        later = [end + 10**8 for end in ENDS]
+        middle = mixed({"0x1": ENDS, "0x2": later})
+        reports = [mixed({"0x1": ENDS}), middle, mixed({"0x2": later})]
+        assert clock_evidence(reports)["bound_ns"].to_list() == [0, 1_000, 2_000]
+
+    def test_without_calls_none_is_known(self) -> None:
+        assert clock_evidence([report([1]), report([1], start=30)])["bound_ns"].to_list() == [
+            0,
+            None,
+        ]
+
+
+@pytest.mark.parametrize("drift", [0.0, 2e-5])
+@pytest.mark.parametrize("step", [-3_000_000, 700_000])
+def test_a_step_comes_back(step: int, drift: float) -> None:
+    """Both parts are where they were, with what began before the step as long as it was."""
+    true, seen, late = shaken(9_000, drift, random.Random(2), 0, 60_000_000)
+    stepped = [end + step * (number >= 90) for number, end in enumerate(seen)]
+    reports = [report(true, length=60_000), report(stepped, host="b", length=60_000)]
+    both = together(*reports)
+    first, second = ends_of(both)
+    left = [other - one for one, other, extra in zip(first, second, late, strict=True) if not extra]
+    assert max(map(abs, left)) < 5_000
+    row = clock_evidence(reports).row(1, named=True)
+    told = both.read("reports").row(1, named=True)
+    [(at, by)] = [tuple(map(int, said.split(":"))) for said in told["clock_steps"].split()]
+    assert seen[89] < at < stepped[90] or stepped[90] < at < seen[89]
+    assert by == pytest.approx(-step, abs=1_000)
+    assert row["steps"] == 1
+    lengths = both.read("ops").select(pl.col("end") - pl.col("start")).to_series()
+    assert lengths.is_between(59_000, 61_000).all()
+    assert "set anew" in both.warnings[0]
+
+
 class TestGiven:
     def test_the_users_word_wins(self) -> None:
         reports = [report(ENDS, start=0), report(ENDS, host="b", start=400)]
@@ -354,4 +458,4 @@ def test_a_drift_of_collectives_of_which_half_end_at_one_time() -> None:
     """Where a clock stood still no slope is known; the others rise by 100 in a million."""
     times = np.array([0] * 51 + [n * SECOND for n in range(1, 50)])
     apart = times // 10_000
-    assert _drift(times, apart) == pytest.approx(1e-4)
+    assert _drift_of([(times, apart)]) == pytest.approx(1e-4)

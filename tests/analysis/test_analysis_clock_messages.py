@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.clocks import clock_evidence
-from tracekit.analysis.clocks._clock_messages import Arrivals, arrivals, messages
+from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
+from tracekit.analysis.clocks._messages import messages, passed
 from tracekit.model import HOST, TABLES, Clock, Trace
 
 Call = dict[str, Any]
@@ -47,11 +48,16 @@ def report(rank: int, *calls: Call, start: int | None = 0, host: str = "a") -> T
     )
 
 
+def arrivals(own: pl.DataFrame, others: pl.DataFrame, clock: Clock) -> Fit:
+    """How messages arrive under a clock."""
+    return held_to(Pairs.none(), passed(own, others), clock)
+
+
 def counted(one: Trace, other: Trace, clock: Clock = HERE) -> tuple[int, int] | None:
     """How many messages match, and how many of these are early."""
     own, others = messages([one, other])
     found = arrivals(own, others, clock)
-    return None if found is None else (found.messages, found.early)
+    return (found.messages, found.early) if found.messages else None
 
 
 SENDER = (init(), call("MPI_Send", 10_000, 11_000, 1), call("MPI_Isend", 30_000, 30_100, 1))
@@ -152,18 +158,33 @@ class TestClocks:
         assert evidence["known_by"].to_list() == [None, "session_start"]
         assert evidence.select("messages", "early_messages").rows() == [(None, None), (40, 0)]
 
-    def test_a_clock_under_which_they_arrive_before_they_left_is_refused(self) -> None:
+    def test_a_start_under_which_they_arrive_before_they_left_is_set_by_them(self) -> None:
         """Two hosts of one name, whose sessions say that they began 1 ms apart."""
         calls = ping_pong(40, 1)
         traces = report(0, *calls[0]), report(1, *calls[1], start=1_000_000)
         row = clock_evidence(traces).row(1, named=True)
-        assert (row["clock"], row["known_by"]) == ("report 1", None)
-        received = sum(each["name"] == "MPI_Recv" for each in calls[0])
+        assert (row["clock"], row["known_by"], row["calls"]) == ("host a", "messages", None)
+        assert (row["messages"], row["early_messages"]) == (40, 0)
+        assert row["evidence"] == "40 messages both ways"
+        assert abs(row["offset_ns"]) <= row["bound_ns"] < 10_000  # they began together
+
+    def test_messages_one_way_tell_no_clock(self) -> None:
+        """They bound it on one side only, and refute what is beyond."""
+        one = report(0, init(), *(call("MPI_Send", n, n + 9, 1) for n in range(0, 900, 90)))
+        others = [init(), *(call("MPI_Recv", n + 1, n + 80, 0) for n in range(0, 900, 90))]
+        row = clock_evidence([one, report(1, *others, start=-1_000_000)]).row(1, named=True)
+        assert (row["clock"], row["known_by"], row["bound_ns"]) == ("report 1", None, None)
         assert row["evidence"] == (
-            f"{received} of 40 messages that match beyond doubt are received before they are sent"
+            "10 of 10 messages that match beyond doubt are received before they are sent"
         )
+        row = clock_evidence([one, report(1, *others, start=50)]).row(1, named=True)
+        assert (row["known_by"], row["offset_ns"], row["bound_ns"]) == ("session_start", 50, None)
 
     @pytest.mark.parametrize(("early", "refused"), [(0, False), (2, False), (3, True)])
     def test_a_few_may_be_off(self, early: int, refused: bool) -> None:
-        assert (Arrivals(40, early).refused is not None) == refused
-        assert Arrivals(7, 7).refused is None
+        assert (_fit(40, early).contradicts is not None) == refused
+        assert _fit(7, 7).contradicts is None
+
+
+def _fit(number: int, early: int) -> Fit:
+    return Fit(HERE, 0, number, 0, None, 0, early, None)

@@ -542,6 +542,23 @@ class TestCosts:
         assert (found["duration_p50_ns"], found["transfer_ns"]) == (50, 20)
         assert (found["skew_ns"], found["straggler_device"]) == (None, None)
 
+    @pytest.mark.parametrize("made", [True, False])
+    def test_a_broadcast_that_spans_clocks_is_one_without_skew(self, *, made: bool) -> None:
+        """The n-th of a communicator that was made while recorded is the n-th on any clock."""
+        b = Builder()
+        for rank, first in enumerate((100, 70_000)):
+            if made:
+                b.init(rank, 2)
+            for start in (first, first + 500):
+                b.collective("ncclBroadcast", "broadcast", start, start + 60, 64, rank, Root=0)
+        b.rows["ops"] = [row | {"report": row["process"]} for row in b.rows["ops"]]
+        b.rows["reports"] = [
+            {"report": n, "file": "f", "format": "x", "size": 1, "host": f"h{n}"} for n in range(2)
+        ]
+        found = one(b.trace())
+        assert found["count"] == (2 if made else 4)
+        assert (found["participants"], found["skew_ns"]) == (2 if made else 1, None)
+
     def test_a_collective_is_what_the_participant_knows_that_knows_most(self) -> None:
         assert COLLECTIVES.index("all_to_all") < COLLECTIVES.index("send_recv")
         b = Builder()

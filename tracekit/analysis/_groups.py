@@ -17,10 +17,13 @@ _Times = NDArray[np.float64]
 
 MOST_CALLS = 512
 """So many calls of a lane are looked at, spread over all of them."""
-_TOGETHER = 0.1
+TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
 _APART = 0.5
 """Ends of two groups differ by at least so much of what their last arrivals do."""
+_SOON = 1.5
+"""A message ends as soon as it can that takes at most so many times as long as the shortest one,
+from the last arrival on."""
 _CALLS_A_PROOF = 20
 """One of so many calls, and another, has to prove that a group is one."""
 _CENTRED_FROM = 8
@@ -37,7 +40,7 @@ class Group(NamedTuple):
     """Whether there is another group of several lanes."""
 
 
-def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
+def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False) -> Group:
     """Return the lanes whose calls end together with those of a lane.
 
     Lanes are joined as ends differ least [single linkage: P. Sneath, 1957], while the test
@@ -51,6 +54,8 @@ def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
         lanes were one group. Not a number where a lane has no such call.
     lane
         Number of the lane.
+    of_messages
+        Whether calls may wait for a rank that is not among the lanes of their row.
     """
     starts, ends = _some_calls(starts), _some_calls(ends)
     parts = _linked_groups(starts, ends)
@@ -64,21 +69,23 @@ def group_of(starts: _Times, ends: _Times, lane: int) -> Group:
         ]
         others = [other for other in others if not any(other is each for each in met)]
         own = np.sort(np.concatenate([own, *met]))
-    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own)
+    is_clear = "unknown" not in verdicts and _is_proven(starts, ends, own, of_messages=of_messages)
     return Group(own, is_clear, any(len(each) > 1 for each in others))
 
 
-def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
+def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
     """Tell whether lanes are one group, and not several that call in step.
 
     A call proves it in which one lane arrives long after all others, and all end together: they
     waited for that one. Where the last two arrive together, each may be of a group of its own, and
-    so it may where a lane of another group arrives and ends with the last one.
+    so it may where a lane of another group arrives and ends with the last one. Messages have to end
+    as soon as they can, too: ranks that receive from a group in step each wait for another one.
     """
     if own.size == 1:
         return True
     some = np.count_nonzero(~np.isnan(starts[:, own]), axis=1) > 1
-    starts, ends = starts[some], ends[some] - np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    starts, middle = starts[some], np.nanmean(ends[some][:, own], axis=1, keepdims=True)
+    ends = ends[some] - middle
     if len(ends) >= _CENTRED_FROM:
         ends = ends - _middle(ends)
     arrivals = np.sort(np.nan_to_num(starts[:, own], nan=-np.inf), axis=1)
@@ -89,11 +96,13 @@ def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64]) -> bool:
     away = np.abs(starts[:, others] - arrivals[:, [-1]])
     margin = apart[:, None]
     rivals = (
-        (_TOGETHER * away < margin)
+        (TOGETHER * away < margin)
         & (ends[:, others] > first[:, None] - margin)
         & (ends[:, others] < last[:, None] + margin)
     )
-    proving = (late > 0) & (apart <= _TOGETHER * late) & ~rivals.any(axis=1)
+    took = middle[:, 0] - arrivals[:, -1]
+    soon = (took <= _SOON * np.min(took, initial=np.inf)) | (not of_messages)
+    proving = (late > 0) & (apart <= TOGETHER * late) & soon & ~rivals.any(axis=1)
     if np.count_nonzero(proving) < 1 + len(proving) // _CALLS_A_PROOF:
         return False
     return bool((~np.isnan(starts[:, own]))[proving].any(axis=0).all())
@@ -160,11 +169,11 @@ def _verdict(starts: _Times, ends: _Times, one: NDArray[np.int64], other: NDArra
     by_ends, by_starts = (end - other_end)[both], (start - other_start)[both]
     if not by_ends.size:
         return "unknown"
-    ratio = _ratio(by_ends, by_starts)
+    ratio = ends_by_arrivals(by_ends, by_starts)
     if by_ends.size >= _CENTRED_FROM:
-        centred = _ratio(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
+        centred = ends_by_arrivals(by_ends - np.median(by_ends), by_starts - np.median(by_starts))
         ratio = np.fmin(ratio, centred)
-    if ratio <= _TOGETHER:
+    if ratio <= TOGETHER:
         return "together"
     return "apart" if ratio >= _APART else "unknown"
 
@@ -177,7 +186,7 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
     return found
 
 
-def _ratio(by_ends: _Times, by_starts: _Times) -> float:
+def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
     """Return how much ends differ for each ns that arrivals do, where arrivals differ most.
 
     Where all arrive at the same time ends say nothing. Not a number where they always do.

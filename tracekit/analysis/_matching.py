@@ -172,20 +172,61 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
     """Return ``row, instance, ...`` of rows that name no communicator, of one clock.
 
     A stream is that of one communicator: groups that one kind of collective proves hold for others
-    on their streams, which need only overlap and end in order.
+    on their streams, which are told by their place between calls of that kind. Messages need only
+    overlap and end in order, as not all of a group take part in one.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
-    found = [_NONE, *(_clusters(some.drop("kind"), "unknown") for some in kinds)]
-    group = pl.struct("part", "group").rank("dense")
-    proven = _in_parts(found).select("row", "lane", group=group)
+    found = [_NONE, *(_clusters(some, "unknown") for some in kinds)]
+    keys = (pl.struct("part", name).rank("dense").cast(pl.Int64).alias(name)
+            for name in ("group", "instance"))  # fmt: skip
+    proven = _in_parts(found).with_columns(*keys).drop("part")
     proven = proven.filter(pl.col("lane").n_unique().over("group") > 1)
     groups = proven.select("lane", "group").unique("lane", keep="first", maintain_order=True)
     rest = rows.join(proven, on="row", how="anti")
-    of_groups = rest.join(groups, on="lane").partition_by("kind", "group", maintain_order=True)
-    found += [_clusters(some.drop("kind", "group"), "known") for some in of_groups]
+    of_groups = rest.join(groups, on="lane")
+    is_message = pl.col("kind") == "send_recv"
+    messages = of_groups.filter(is_message).partition_by("kind", "group", maintain_order=True)
+    found += [_clusters(some.drop("kind", "group"), "known") for some in messages]
+    found.append(_between(of_groups.filter(~is_message), rows.join(proven, on=["row", "lane"])))
     alone = rest.filter(is_rooted).join(groups, on="lane", how="anti")
     rooted = alone.partition_by("kind", maintain_order=True)
     return [*found, *(_clusters(some.drop("kind"), "likely") for some in rooted)]
+
+
+def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
+    """Match rows of proven groups by place: the n-th after a proven call, or before the first.
+
+    Communicators carry out their calls in one order on all ranks. All of a group have to take part.
+
+    Parameters
+    ----------
+    rows
+        ``row, lane, group, kind, start``.
+    proven
+        ``lane, group, instance, start`` of calls that ends prove, of these and other lanes.
+    """
+    size = proven.group_by("group").agg(lanes=pl.col("lane").n_unique())
+    marks = proven.select("lane", "group", "start", mark="instance").sort("start")
+    at = rows.sort("start")
+    strategies: tuple[tuple[str, Literal["backward", "forward"]], ...] = (
+        ("after", "backward"), ("before", "forward"),
+    )  # fmt: skip
+    for name, strategy in strategies:
+        at = at.join_asof(
+            marks.rename({"mark": name}), on="start", by=["lane", "group"], strategy=strategy,
+            check_sortedness=False,
+        )  # fmt: skip
+    at = at.with_columns(before=pl.when(pl.col("after").is_null()).then("before"))
+    place = ["group", "kind", "after", "before"]
+    turn = pl.int_range(pl.len()) - pl.when(pl.col("after").is_null()).then(pl.len()).otherwise(0)
+    placed = at.filter(pl.any_horizontal(pl.col("after", "before").is_not_null())).with_columns(
+        turn=turn.over("lane", *place)
+    )
+    called = placed.with_columns(instance=pl.struct(*place, "turn").rank("dense").cast(pl.Int64))
+    whole = called.join(size, on="group").filter(
+        pl.col("lane").n_unique().over("instance") == pl.col("lanes")
+    )
+    return whole.select(_NONE.columns)
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
@@ -201,11 +242,12 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``row, lane, participant, start, end``.
+        ``row, lane, participant, start, end``, and ``kind`` where that has to be looked at.
     one_group
         Whether lanes that follow each other are of one group: ``known``; ``likely``, unless ends
         refute it; ``unknown``, unless ends prove it.
     """
+    of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
     own = -1 - pl.col("participant").cast(pl.Int64)
     lanes = rows.with_columns(lane=pl.when(crowded).then(own).otherwise("lane"))
@@ -229,7 +271,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
         joined = waiting.join(shifts, on="lane").with_columns(
             turn=(pl.col("number") + pl.col("shift")).cast(pl.Int64)
         )
-        members, is_clear = _members(joined, lead, one_group)
+        members, is_clear = _members(joined, lead, one_group, of_messages=of_messages)
         if not is_clear:  # it may be once another group is known
             unclear.extend(members)
             continue
@@ -243,12 +285,15 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     return pl.concat(found).select("row", "lane", "group", instance=together)
 
 
-def _members(joined: pl.DataFrame, lead: int, one_group: _Known) -> tuple[pl.Series, bool]:
+def _members(
+    joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
+) -> tuple[pl.Series, bool]:
     """Return the lanes of the leading lane's group, and whether it is clear that they are one."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
-    group = group_of(*_by_turn(joined, lead, lanes), int(lanes.search_sorted(lead)))
+    times, own = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
+    group = group_of(*times, own, of_messages=of_messages)
     if one_group == "likely" and not (group.is_clear and group.is_one_of_several):
         return lanes, True
     return lanes[group.lanes], group.is_clear

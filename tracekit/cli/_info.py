@@ -76,8 +76,8 @@ _INFO_CLOCKS = Json(
         "report": "integer: Number of the report in the run.",
         "file": "text or null: Name of its file.",
         "clock": "text: Its clock; reports with the same one can be compared.",
-        "known_by": "one of session_start, collectives, given or null: How that is known; null "
-        "for a report on its own.",
+        "known_by": "one of session_start, collectives, messages, given or null: How that is "
+        "known; null for a report on its own.",
         "offset_ns": "integer: What was added to its times.",
         "drift_ppm": "number: By how much its own clock was stretched, in millionths.",
         "sessions_say_ns": "integer or null: What the starts of sessions say the offset was.",
@@ -87,6 +87,9 @@ _INFO_CLOCKS = Json(
         "last.",
         "p5_ns": "integer or null: 5th percentile of by how much their ends still differ.",
         "p95_ns": "integer or null: 95th percentile of that.",
+        "bound_ns": "integer or null: By how much its times may be off on that clock; null where "
+        "that is not known.",
+        "steps": "integer: How often its own clock was set anew.",
         "violations": "integer or null: How many end before they have begun in the other report, "
         "by over 2 us.",
         "messages": "integer or null: How many messages between both match beyond doubt.",

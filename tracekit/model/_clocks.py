@@ -8,15 +8,18 @@ in its table `reports`; here it is applied.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.model._tables import TABLES, Column
 
 _NOT_MOVED = (
     "session_start", "duration", "clock_offset", "clock_since", "clock_p5", "clock_p95",
+    "clock_bound",
 )  # fmt: skip
 """Columns in ns that say something of the clock itself, or of the whole recording."""
 _LENGTH = "_ns"
@@ -24,6 +27,7 @@ _LENGTH = "_ns"
 _KNOWN_BY = {
     "session_start": "the starts of sessions on one machine",
     "collectives": "collectives that end together",
+    "messages": "messages both ways",
     "given": "the user",
 }
 
@@ -46,13 +50,19 @@ class Clock:
     since
         Time of the report from which drift counts, ns.
     source
-        ``session_start``, ``collectives`` or ``given``; None for a report that is on its own.
+        ``session_start``, ``collectives``, ``messages`` or ``given``; None for a report that is on
+        its own.
     calls
         How many calls of both reports were matched.
     residual
         5th and 95th percentile of by how much their ends still differ, ns.
     reason
         How it is known, or why it is not.
+    steps
+        When the report's clock was set anew, as times of the report, and what to add to its times
+        from then on, ns.
+    bound
+        By how much times may then still be off, ns; None where that cannot be told.
     """
 
     name: str
@@ -63,6 +73,8 @@ class Clock:
     calls: int = 0
     residual: tuple[int, int] | None = None
     reason: str | None = None
+    steps: tuple[tuple[int, int], ...] = ()
+    bound: int | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:
@@ -79,6 +91,8 @@ class Clock:
             row["clock_calls"] or 0,
             (row["clock_p5"], row["clock_p95"]) if known else None,
             row["clock_reason"],
+            _steps_of(row.get("clock_steps")),
+            row.get("clock_bound"),
         )
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
@@ -97,13 +111,41 @@ class Clock:
             "clock_calls": self.calls,
             "clock_p5": low,
             "clock_p95": high,
+            "clock_steps": " ".join(f"{at}:{by}" for at, by in self.steps) or None,
+            "clock_bound": self.bound,
             "clock_reason": self.reason,
         }
 
     def moved(self, column: str) -> pl.Expr:
         """Return a column of times on this clock."""
         drift = pl.lit(self.drift) if self.drift else None
-        return _moved(pl.col(column), pl.lit(self.offset), drift, pl.lit(self.since))
+        steps = [(pl.lit(at), pl.lit(by)) for at, by in self.steps]
+        return _moved(column, pl.lit(self.offset), drift, pl.lit(self.since), steps)
+
+    def added(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what is to be added to times."""
+        run = np.round((times - self.since) * self.drift).astype(np.int64)
+        return run + self.offset + sum((times >= at) * by for at, by in self.steps)
+
+    def after(self, first: Clock) -> Clock:
+        """Return what to add to times that are put on another report's clock, and then on this.
+
+        Parameters
+        ----------
+        first
+            What puts them on the other report's clock.
+        """
+        there = round((first.since + first.offset - self.since) * self.drift)
+        steps = [*first.steps, *((at - first.offset, by) for at, by in self.steps)]
+        return replace(
+            first, offset=self.offset + there + first.offset, drift=self.drift + first.drift,
+            steps=tuple(sorted(steps)),
+        )  # fmt: skip
+
+
+def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
+    pairs = (step.split(":") for step in (said or "").split())
+    return tuple((int(at), int(by)) for at, by in pairs)
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
@@ -123,23 +165,45 @@ def same_machine(one: Place, other: Place) -> bool:
     return not set(one[1]).isdisjoint(other[1])
 
 
-def on_clock(table: str, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr) -> list[pl.Expr]:
+Steps = Sequence[tuple[pl.Expr, pl.Expr]]
+"""When a clock was set anew, and what is added from then on."""
+
+
+def on_clock(
+    table: str, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr, steps: Steps = ()
+) -> list[pl.Expr]:
     """Return the times of a table on another clock.
 
     Parameters
     ----------
     table
         The canonical table.
-    offset, drift, since
-        As of `Clock`; a drift of None is none.
+    offset, drift, since, steps
+        As of `Clock`; a drift of None is none. What began before a step keeps its length.
     """
-    times = [pl.col(column.name) for column in TABLES[table].columns if _is_time(column)]
-    return [_moved(time, offset, drift, since) for time in times]
+    times = [column.name for column in TABLES[table].columns if _is_time(column)]
+    return [
+        _moved(time, offset, drift, since, steps, "start" if {"start", time} <= {*times} and
+               time == "end" else time)
+        for time in times
+    ]  # fmt: skip
 
 
-def _moved(time: pl.Expr, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr) -> pl.Expr:
+def _moved(
+    column: str,
+    offset: pl.Expr,
+    drift: pl.Expr | None,
+    since: pl.Expr,
+    steps: Steps,
+    began: str | None = None,
+) -> pl.Expr:
+    time = pl.col(column)
     moved = time + offset
-    return moved if drift is None else moved + ((time - since) * drift).round().cast(pl.Int64)
+    if drift is not None:
+        moved = moved + ((time - since) * drift).round().cast(pl.Int64)
+    for at, by in steps:
+        moved = moved + pl.when(pl.col(began or column) >= at).then(by).otherwise(0)
+    return moved
 
 
 def _is_time(column: Column) -> bool:
@@ -153,8 +217,10 @@ def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):
-        if clock.source in ("collectives", "given"):
+        if clock.source in ("collectives", "messages", "given"):
             drift = f", drift {clock.drift * 1e6:+.3f} ppm" if clock.drift else ""
+            if clock.steps:
+                drift += f", set anew {', '.join(f'{by:+,} ns' for _, by in clock.steps)}"
             found.append(
                 f"{name}: its clock is set {clock.offset:+,} ns{drift} by {_KNOWN_BY[clock.source]}"
                 f"{_left(clock)}"

@@ -91,11 +91,13 @@ class _Changes:
     """What becomes of the numbers and times of each trace.
 
     `added` has a row for each, with ``offset, drift, since`` of its clock and by how much what is
-    numbered is raised; `devices` the run's numbers of its devices.
+    numbered is raised; of `steps` steps of a clock also ``at0, by0, at1, ...``. `devices` has the
+    run's numbers of its devices.
     """
 
     added: pl.DataFrame
     devices: Sequence[Mapping[int, int]]
+    steps: int
 
     @classmethod
     def of(
@@ -104,11 +106,13 @@ class _Changes:
         devices: Sequence[Mapping[int, int]],
         clocks: Sequence[Clock],
     ) -> _Changes:
+        most = max(len(clock.steps) for clock in clocks)
         rows = [
             {"offset": clock.offset, "drift": clock.drift, "since": clock.since, **first}
+            | {name: value for number in range(most) for name, value in _step(clock, number)}
             for first, clock in zip(firsts, clocks, strict=True)
         ]
-        return cls(pl.DataFrame(rows), devices)
+        return cls(pl.DataFrame(rows), devices, most)
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
         """Return the columns of a table that change.
@@ -123,8 +127,9 @@ class _Changes:
         added = self.added[which]
         values = {name: _literal(added[name]) for name in added.columns}
         drift = values["drift"] if (added["drift"] != 0).any() else None
-        is_moved = drift is not None or (added["offset"] != 0).any()
-        times = on_clock(table, values["offset"], drift, values["since"]) if is_moved else []
+        steps = [(values[f"at{number}"], values[f"by{number}"]) for number in range(self.steps)]
+        is_moved = drift is not None or steps or (added["offset"] != 0).any()
+        times = on_clock(table, values["offset"], drift, values["since"], steps) if is_moved else []
         numbered = {
             column: dtype for column, dtype in TABLES[table].schema.items() if column in _OF_COLUMN
         }
@@ -135,6 +140,12 @@ class _Changes:
             else pl.col(column) + values[_OF_COLUMN[column]].cast(dtype)
             for column, dtype in numbered.items()
         ]
+
+
+def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
+    """Return a step of a clock; of one that has no such step none that adds anything."""
+    at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
+    return [(f"at{number}", at), (f"by{number}", by)]
 
 
 def _literal(values: pl.Series) -> pl.Expr:
@@ -283,7 +294,7 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
     none = TABLES["reports"].empty()
     rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
     # Where calls or the user say it, the hosts' own clocks are not what counts.
-    is_set = pl.col("clock_source").is_in(["collectives", "given"])
+    is_set = pl.col("clock_source").is_in(["collectives", "messages", "given"])
     first = pl.lit(reports[0]["session_start"].first(), pl.Int64)
     own = pl.col("session_start") - pl.col("clock_offset")
     said = clocks_told(rows, list(compress(clocks, single))).with_columns(

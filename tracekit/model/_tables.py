@@ -125,11 +125,16 @@ REPORTS = Table(
                "fraction"),
         _time("clock_since", "time of the report from which that counts", nullable=True),
         Column("clock_source", pl.String, "how that is known: `session_start` of reports of one "
-               "machine, `collectives` that end together on several, or `given` by the user"),
+               "machine, `collectives` that end together, `messages` both ways, or `given` by the "
+               "user"),
         Column("clock_calls", pl.Int64, "how many calls were matched with those of another report"),
         _time("clock_p5", "5th percentile of by how much ends of these still differ",
               nullable=True),
         _time("clock_p95", "95th percentile of that", nullable=True),
+        Column("clock_steps", pl.String, "when its own clock was set anew, and what was added to "
+               "its times from then on, as `time:ns`, by time"),
+        _time("clock_bound", "by how much times on that clock may still be off; null where that "
+              "cannot be told", nullable=True),
         Column("clock_reason", pl.String, "what speaks for that clock, or why none is known"),
     ),
 )  # fmt: skip

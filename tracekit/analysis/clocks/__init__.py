@@ -6,13 +6,13 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.clocks._align import align, aligned, clock_evidence
-    from tracekit.analysis.clocks._clock_calls import Calls, clock_calls
+    from tracekit.analysis.clocks._calls import Calls, clock_calls
 
 _HOMES = {
-    "Calls": "tracekit.analysis.clocks._clock_calls",
+    "Calls": "tracekit.analysis.clocks._calls",
     "align": "tracekit.analysis.clocks._align",
     "aligned": "tracekit.analysis.clocks._align",
-    "clock_calls": "tracekit.analysis.clocks._clock_calls",
+    "clock_calls": "tracekit.analysis.clocks._calls",
     "clock_evidence": "tracekit.analysis.clocks._align",
 }
 

@@ -2,9 +2,10 @@
 
 1. What the user gives.
 2. Reports of one machine (its host's name, or a GPU's UUID in both) have its clock: the starts of
-   their sessions say how far they are apart, unless calls that match beyond doubt contradict.
+   their sessions say how far they are apart, unless calls or messages that match beyond doubt
+   contradict. Where they contradict one, starts on that machine are not known as well as calls are.
 3. Calls that match beyond doubt say how far other clocks are apart, where what is left over is well
-   under the median call.
+   under the median call; else messages both ways do.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.clocks._clock_calls import Calls, best_fit, clock_calls
-from tracekit.analysis.clocks._clock_fit import MOST_VIOLATIONS, Fit, Pairs, held_to
-from tracekit.analysis.clocks._clock_messages import Arrivals, arrivals, messages
+from tracekit.analysis.clocks._calls import Calls, best_fit, clock_calls
+from tracekit.analysis.clocks._fit import Fit, Messages, Pairs, held_to
+from tracekit.analysis.clocks._messages import messages, passed
 from tracekit.model import Clock, Trace, same_machine
 
 _MOST_TRIES = 4
@@ -40,15 +41,12 @@ class Alignment:
     against
         The report that it was compared with.
     check
-        How well calls of both agree under it; None where none were matched.
-    messages
-        How messages between both arrive under it; None where none were matched.
+        How well calls and messages of both agree under it; None where none were matched.
     """
 
     clock: Clock
     against: int | None = None
     check: Fit | None = None
-    messages: Arrivals | None = None
 
 
 def align(
@@ -101,17 +99,33 @@ class _Aligning:
             (row.get("host"), frozenset(trace.read("devices")["uuid"].drop_nulls()))
             for row, trace in zip(self._rows, traces, strict=True)
         ]
-        self._calls: Callable[[int], Calls] = (
-            cache(lambda index: clock_calls(traces[index])) if calls is None else calls.__getitem__
+        self._calls: Callable[[int], Calls] = cache(
+            lambda index: clock_calls(traces[index]) if calls is None else calls[index]
+        )
+        self._named: Callable[[int], frozenset[str]] = cache(lambda index: self._calls(index).named)
+        found: Callable[[], list[pl.DataFrame]] = cache(lambda: messages(traces))
+        self._messages: Callable[[int, int], Messages] = cache(
+            lambda one, other: passed(found()[one], found()[other])
         )
         self._match: Callable[[int, int], _Match] = cache(
-            lambda one, other: best_fit(self._calls(one), self._calls(other))
+            lambda one, other: best_fit(
+                self._calls(one), self._calls(other), self._messages(one, other)
+            )
         )
-        self._messages: Callable[[], list[pl.DataFrame]] = cache(lambda: messages(traces))
+        self._inexact: set[int] = set()
         self._refused: dict[int, str] = {}
         self._found: dict[int, Alignment] = {}
 
     def result(self) -> list[Alignment]:
+        while True:
+            known = len(self._inexact)
+            found = self._once()
+            if len(self._inexact) == known:
+                return found
+
+    def _once(self) -> list[Alignment]:
+        """Put all reports on clocks, with what is known so far of the starts of sessions."""
+        self._found, self._refused = {}, {}
         source = "given" if 0 in self._given else None
         self._found[0] = Alignment(
             replace(self._own(0), offset=self._given.get(0, 0), source=source)
@@ -142,7 +156,7 @@ class _Aligning:
             for index in waiting:
                 alignment = self._machine(index, known)
                 if alignment is None and by_calls:
-                    alignment = self._calls_of(index, known)
+                    alignment = self._by_calls(index, known)
                 if alignment is not None:
                     self._found[index] = alignment
                     known.append(index)
@@ -154,60 +168,74 @@ class _Aligning:
     def _own(self, index: int) -> Clock:
         row = self._rows[index]
         named = row.get("host") is not None and row.get("session_start") is not None
-        return Clock(f"host {row['host']}" if named else f"report {index}")
+        return Clock(f"host {row['host']}" if named else f"report {index}", bound=0)
 
     def _by_user(self, index: int) -> Alignment:
         offset = (self._apart(0, index) or 0) + self._given[index]
         first = self._found[0].clock
-        check = self._check(0, index, offset - first.offset)
+        check = self._check(0, index, Clock("", offset - first.offset))
         clock = Clock(
             first.name, offset, source="given", calls=check.calls if check else 0,
             residual=check.residual if check else None, reason="given by the user",
+            bound=check.bound if check else None,
         )  # fmt: skip
-        return Alignment(clock, 0, check, self._arrive(0, index, Clock("", offset - first.offset)))
+        return Alignment(clock, 0, check)
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
         """Put a report on the clock of one of the same machine, unless calls contradict.
 
         Messages with any report of that machine may contradict, not only those with this one.
         """
-        places = ((other, self._apart(other, index)) for other in known)
-        same = {
-            other: apart
-            for other, apart in places
-            if apart is not None and self._is_one_machine(other, index, apart)
+        same = self._of_machine(index, known)
+        near = self._nearest(index, list(same))
+        checks = {
+            other: self._check(other, index, Clock("", apart))
+            for other, apart in same.items()
+            if other in near or len(self._messages(other, index))
         }
-        arrive = {other: self._arrive(other, index, Clock("", same[other])) for other in same}
-        if any(self._is_refused(index, each) for each in arrive.values()):
-            return None
-        for other, apart in same.items():
-            check = self._check(other, index, apart)
-            if check is not None and self._is_refuted(other, index, check):
-                continue
-            base = self._found[other].clock
-            reason = self._why_one_machine(other, index)
-            # Drift is that of the machine, and counts from the same instant.
-            clock = replace(
-                base, offset=base.offset + apart, since=base.since - apart,
-                source=base.source or "session_start", reason=reason,
+        for other in checks:
+            if why := self._sure(other, index, Clock("", same[other])).contradicts:
+                self._inexact.update(self._of_machine(index, range(len(self._rows))), {index})
+                self._refused[index] = why
+                return None
+        if index in self._inexact:
+            self._refused.setdefault(
+                index, "calls show that sessions of its machine did not begin when they say, and"
+                " none of its own tells when its session did",
             )  # fmt: skip
-            return Alignment(clock, other, check, arrive[other])
-        return None
+            return self._by_calls(index, near)
+        found = [
+            Alignment(self._on(other, Clock("", same[other], bound=_bound(check))), other, check)
+            for other, check in checks.items()
+            if other in near
+        ]
+        if not found:
+            return None
+        best = min(found, key=_off)
+        return replace(best, clock=replace(
+            best.clock, reason=self._why_one_machine(best.against or 0, index),
+            source=self._found[best.against or 0].clock.source or "session_start",
+        ))  # fmt: skip
 
-    def _arrive(self, one: int, other: int, clock: Clock) -> Arrivals | None:
-        """Return how messages between two reports arrive if the other one is set so."""
-        found = self._messages()
-        return arrivals(found[one], found[other], clock)
+    def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
+        """Return other reports of a report's machine, and how much later its session began."""
+        apart = {other: self._apart(other, index) for other in known if other != index}
+        return {
+            other: later
+            for other, later in apart.items()
+            if later is not None
+            and (later == 0 or same_machine(self._places[other], self._places[index]))
+        }
 
-    def _is_refused(self, index: int, arrive: Arrivals | None) -> bool:
-        """Tell whether messages refute a clock, and keep in mind why."""
-        if arrive is None or arrive.refused is None:
-            return False
-        self._refused[index] = arrive.refused
-        return True
+    def _on(self, other: int, own: Clock) -> Clock:
+        """Return a clock on that of a report, of what sets a report apart from that one.
 
-    def _is_one_machine(self, one: int, other: int, apart: int) -> bool:
-        return apart == 0 or same_machine(self._places[one], self._places[other])
+        How far it may be off adds up along the reports between.
+        """
+        base = self._found[other].clock
+        bounds = base.bound, own.bound
+        bound = None if None in bounds else sum(each or 0 for each in bounds)
+        return replace(base.after(own), name=base.name, bound=bound)
 
     def _why_one_machine(self, one: int, other: int) -> str:
         host = self._places[one][0]
@@ -217,42 +245,39 @@ class _Aligning:
             return f"one machine: both list GPU {common[0]}"
         return "one session: both began at the same instant"
 
-    def _is_refuted(self, one: int, other: int, check: Fit) -> bool:
-        """Tell whether calls that match beyond doubt contradict the starts of sessions."""
-        matched = self._match(one, other)
-        return (
-            not isinstance(matched, str)
-            and matched[0].refused is None
-            and check.violations > MOST_VIOLATIONS * check.calls
-        )
-
-    def _calls_of(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Put a report on the clock of another one by calls that match beyond doubt."""
-        for other in self._candidates(index, known):
-            matched = self._match(other, index)
-            if isinstance(matched, str) or matched[0].refused is not None:
-                continue
-            found = matched[0]
-            arrive = self._arrive(other, index, Clock("", found.offset, found.drift, found.since))
-            if self._is_refused(index, arrive):
-                continue
-            return Alignment(self._set_by(found, other), other, found, arrive)
-        return None
+    def _by_calls(self, index: int, known: Sequence[int]) -> Alignment | None:
+        """Put a report on the clock of another one by calls or messages that match beyond doubt."""
+        matches = {other: self._match(other, index) for other in self._nearest(index, known)}
+        found = [
+            Alignment(self._set_by(match[0], other), other, match[0])
+            for other, match in matches.items()
+            if not isinstance(match, str) and match[0].refused is None
+        ]
+        return min(found, key=_off, default=None)
 
     def _set_by(self, found: Fit, other: int) -> Clock:
-        base = self._found[other].clock
-        # Where the other one runs astray itself, what it is off by then is added.
-        there = round((found.since + found.offset - base.since) * base.drift)
-        return Clock(
-            base.name, base.offset + there + found.offset, base.drift + found.drift, found.since,
-            "collectives", found.calls, found.residual,
-            f"{found.calls:,} calls of a median of {found.typical:,} ns that both made together",
+        clock = self._on(other, replace(found.clock, bound=found.bound))
+        if not found.calls:
+            return replace(clock, source="messages", calls=0, residual=None,
+                           reason=f"{found.messages:,} messages both ways")  # fmt: skip
+        return replace(
+            clock, source="collectives", calls=found.calls, residual=found.residual,
+            reason=f"{found.calls:,} calls of a median of {found.typical:,} ns that both made"
+            " together",
         )  # fmt: skip
 
-    def _candidates(self, index: int, known: Sequence[int]) -> list[int]:
-        here = self._places[index]
-        order = sorted(known, key=lambda other: not same_machine(self._places[other], here))
-        return order[:_MOST_TRIES]
+    def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
+        """Return the reports that tell most of a report's clock: they share its communicators."""
+        here, named = self._places[index], self._named(index)
+
+        def away(other: int) -> tuple[int, bool, float]:
+            return (
+                -len(named & self._named(other)),
+                not same_machine(self._places[other], here),
+                _off(self._found[other]),
+            )
+
+        return sorted(known, key=away)[:_MOST_TRIES]
 
     def _why_not(self, index: int) -> str:
         """Say why the clock of a report could not be put on that of the first one."""
@@ -263,13 +288,38 @@ class _Aligning:
             return matched
         return matched[0].refused or "what it was compared with is on another clock"
 
-    def _check(self, one: int, other: int, apart: int) -> Fit | None:
+    def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
+        """Return how well calls and messages agree under a clock that is known otherwise.
+
+        Calls that are not matched beyond doubt bound nothing.
+        """
         matched = self._match(one, other)
-        return None if isinstance(matched, str) else held_to(matched[1], apart)
+        pairs = Pairs.none() if isinstance(matched, str) else matched[1]
+        sent = self._messages(one, other)
+        if not len(pairs) and not len(sent):
+            return None
+        return replace(held_to(pairs, sent, clock), bound=self._sure(one, other, clock).bound)
+
+    def _sure(self, one: int, other: int, clock: Clock) -> Fit:
+        """Return how well those agree that are matched beyond doubt."""
+        matched = self._match(one, other)
+        pairs = Pairs.none()
+        if not isinstance(matched, str) and matched[0].refused is None:
+            pairs = matched[1]
+        return held_to(pairs, self._messages(one, other), clock)
 
     def _apart(self, one: int, other: int) -> int | None:
         """Return how much later a session began than another, by what they say."""
         return _later(*(self._rows[index].get("session_start") for index in (one, other)))
+
+
+def _off(found: Alignment) -> float:
+    """Return by how much a clock may be off, where that is not known without limit."""
+    return float("inf") if found.clock.bound is None else found.clock.bound
+
+
+def _bound(check: Fit | None) -> int | None:
+    return None if check is None else check.bound
 
 
 def _row(trace: Trace) -> dict[str, Any]:
@@ -281,8 +331,8 @@ CLOCK_COLUMNS = {
     "report": pl.Int32, "file": pl.String, "clock": pl.String, "known_by": pl.String,
     "offset_ns": pl.Int64, "drift_ppm": pl.Float64, "sessions_say_ns": pl.Int64,
     "against": pl.Int32, "calls": pl.Int64, "median_call_ns": pl.Int64, "p5_ns": pl.Int64,
-    "p95_ns": pl.Int64, "violations": pl.Int64, "messages": pl.Int64, "early_messages": pl.Int64,
-    "evidence": pl.String,
+    "p95_ns": pl.Int64, "bound_ns": pl.Int64, "steps": pl.Int64, "violations": pl.Int64,
+    "messages": pl.Int64, "early_messages": pl.Int64, "evidence": pl.String,
 }  # fmt: skip
 
 
@@ -299,7 +349,8 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     ====================  =========================================================================
     ``report, file``      the report
     ``clock``             its clock; reports with the same one can be compared
-    ``known_by``          ``session_start``, ``collectives`` or ``given``; null for one on its own
+    ``known_by``          ``session_start``, ``collectives``, ``messages`` or ``given``; null for a
+                          report on its own
     ``offset_ns``         what was added to its times
     ``drift_ppm``         by how much its own clock was stretched, in millionths
     ``sessions_say_ns``   what the starts of sessions say the offset was
@@ -307,6 +358,8 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     ``calls``             how many calls of both were matched; null where none could be
     ``median_call_ns``    median length of these, of the participant that came last
     ``p5_ns, p95_ns``     5th and 95th percentile of by how much their ends still differ
+    ``bound_ns``          by how much its times may be off on that clock; null where unknown
+    ``steps``             how often its own clock was set anew
     ``violations``        how many end before they have begun in the other report, by over 2 us
     ``messages``          how many messages between both match beyond doubt; null where none do
     ``early_messages``    how many of these are received before they are sent, by over 2 us
@@ -325,9 +378,10 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
             "drift_ppm": each.clock.drift * 1e6,
             "sessions_say_ns": _later(starts[0], start),
             "against": each.against,
+            "bound_ns": each.clock.bound,
+            "steps": len(each.clock.steps),
             "evidence": each.clock.reason,
             **_told(each.check),
-            **_arrived(each.messages),
         }
         for index, (trace, each, start) in enumerate(zip(traces, found, starts, strict=True))
     ]
@@ -352,12 +406,13 @@ def _later(one: int | None, other: int | None) -> int | None:
 def _told(check: Fit | None) -> dict[str, int | None]:
     if check is None:
         return {}
-    low, high = check.residual
-    return {
-        "calls": check.calls, "median_call_ns": check.typical, "p5_ns": low, "p95_ns": high,
-        "violations": check.violations,
-    }  # fmt: skip
-
-
-def _arrived(found: Arrivals | None) -> dict[str, int | None]:
-    return {} if found is None else {"messages": found.messages, "early_messages": found.early}
+    found: dict[str, int | None] = {}
+    if check.calls:
+        low, high = check.residual or (None, None)
+        found = {
+            "calls": check.calls, "median_call_ns": check.typical, "p5_ns": low, "p95_ns": high,
+            "violations": check.violations,
+        }  # fmt: skip
+    if check.messages:
+        found |= {"messages": check.messages, "early_messages": check.early}
+    return found

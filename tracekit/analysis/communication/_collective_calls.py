@@ -19,6 +19,7 @@ from tracekit.analysis.communication._nccl_calls import (
     collective_kernels,
     communicators,
     hex_ids,
+    made_communicators,
     read_calls,
     with_kernels,
 )
@@ -180,7 +181,7 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
         sizes = logged.with_sizes(bare, "op", pl.coalesce("launch_start", "start"), notes)
         covered = rows.join(without, on="process", how="semi")
         rows = pl.concat([covered, sizes], how="diagonal_relaxed").sort("op")
-    rows = _with_ranks(rows, trace, logged)
+    rows = _numbered(_with_ranks(rows, trace, logged), made_communicators(trace))
     rows = rows.with_columns(bytes=_counted_bytes())
     if logged is not None:
         rows = logged.with_tuning(rows)
@@ -309,6 +310,36 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
             rank=pl.coalesce("rank", pl.when(unnamed).then("sole_rank").otherwise("known_rank")),
         )
     )  # fmt: skip
+
+
+def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Count the calls of each communicator, of each kind in order, where all of them are known.
+
+    They are where the communicator was made while recorded, or a log has as many calls as the
+    trace; but not in a process that replays collectives in CUDA graphs or ran one of an unknown
+    communicator, which may be of any. Numbers that calls carry stay.
+    """
+    of_one = ["process", "communicator"]
+    known = made.select(*of_one, made=pl.lit(value=True))
+    doubtful = pl.col("communicator").is_null() | pl.col("graph_node").is_not_null()
+    is_logged = (pl.col("bytes_source") == "log").all().over(of_one)
+    is_counted = (
+        (pl.col("made") | is_logged)
+        & (pl.col("kind") != "send_recv")
+        & ~doubtful.any().over("process")
+        & pl.col("call_sequence").is_null().all().over(of_one)
+    )
+    first = pl.coalesce("launch_start", "start")
+    number = pl.int_range(pl.len()).over(*of_one, "kind", order_by=pl.struct(first, "op"))
+    return (
+        rows.join(known, on=of_one, how="left", maintain_order="left")
+        .with_columns(
+            call_sequence=pl.when(is_counted.fill_null(value=False))
+            .then(number.cast(pl.Int64))
+            .otherwise("call_sequence")
+        )
+        .drop("made")
+    )
 
 
 def _counted_bytes() -> pl.Expr:

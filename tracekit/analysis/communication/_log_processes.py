@@ -39,7 +39,7 @@ def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl
     same = _short(pl.col("host")) == _short(pl.col("host_run"))
     if both.filter(same).height:
         both = both.filter(same)
-    unique = pl.col("pid").is_unique() & pl.col("process").is_unique()
+    unique = pl.struct("host", "pid").is_unique() & pl.col("process").is_unique()
     found = both.filter(unique).select("host", "pid", "process", "host_run")
     if found.is_empty() and named["pid"].count():
         raise UsageError(

@@ -1,22 +1,34 @@
-"""Which messages of two reports are the same ones, beyond doubt, and which arrive before they left.
+"""Which messages of two reports are the same ones, beyond doubt.
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
 in which they were sent. So where both sides were recorded from MPI_Init on, the n-th that is sent
-is the n-th that is received. So it is with those of NCCL, which have no tags.
+is the n-th that is received. So it is with those of NCCL, which have no tags: the n-th send of a
+rank to another one is the n-th receive there from it. A message is not received whole before the
+call or kernel that sends it has begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis.clocks._clock_fit import ENOUGH, MOST_VIOLATIONS, SLACK
-from tracekit.analysis.clocks._clock_nccl import nccl_messages
+from tracekit.analysis.clocks._fit import Messages
 from tracekit.analysis.communication._mpi_order import from_the_start
-from tracekit.model import Clock, Trace
+from tracekit.analysis.communication._nccl_calls import (
+    collective_kernels,
+    made_communicators,
+    read_calls,
+    with_kernels,
+)
+from tracekit.model import Trace
 
+_OWN = ("process", "communicator")
+_NCCL_LANE = (*_OWN, "direction", "peer")
+NCCL_MESSAGE = {
+    "communicator": pl.String, "source": pl.Int64, "target": pl.Int64, "number": pl.Int64,
+    "bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64, "sent": pl.Boolean,
+}  # fmt: skip
 _SEND = r"^P?MPI_(I[brs]?send|[BRS]?[Ss]end)(_c)?$"
 _RECEIVE = r"^P?MPI_I?[Rr]ecv(_c)?$"
 _WAITS = r"^P?MPI_Recv(_c)?$"
@@ -32,32 +44,6 @@ _NONE = pl.DataFrame(
             **dict.fromkeys((*_WITHIN, "number", "bytes", "start", "end"), pl.Int64),
             "sent": pl.Boolean, "waits": pl.Boolean}
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """How messages that match beyond doubt arrive.
-
-    Parameters
-    ----------
-    messages
-        How many there are whose receiver waits for them.
-    early
-        How many of these are received, by more than 2 us, before they begin to be sent.
-    """
-
-    messages: int
-    early: int
-
-    @property
-    def refused(self) -> str | None:
-        """Why a clock under which they arrive so is not believed; None where it may be."""
-        if self.messages < ENOUGH or self.early <= MOST_VIOLATIONS * self.messages:
-            return None
-        return (
-            f"{self.early:,} of {self.messages:,} messages that match beyond doubt are received"
-            " before they are sent"
-        )
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
@@ -98,24 +84,19 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
     return [_numbered(trace, own, len(ranks)) for trace, own in zip(traces, begun, strict=True)]
 
 
-def arrivals(own: pl.DataFrame, others: pl.DataFrame, clock: Clock) -> Arrivals | None:
-    """Return how messages between two reports arrive; None where none match beyond doubt.
+def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
+    """Return the messages between two reports that match beyond doubt, those that are waited for.
 
     Parameters
     ----------
     own, others
         Of `messages`.
-    clock
-        What sets the times of the other report to those of this one.
     """
     if own.is_empty() or others.is_empty():
-        return None
-    moved = others.with_columns(clock.moved(name).alias(name) for name in ("start", "end"))
-    pairs = pl.concat([_pairs(own, moved), _pairs(moved, own)])
-    if pairs.is_empty():
-        return None
-    early = pairs["received"] < pairs["sent_at"] - SLACK
-    return Arrivals(pairs.height, int(early.sum()))
+        return Messages.none()
+    there, back = _pairs(own, others), _pairs(others, own)
+    columns = there["sent_at"], there["received"], back["received"], back["sent_at"]
+    return Messages(*(times.to_numpy() for times in columns))
 
 
 def _pairs(senders: pl.DataFrame, receivers: pl.DataFrame) -> pl.DataFrame:
@@ -172,3 +153,45 @@ def _calls(trace: Trace) -> pl.DataFrame:
                 "ranks")
         .collect()
     )  # fmt: skip
+
+
+def nccl_messages(trace: Trace) -> pl.DataFrame:
+    """Return the messages of NCCL that a report's processes send and receive, numbered.
+
+    Those of communicators alone that were made while their process was recorded, for else it is not
+    known which message is the first. None are of a communicator in a process where a send or
+    receive names no peer, has several kernels, or was made while another one to the same peer was;
+    or of a process that replays collectives in CUDA graphs, which repeat messages without a call.
+
+    Returns
+    -------
+    The columns of `NCCL_MESSAGE`: when the kernel runs, and whether it sends.
+    """
+    made = made_communicators(trace).rename({"rank": "here"})
+    if made.is_empty():
+        return pl.DataFrame(schema=NCCL_MESSAGE)
+    kernels = collective_kernels(trace)
+    calls = with_kernels(read_calls(trace), kernels)
+    sends = calls.filter(pl.col("direction").is_not_null()).join(made, on=_OWN)
+    replays = kernels.filter(pl.col("graph_node").is_not_null())
+    clear = sends.filter(_is_clear().all().over(_OWN)).join(replays, on="process", how="anti")
+    numbered = clear.sort("start").with_columns(number=pl.int_range(pl.len()).over(_NCCL_LANE))
+    is_sent = pl.col("direction") == "send"
+    return numbered.join(kernels.select("op", began="start", ended="end"), on="op").select(
+        pl.col("communicator"),
+        source=pl.when(is_sent).then("here").otherwise("peer").cast(pl.Int64),
+        target=pl.when(is_sent).then("peer").otherwise("here").cast(pl.Int64),
+        number=pl.col("number").cast(pl.Int64),
+        bytes="message_bytes",
+        start="began",
+        end="ended",
+        sent=is_sent,
+    )
+
+
+def _is_clear() -> pl.Expr:
+    """Tell of a call which message it is, beyond doubt."""
+    named = pl.col("peer", "message_bytes").is_not_null()
+    alone = pl.col("ops").list.len().fill_null(0) <= 1
+    apart = pl.col("start") >= pl.col("end").shift(1).over(_NCCL_LANE, order_by="start")
+    return pl.all_horizontal(named, alone, apart.fill_null(value=True))

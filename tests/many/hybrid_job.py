@@ -1,0 +1,489 @@
+"""A training job of tensor, pipeline and data parallelism, written as nsys exports with plain SQL.
+
+It shares no code with tracekit or its other writers, so that what it says of a job is a second
+opinion: who took part in which call, which bytes went from which GPU to which, and what time it
+truly was when a clock said so.
+
+Ranks run programs on one true time. A collective begins on each rank when that one arrives, and
+ends on all, but for some noise, a while after the last one did. Each node has a clock that may be
+off, drift and step; a report counts from when its session began, which may be known wrongly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+BUS = 8
+"""So many GPUs a machine lists."""
+SECOND = 1_000_000_000
+EPOCH = 1_700_000_000 * SECOND
+STREAMS = {"tensor": 20, "data": 24, "pipeline": 28, "world": 32}
+COMPUTE = 7
+_VM = 1 << 48
+_NAMES = {
+    "all_reduce": ("ncclAllReduce", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+    "broadcast": ("ncclBroadcast", "ncclDevKernel_Broadcast_RING_LL"),
+    "send": ("ncclSend", "ncclDevKernel_SendRecv"),
+    "recv": ("ncclRecv", "ncclDevKernel_SendRecv"),
+}
+_TABLES = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
+CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+CREATE TABLE ANALYSIS_DETAILS (globalVid INTEGER NOT NULL, duration INTEGER NOT NULL,
+    startTime INTEGER NOT NULL, stopTime INTEGER NOT NULL);
+CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT NOT NULL,
+    name TEXT NOT NULL, nameEnum INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT,
+    busLocation TEXT, uuid TEXT, cuDevice INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL,
+    deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, streamId INTEGER NOT NULL,
+    correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL,
+    shortName INTEGER NOT NULL, gridX INTEGER NOT NULL, gridY INTEGER NOT NULL,
+    gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL,
+    blockZ INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL,
+    eventClass INTEGER NOT NULL, globalTid INTEGER, correlationId INTEGER,
+    nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
+    text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER, jsonText TEXT);
+"""
+
+
+@dataclass(frozen=True)
+class NodeClock:
+    """How a node tells a true time: off by so much, fast by so many parts, later set anew."""
+
+    off: int = 0
+    drift: float = 0.0
+    step: int = 0
+    at: int = 1 << 62
+
+    def reads(self, true: int) -> int:
+        """Return what the clock says at a true time."""
+        return true + self.off + round(true * self.drift) + (self.step if true >= self.at else 0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, how its ranks are spread, and how it is recorded.
+
+    `order` lists the kinds of parallelism whose groups have neighbouring ranks first. `late` is by
+    how much a rank's computing varies, `spread` by how much ends of a call do, ns.
+    """
+
+    tensor: int = 4
+    pipeline: int = 2
+    data: int = 2
+    order: tuple[str, ...] = ("tensor", "pipeline", "data")
+    steps: int = 6
+    microbatches: int = 4
+    layers: int = 2
+    seed: int = 1
+    late: int = 30_000
+    spread: int = 400
+    pause: int = 0
+    clocks: tuple[NodeClock, ...] = ()
+    starts_off: int = 0
+    node_reports: bool = False
+    payloads: bool = True
+    inits: bool = True
+    broadcasts: int = 3
+    per_node: int = 8
+
+    def node(self, rank: int) -> int:
+        """Return the number of a rank's node."""
+        return rank // self.per_node
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return -(-self.size // self.per_node)
+
+    def groups(self) -> dict[str, list[tuple[int, ...]]]:
+        """Return the groups of ranks of each kind, and that of all."""
+        sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "data": self.data}
+        strides, stride = {}, 1
+        for kind in self.order:
+            strides[kind] = stride
+            stride *= sizes[kind]
+        found: dict[str, list[tuple[int, ...]]] = {"world": [tuple(range(self.size))]}
+        for kind, width in sizes.items():
+            firsts = [r for r in range(self.size) if r // strides[kind] % width == 0]
+            found[kind] = [tuple(r + n * strides[kind] for n in range(width)) for r in firsts]
+        return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective or message: what, of which kind of group, who (sender first), bytes."""
+
+    what: str
+    kind: str
+    members: tuple[int, ...]
+    size: int
+
+
+@dataclass
+class Ran:
+    """What a job did: calls in order; and kernels of ranks: true launch, start, end, what, call."""
+
+    job: Job
+    calls: list[Call] = field(default_factory=list)
+    kernels: dict[int, list[tuple[int, int, int, int, str, Call | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    ranges: dict[int, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def end(self) -> int:
+        """When the last kernel ends."""
+        return max(rows[-1][2] for rows in self.kernels.values())
+
+
+def run(job: Job) -> Ran:
+    """Run the programs of all ranks; each waits in a call until all of its members are there."""
+    chance, ran = random.Random(job.seed), Ran(job)
+    now = [SECOND + chance.randrange(200_000) for _ in range(job.size)]
+    programs = [_program(job, rank, job.groups()) for rank in range(job.size)]
+    # Some ranks end a call a little later than others, always.
+    lags = [chance.randrange(job.spread + 1) for _ in range(job.size)]
+    waiting: dict[Call, list[int]] = defaultdict(list)
+    opened: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    ready = list(range(job.size))
+    while ready:
+        rank = ready.pop()
+        for act in programs[rank]:
+            if isinstance(act, Call):
+                waiting[act].append(rank)
+                if len(waiting[act]) == len(act.members):
+                    del waiting[act]
+                    _meet(ran, act, now, lags, chance)
+                    ready.extend(act.members)
+                break
+            if isinstance(act, str):
+                if act:
+                    opened[rank].append((now[rank], act))
+                else:
+                    began, name = opened[rank].pop()
+                    ran.ranges[rank].append((began - 9_000, now[rank] - 9_000, name))
+                continue
+            length = act + chance.randrange(job.late)
+            if chance.random() < 0.1:
+                length += chance.randrange(10 * job.late)
+            ran.kernels[rank].append(
+                (now[rank] - 8_000, now[rank], now[rank] + length, COMPUTE, "gemm", None)
+            )
+            now[rank] += length + 1_000
+    assert not waiting
+    return ran
+
+
+def _meet(ran: Ran, call: Call, now: list[int], lags: list[int], chance: random.Random) -> None:
+    """Let the members of a call, all of which are there, take part in it."""
+    ran.calls.append(call)
+    spread = ran.job.spread
+    done = max(now[rank] for rank in call.members) + 12_000 + call.size // 100
+    for rank in call.members:
+        first = min(call.members) if call.what != "send" else call.members[0]
+        is_root = call.what == "broadcast" and rank == first
+        # The root of a broadcast is through once it has sent its own.
+        end = now[rank] + 9_000 if is_root else done + lags[rank] + chance.randrange(spread + 1)
+        stream = STREAMS[call.kind]
+        what = "recv" if call.what == "send" and rank != first else call.what
+        ran.kernels[rank].append((now[rank] - 8_000, now[rank], end, stream, what, call))
+        now[rank] = end + 1_500
+
+
+def _program(job: Job, rank: int, groups: dict[str, list[tuple[int, ...]]]) -> Iterator[object]:
+    """Yield what a rank does: computing (ns), calls, and names of ranges; an empty one ends."""
+    own = {kind: next(g for g in some if rank in g) for kind, some in groups.items()}
+    numbers = itertools.count()
+    for number in range(job.broadcasts):
+        yield 20_000
+        yield _Numbered("broadcast", "world", own["world"], 1 << 12, 10**6 + number)
+    for step in range(job.steps):
+        yield f"step {step}"
+        yield "forward"
+        yield from _batches(job, rank, own, numbers, range(step * 1000, step * 1000 + 400), 1)
+        yield ""
+        yield "backward"
+        yield from _batches(
+            job, rank, own, numbers, range(step * 1000 + 500, step * 1000 + 900), -1
+        )
+        yield ""
+        yield "optimizer"
+        for _ in range(2 if job.data > 1 else 0):
+            yield _Numbered("all_reduce", "data", own["data"], 1 << 20, next(numbers))
+        yield 15_000
+        yield _Numbered("all_reduce", "world", own["world"], 1 << 10, next(numbers))
+        yield 30_000 + job.pause
+        yield ""
+        yield ""
+
+
+def _batches(
+    job: Job,
+    rank: int,
+    own: dict[str, tuple[int, ...]],
+    numbers: Iterator[int],
+    messages: range,
+    onward: int,
+) -> Iterator[object]:
+    """Yield the passes of a step's microbatches, which come from one stage and go on to another."""
+    stages = own["pipeline"]
+    here = stages.index(rank)
+    before, after = here - onward, here + onward
+    for _, message in zip(range(job.microbatches), messages, strict=False):
+        if 0 <= before < job.pipeline:
+            yield _Numbered("send", "pipeline", (stages[before], rank), 1 << 15, message)
+        for _ in range(job.layers):
+            yield 40_000
+            if job.tensor > 1:
+                yield _Numbered("all_reduce", "tensor", own["tensor"], 1 << 16, next(numbers))
+        if 0 <= after < job.pipeline:
+            yield _Numbered("send", "pipeline", (rank, stages[after]), 1 << 15, message)
+
+
+@dataclass(frozen=True)
+class _Numbered(Call):
+    """A call that is not the same as others alike."""
+
+    number: int = 0
+
+
+# -- what it moved ---------------------------------------------------------------------------------
+
+
+def moved(ran: Ran, rings: list[list[int]] | None = None) -> Counter[tuple[int, int, str]]:
+    """Return the bytes that went from one rank to another in calls of a kind of group.
+
+    Collectives go around a ring in order of ranks, half of them each way; or along `rings`, the
+    orders of a communicator of four that a log gives, an equal part on each.
+    """
+    total: Counter[tuple[int, int, str]] = Counter()
+    for call in ran.calls:
+        if call.what == "send":
+            total[call.members[0], call.members[1], call.kind] += call.size
+            continue
+        count = len(call.members)
+        orders = rings if rings and count == 4 else [[*range(count)], [*range(count)][::-1]]
+        for order in orders:
+            for one, other in zip(order, order[1:] + order[:1], strict=True):
+                if call.what == "broadcast":
+                    part = Fraction(0 if other == 0 else 1)
+                else:
+                    part = Fraction(2 * (count - 1), count)
+                share = part * call.size / len(orders)
+                assert share.denominator == 1
+                total[call.members[one], call.members[other], call.kind] += int(share)
+    return total
+
+
+# -- how it is recorded ----------------------------------------------------------------------------
+
+
+@dataclass
+class Recorded:
+    """The files of a job, in order, and how a report tells a true time."""
+
+    files: list[Path]
+    clocks: list[NodeClock]
+    began: list[int]
+
+    def reads(self, report: int, true: int) -> int:
+        """Return the time of a report at a true time."""
+        clock = self.clocks[report]
+        return clock.reads(true) - clock.reads(self.began[report])
+
+
+def record(ran: Ran, folder: Path) -> Recorded:
+    """Write a report of each rank, or of each node."""
+    job, chance = ran.job, random.Random(ran.job.seed + 99)
+    folder.mkdir(exist_ok=True, parents=True)
+    ranks = range(job.size)
+    parts = (
+        [[r for r in ranks if job.node(r) == node] for node in range(job.nodes)]
+        if job.node_reports
+        else [[r] for r in ranks]
+    )
+    told = Recorded([], [], [])
+    for part in parts:
+        node = job.node(part[0])
+        clock = job.clocks[node] if job.clocks else NodeClock()
+        name = f"node{node}" if job.node_reports else f"rank{part[0]}"
+        told.files.append(folder / f"{name}.sqlite")
+        told.clocks.append(clock)
+        told.began.append(chance.randrange(SECOND // 2))
+        off = chance.randrange(-job.starts_off, job.starts_off + 1)
+        _write(ran, part, told, off)
+    return told
+
+
+def pid_of(job: Job, rank: int) -> int:
+    """Return the process id of a rank, which nodes have in common."""
+    return 4000 + rank % job.per_node
+
+
+def communicator(job: Job, kind: str, members: tuple[int, ...]) -> int:
+    """Return the id of a communicator."""
+    kinds = ["world", "tensor", "data", "pipeline"]
+    return 0x9000_0000 + (kinds.index(kind) << 16) + min(members)
+
+
+def _write(ran: Ran, ranks: list[int], told: Recorded, off: int) -> None:
+    path, report = told.files[-1], len(told.files) - 1
+    path.unlink(missing_ok=True)
+    with sqlite3.connect(path) as file:
+        file.executescript("PRAGMA synchronous = OFF;" + _TABLES)
+        texts: dict[str, int] = {}
+        began = told.clocks[-1].reads(told.began[-1]) + off
+        last = told.reads(report, ran.end) + 1_000_000
+        for name, value in (
+            ("EXPORT_PRODUCT_NAME", "NVIDIA Nsight Systems"),
+            ("EXPORT_PRODUCT_VERSION", "2024.2.3"),
+            ("EXPORT_SCHEMA_VERSION", "3.11.1"),
+        ):
+            _add(file, "META_DATA_EXPORT", name, value)
+        _add(file, "TARGET_INFO_SESSION_START_TIME", EPOCH + began, None, None)
+        _add(file, "ANALYSIS_DETAILS", _VM, last, 0, last)
+        node = ran.job.node(ranks[0])
+        _add(file, "TARGET_INFO_SYSTEM_ENV", _VM, "Local", "Hostname", 0, f"node{node}")
+        for gpu in range(BUS):
+            uuid = f"00000000-0000-0000-{node:04x}-{gpu:012x}"
+            bus = f"0000:{gpu + 1:02X}:00.0"
+            _add(file, "TARGET_INFO_GPU", _VM, gpu, "NVIDIA A100-SXM4-40GB", bus, uuid, gpu)
+        for rank in ranks:
+            _write_rank(file, ran, rank, lambda true: told.reads(report, true), texts)
+        for text, number in texts.items():
+            _add(file, "StringIds", number, text)
+    file.close()
+
+
+def _add(file: sqlite3.Connection, table: str, *row: object) -> None:
+    file.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _write_rank(
+    file: sqlite3.Connection,
+    ran: Ran,
+    rank: int,
+    told: Callable[[int], int],
+    texts: dict[str, int],
+) -> None:
+    job, pid, gpu = ran.job, pid_of(ran.job, rank), rank % ran.job.per_node
+    process = _VM | pid << 24
+    thread = process | pid
+
+    def text(value: str) -> int:
+        return texts.setdefault(value, len(texts) + 1)
+
+    def nvtx(
+        start: int, end: int, name: str, payload: dict[str, object] | None, domain: int = 1
+    ) -> None:
+        said = json.dumps(payload) if payload and job.payloads else None
+        _add(file, "NVTX_EVENTS", told(start), told(end), 59, name, thread, None, domain, said)
+
+    _add(file, "PROCESSES", process, pid, "python")
+    _add(file, "NVTX_EVENTS", 0, None, 75, "NCCL", thread, None, 1, None)
+    if job.inits:
+        for number, (kind, some) in enumerate(job.groups().items()):
+            members = next(g for g in some if rank in g)
+            if len(members) > 1:
+                said = {
+                    "NCCL communicator ID": communicator(job, kind, members),
+                    "No. of ranks": len(members), "Rank": members.index(rank),
+                    "CUDA device": gpu,
+                }  # fmt: skip
+                at = SECOND - 100_000_000 + 1_000_000 * number
+                nvtx(at, at + 500_000, "ncclCommInitRank", said)
+    for start, end, name in ran.ranges[rank]:
+        nvtx(start, end, name, None, 0)
+    for number, (launch, start, end, stream, what, call) in enumerate(ran.kernels[rank], 1):
+        name = _NAMES[what][1] if call else "ampere_sgemm_128x64_nn"
+        row = (told(start), told(end), gpu, 1, stream, number, process)
+        _add(file, "CUPTI_ACTIVITY_KIND_KERNEL", *row, text(name), text(name), 1, 1, 1, 1, 1, 1)
+        row = (told(launch), told(launch + 3_000), 0, thread, number)
+        _add(file, "CUPTI_ACTIVITY_KIND_RUNTIME", *row, text("cudaLaunchKernel_v7000"), 0, None)
+        if call:
+            nvtx(launch - 1_000, launch + 4_000, _NAMES[what][0], _said(job, rank, what, call))
+
+
+def _said(job: Job, rank: int, what: str, call: Call) -> dict[str, object]:
+    members = call.members
+    if call.kind == "pipeline":
+        members = next(g for g in job.groups()["pipeline"] if rank in g)
+    said: dict[str, object] = {
+        "NCCL communicator ID": communicator(job, call.kind, members),
+        "Message size [bytes]": call.size,
+    }
+    if what in ("send", "recv"):
+        other = next(r for r in call.members if r != rank)
+        said["Peer rank"] = members.index(other)
+    elif what == "broadcast":
+        said["Root"] = 0
+    else:
+        said["Reduction operation"] = 0
+    return said
+
+
+def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
+    """Write what NCCL logs of the job with NCCL_DEBUG_SUBSYS=INIT,COLL, rank by rank."""
+    job, lines = ran.job, []
+    names = {"all_reduce": "AllReduce", "broadcast": "Broadcast", "send": "Send", "recv": "Recv"}
+    for rank in range(job.size):
+        pid, gpu = pid_of(job, rank), rank % job.per_node
+        head = f"node{job.node(rank)}:{pid}:{pid} [{gpu}] NCCL INFO"
+        pointers = {}
+        for number, (kind, some) in enumerate(job.groups().items()):
+            members = next(g for g in some if rank in g)
+            if len(members) == 1:
+                continue
+            pointers[kind] = f"0x{0x5500 + 16 * rank + number:x}", len(members), members
+            own = members.index(rank)
+            init = (
+                f"{head} comm {pointers[kind][0]} rank {own} nRanks {len(members)} cudaDev "
+                f"{gpu} nvmlDev {gpu} busId {(gpu + 1) << 12:x} "
+                f"commId 0x{communicator(job, kind, members):x} - Init"
+            )
+            lines.append(f"{init} START")
+            count = len(members)
+            orders = rings if count == 4 else [[*range(count)], [*range(count)][::-1]]
+            for channel, order in enumerate(orders):
+                at = order.index(own)
+                before, after = order[at - 1], order[(at + 1) % count]
+                lines.append(f"{head} Ring {channel:02d} : {before} -> {own} -> {after}")
+                if own == 0:
+                    turned = order[order.index(0) :] + order[: order.index(0)]
+                    told = " ".join(f"{one:3d}" for one in turned)
+                    lines.append(f"{head} Channel {channel:02d}/{len(orders):02d} : {told}")
+            lines.append(f"{init} COMPLETE")
+        counts: Counter[str] = Counter()
+        for *_, what, call in ran.kernels[rank]:
+            if call:
+                pointer, ranks, members = pointers[call.kind]
+                root = 0
+                if call.kind == "pipeline":
+                    root = members.index(next(r for r in call.members if r != rank))
+                lines.append(
+                    f"{head} {names[what]}: opCount {counts[call.kind]:x} sendbuff 0x7f00 recvbuff "
+                    f"0x7f01 count {call.size // 4} datatype 7 op 0 root {root} comm {pointer} "
+                    f"[nranks={ranks}] stream 0x55"
+                )
+                counts[call.kind] += 1
+    path.write_text("\n".join(lines) + "\n")
+    return path

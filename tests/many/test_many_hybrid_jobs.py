@@ -1,0 +1,192 @@
+"""Jobs of tensor, pipeline and data parallelism on several nodes, told by a writer of their own.
+
+Which bytes went over which links, which ranks took part in which call and what time it truly was
+are sums of `hybrid_job`, which shares no code with what is tested.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import hybrid_job
+import polars as pl
+import pytest
+from hybrid_job import Job, NodeClock, Ran, Recorded
+
+import tracekit
+from tracekit.analysis.communication import collective_calls
+from tracekit.model import Clock
+
+RINGS = [[0, 2, 1, 3], [0, 3, 1, 2]]
+"""What the log says of communicators of four ranks."""
+APART = (NodeClock(), NodeClock(off=5_000_000, drift=1e-5))
+STEPS = (NodeClock(), NodeClock(off=-9_000_000, step=70_000, at=hybrid_job.SECOND + 7_000_000))
+
+
+def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
+    """Write a job's reports and make a run of them."""
+    told = hybrid_job.record(ran, folder / "reports")
+    run, _ = tracekit.ingest(told.files, name="job", store=folder / "store", processes=1)
+    return run, told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "is_logged"),
+    [
+        (Job(starts_off=300_000, clocks=APART), False),
+        (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
+        (Job(node_reports=True, clocks=STEPS, seed=2), False),
+        (Job(payloads=False), True),
+        (Job(tensor=4, pipeline=4, data=4, steps=2, microbatches=2, node_reports=True), False),
+    ],
+    ids=["a report per rank", "pipelines across nodes", "a clock steps", "a log", "64 ranks"],
+)
+def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool) -> None:
+    """By pair, link, rank, node and communicator; of links those within a node are known."""
+    ran = hybrid_job.run(job)
+    run, _ = ingested(ran, tmp_path)
+    log = hybrid_job.write_log(ran, tmp_path / "nccl.log", RINGS) if is_logged else None
+    options = {"nccl_log": [log]} if log else {}
+    pairs: Counter[object] = Counter()
+    for (one, other, kind), size in hybrid_job.moved(ran, RINGS if log else None).items():
+        if not (log and kind == "pipeline"):  # a log is not asked for peers of messages
+            pairs[one, other] += size
+    ranks: Counter[object] = Counter()
+    nodes: Counter[object] = Counter()
+    links: Counter[object] = Counter()
+    for (one, other), size in pairs.items():
+        ranks[one] += size
+        nodes[f"node{job.node(one)}"] += size
+        if job.node(one) == job.node(other):
+            switch = f"NVSwitch{job.node(one)}"
+            links[f"GPU{one}", switch] += size
+            links[switch, f"GPU{other}"] += size
+
+    def told(by: str, *keys: str, **where: str) -> Counter[object]:
+        rows = run.links(by, **options).filter(**where)
+        found: Counter[object] = Counter()
+        for *key, size in rows.select(*keys, "bytes").rows():
+            found[tuple(key) if len(key) > 1 else key[0]] += size
+        return found
+
+    assert told("pair", "src_device", "dst_device") == pairs
+    assert told("rank", "rank") == ranks
+    assert told("node", "node") == nodes
+    assert told("link", "src", "dst", type="nvlink") == links
+    _check_communicators(run, ran, options)
+
+
+def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]) -> None:
+    """Each communicator's calls are counted once, with all of its ranks."""
+    job, calls = ran.job, Counter[object]()
+    for call in ran.calls:
+        members = call.members
+        if call.what == "send":
+            members = next(g for g in job.groups()["pipeline"] if set(members) <= {*g})
+            if len(members) > 2:
+                continue  # messages of several neighbours share a communicator
+        name = f"0x{hybrid_job.communicator(job, call.kind, members):x}"
+        what = "send_recv" if call.what == "send" else call.what
+        calls[name, what, call.size, len(call.members)] += 1
+    rows = run.collectives(**options).filter(
+        (pl.col("collective") != "send_recv") | (job.pipeline == 2)
+    )
+    columns = ["communicator", "collective", "bytes", "participants", "count"]
+    assert {tuple(key): count for *key, count in rows.select(columns).rows()} == calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "exact"),
+    [
+        (Job(steps=12, starts_off=300_000, clocks=APART), {"tensor", "world"}),
+        (Job(steps=12, node_reports=True, clocks=APART), {"tensor", "world", "pipeline"}),
+        (Job(steps=3, starts_off=300_000, clocks=APART), {"tensor"}),
+        (
+            Job(tensor=4, pipeline=4, data=4, steps=9, microbatches=2, node_reports=True,
+                clocks=tuple(NodeClock(off=10**6 * n, drift=1e-6 * n) for n in range(8))),
+            {"tensor", "world"},
+        ),
+    ],
+    ids=["a report per rank", "a report per node", "too few calls for clocks", "64 ranks"],
+)  # fmt: skip
+def test_without_payloads_ranks_are_partitioned_rightly_or_not_at_all(
+    tmp_path: Path, job: Job, exact: set[str]
+) -> None:
+    """No match joins calls, and none lacks a rank whose report is on the same clock."""
+    ran = hybrid_job.run(Job(**{**vars(job), "payloads": False}))
+    run, _ = ingested(ran, tmp_path)
+    matches = _matches(run, ran)
+    reports = run.table("reports").sort("report").collect()["clock"].to_list()
+    clock = [reports[job.node(r) if job.node_reports else r] for r in range(job.size)]
+    found: set[str] = set()
+    for some in matches.values():
+        [number] = {number for _, number in some}
+        call, ranks = ran.calls[number], {rank for rank, _ in some}
+        assert ranks == {r for r in call.members if clock[r] == clock[min(ranks)]}
+        found.add(call.kind)
+    assert found >= exact
+    for kind in exact:
+        whole = [call for call in ran.calls if call.kind == kind and call.what != "broadcast"]
+        assert sum(ran.calls[some[0][1]] in whole for some in matches.values()) == len(whole)
+
+
+def _matches(run: tracekit.Run, ran: Ran) -> dict[int, list[tuple[int, int]]]:
+    """Return rank and true number of the calls of each match."""
+    job, number = ran.job, {id(call): place for place, call in enumerate(ran.calls)}
+    owners = run.table("processes").collect()
+    rank_of = {
+        process: report * job.per_node + pid - 4000 if job.node_reports else report
+        for process, report, pid in owners.select("process", "report", "pid").rows()
+    }
+    matches: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    rows = collective_calls(run.trace).sort("start", "op")
+    for (process,), own in rows.partition_by("process", as_dict=True).items():
+        rank = rank_of[process]
+        calls = [number[id(call)] for *_, call in ran.kernels[rank] if call]
+        for true, match in zip(calls, own["match"], strict=True):
+            if match is not None:
+                matches[match].append((rank, true))
+    return matches
+
+
+FOUR = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 2, "steps": 8, "microbatches": 2}
+"""Eight ranks on four nodes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "most"),
+    [
+        (Job(**FOUR, starts_off=300_000), 1_000),
+        (Job(**FOUR, starts_off=300_000, payloads=False), 2_000),
+        (Job(**FOUR, clocks=tuple(NodeClock(off=n * 10**7, drift=-n * 1e-5) for n in range(4)),
+             pause=2 * 10**9), 2_000),
+        (Job(**FOUR, clocks=tuple(NodeClock(off=10**6, drift=n * 1e-5) for n in range(4)),
+             late=90_000, spread=3_000, seed=5), None),
+        (Job(**FOUR, clocks=(*[NodeClock()] * 3, NodeClock(step=-50_000, at=1_004_000_000))), None),
+    ],
+    ids=["starts", "no payloads", "drift", "drift unseen", "a step"],
+)  # fmt: skip
+def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | None) -> None:
+    """At any time of the job a report's times are off by no more than their bound."""
+    ran = hybrid_job.run(job)
+    run, told = ingested(ran, tmp_path)
+    clocks = [
+        Clock.of(row, index)
+        for index, row in enumerate(run.table("reports").sort("report").collect().to_dicts())
+    ]
+    assert len({clock.name for clock in clocks}) == 1
+    instants = range(hybrid_job.SECOND, ran.end, (ran.end - hybrid_job.SECOND) // 50)
+
+    def on_run(report: int) -> pl.Series:
+        times = pl.DataFrame({"time": [told.reads(report, instant) for instant in instants]})
+        return times.select(clocks[report].moved("time")).to_series()
+
+    off = [int((on_run(report) - on_run(0)).abs().max()) for report in range(len(clocks))]
+    known = [(error, clock.bound) for error, clock in zip(off, clocks, strict=True)]
+    assert all(bound is not None for _, bound in known)
+    assert all(error <= bound for error, bound in known if bound is not None)
+    assert most is None or max(off) <= most

@@ -1,0 +1,374 @@
+"""How far two clocks are apart, by what both recorded: offset, drift, steps, and a bound.
+
+Participants of a collective end it together, and none leaves before the last has entered; no
+message is received before it begins to be sent. The first gives an estimate. The others bound it,
+whatever ends do: a bound holds if the calls and messages are the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.model import Clock
+
+ENOUGH = 8
+"""Fewer calls than this, matched by their order, do not tell how far apart two clocks are."""
+_ENOUGH_NUMBERED = 3
+"""The same of calls that carry their number."""
+_LONG_ENOUGH_FOR_DRIFT = 10_000_000_000
+_WELL_UNDER = 3
+"""How many times what is left over has to go into the median call."""
+_MOST_VIOLATIONS = 0.05
+"""What share of calls may end before they begin elsewhere, as matches go wrong now and then."""
+SLACK = 2_000
+"""By how much recorded times may be off, ns: two steps of traces that count in microseconds."""
+_WINDOWS, _IN_A_WINDOW = 4, 16
+"""A bound is that of the worst of so many parts of a recording, with so many limits each."""
+_UNEVEN = 8
+"""How many times more ends vary over a recording than from call to call where a clock may step."""
+_MOST_STEPS = 3
+_IN_A_PIECE = 4
+"""Between two steps there are at least so many calls."""
+_PLACES = 64
+"""At so many places a step is looked for first."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Calls of one report and the same calls of another one, row by row, times in ns."""
+
+    start: Ints
+    end: Ints
+    other_start: Ints
+    other_end: Ints
+    numbered: bool = False
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+    @property
+    def typical(self) -> int:
+        """Median length of a call, taken of the participant that came last."""
+        own, other = self.end - self.start, self.other_end - self.other_start
+        return int(np.median(np.minimum(own, other))) if len(self) else 0
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no calls."""
+        nothing = np.zeros(0, np.int64)
+        return cls(nothing, nothing, nothing, nothing)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """When messages of one report to another are sent and received, and those back, ns."""
+
+    sent: Ints
+    other_received: Ints
+    received: Ints
+    other_sent: Ints
+
+    def __len__(self) -> int:
+        return len(self.sent) + len(self.received)
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no messages."""
+        return cls(*[np.zeros(0, np.int64)] * 4)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What to add to the times of the other report, and how well both then agree.
+
+    Parameters
+    ----------
+    clock
+        Its offset, drift and steps.
+    calls, messages
+        How many were matched.
+    typical
+        Median length of these calls, ns.
+    residual
+        5th and 95th percentile of by how much ends of calls still differ, ns; None without calls.
+    violations, early
+        How many calls a participant then leaves before another one enters; how many messages are
+        received before they are sent.
+    bound
+        By how much the clock may be off at most, ns: by more, calls would be left before they are
+        entered, or messages received before they are sent. None where that bounds one side only.
+    refused
+        Why it is not believed; None where it is.
+    """
+
+    clock: Clock
+    calls: int
+    messages: int
+    typical: int
+    residual: tuple[int, int] | None
+    violations: int
+    early: int
+    bound: int | None
+    refused: str | None = None
+
+    @property
+    def contradicts(self) -> str | None:
+        """Why calls or messages cannot have been as this clock says; None where they can."""
+        if self.messages >= ENOUGH and self.early > _MOST_VIOLATIONS * self.messages:
+            return (
+                f"{self.early:,} of {self.messages:,} messages that match beyond doubt are received"
+                " before they are sent"
+            )
+        if self.violations > _MOST_VIOLATIONS * self.calls:
+            return (
+                f"{self.violations:,} of {self.calls:,} matched calls end before they begin"
+                " elsewhere"
+            )
+        return None
+
+
+def fit(pairs: Pairs, messages: Messages) -> Fit:
+    """Return how far two clocks are apart by some matched calls, or else by messages both ways.
+
+    The offset is the median of by how much ends differ, moved into the bounds that causality sets
+    where these agree; of messages alone it is the middle of these bounds. It is believed if there
+    are enough, if what is left over is well under the median call, and if hardly any call is left
+    before it was entered.
+    """
+    pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
+    drift = _drift_of(pieces)
+    since = int(np.median(np.concatenate([pairs.other_end, messages.other_received,
+                                          messages.other_sent])))  # fmt: skip
+    levels = [
+        int(np.median(apart - np.round((times - since) * drift).astype(np.int64)))
+        for times, apart in pieces
+    ]
+    steps = tuple(
+        (int(before[-1] + after[0]) // 2, later - level)
+        for (before, _), (after, _), level, later in zip(
+            pieces[:-1], pieces[1:], levels[:-1], levels[1:], strict=True
+        )
+    )
+    clock = Clock("", levels[0] if levels else 0, drift, since, steps=steps)
+    low, high = _limits(pairs, messages, clock)
+    if len(low[1]) and len(high[1]) and (least := low[1].max()) <= (most := high[1].min()):
+        moved = min(max(0, int(least)), int(most)) if levels else int(least + most) // 2
+        clock = Clock("", clock.offset + moved, drift, since, steps=steps)
+    return _judged(pairs, messages, clock)
+
+
+def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
+    """Return how well matched calls and messages agree under a clock that is known otherwise."""
+    return _judged(pairs, messages, clock)
+
+
+def _judged(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
+    left = pairs.end - pairs.other_end - clock.added(pairs.other_end)
+    residual = None
+    if len(pairs):
+        low_end, high_end = (round(float(each)) for each in np.percentile(left, [5, 95]))
+        residual = (low_end, high_end)
+    low, high = _limits(pairs, messages, clock)
+    early, calls = (low[1] > SLACK, high[1] < -SLACK), len(pairs)
+    # Where between two calls a clock stepped is not known.
+    bound, step = _bound(low, high), max((abs(by) for _, by in clock.steps), default=0)
+    found = Fit(
+        clock, calls, len(messages), pairs.typical, residual,
+        violations=int((early[0][:calls] | early[1][:calls]).sum()),
+        early=int(early[0][calls:].sum() + early[1][calls:].sum()),
+        bound=None if bound is None else bound + step,
+    )  # fmt: skip
+    return replace(found, refused=_why_refused(pairs, messages, found))
+
+
+def _why_refused(pairs: Pairs, messages: Messages, found: Fit) -> str | None:
+    both_ways = min(len(messages.sent), len(messages.received)) > 0
+    if not len(pairs) and both_ways and len(messages) >= ENOUGH:
+        return found.contradicts
+    if len(pairs) < (_ENOUGH_NUMBERED if pairs.numbered else ENOUGH):
+        return f"only {len(pairs)} calls could be matched"
+    low, high = found.residual or (0, 0)
+    if _WELL_UNDER * max(-low, high) > found.typical:
+        return (
+            f"ends of {len(pairs):,} matched calls differ by {low:+,} to {high:+,} ns, which is"
+            f" too much beside a median call of {found.typical:,} ns"
+        )
+    return found.contradicts
+
+
+_Limit = tuple[Ints, Ints]
+"""Times of the other report, and by how much its clock has to be more, or may be more, then."""
+
+
+def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
+    """Return between what corrections of a clock are if nothing ends before it begins elsewhere."""
+
+    def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
+        mine, times = np.concatenate(own), np.concatenate(others)
+        return times, mine - times - clock.added(times)
+
+    return (
+        limits([pairs.start, messages.sent], [pairs.other_end, messages.other_received]),
+        limits([pairs.end, messages.received], [pairs.other_start, messages.other_sent]),
+    )
+
+
+def _bound(low: _Limit, high: _Limit) -> int | None:
+    """Return by how much a clock may be off at most, anywhere in a recording.
+
+    Limits that contradict each other, as where a clock steps or times are rounded, leave what lies
+    between them and as much beyond.
+    """
+    if not len(low[0]) or not len(high[0]):
+        return None
+    windows = min(max(min(len(low[0]), len(high[0])) // _IN_A_WINDOW, 1), _WINDOWS)
+    times = np.sort(np.concatenate([low[0], high[0]]))
+    borders = times[np.linspace(0, len(times) - 1, windows + 1).astype(np.int64)[1:-1]]
+    of_low, of_high = (np.searchsorted(borders, side[0], side="right") for side in (low, high))
+    worst = 0
+    for window in range(windows):
+        least, most = low[1][of_low == window], high[1][of_high == window]
+        if not len(least) or not len(most):
+            return None
+        lowest, highest = int(least.max()), int(most.min())
+        worst = max(worst, max(abs(lowest), abs(highest)) + max(lowest - highest, 0))
+    return worst
+
+
+# -- drift and steps -------------------------------------------------------------------------------
+
+_Piece = tuple[Ints, NDArray[Any]]
+"""Times of the other report between two steps, and by how much ends differ there."""
+
+
+def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
+    """Cut calls, in order of time, where one of the clocks steps."""
+    order = np.argsort(times, kind="stable")
+    times, apart = times[order], apart[order]
+    if len(times) < 2 * _IN_A_PIECE or not steps:
+        return [(times, apart)] if len(times) else []
+    straight = _straight((times, apart))
+    if _width(straight, 0.9) <= _UNEVEN * max(float(np.median(np.abs(np.diff(straight)))), SLACK):
+        return [(times, apart)]
+
+    def cost(at: int) -> float:
+        parts = (times[:at], apart[:at]), (times[at:], apart[at:])
+        return sum(float(np.abs(_straight(part)).sum()) for part in parts)
+
+    stride = max(len(times) // _PLACES, 1)
+    at = min(range(_IN_A_PIECE, len(times) - _IN_A_PIECE + 1, stride), key=cost)
+    near = range(max(at - stride, _IN_A_PIECE), min(at + stride, len(times) - _IN_A_PIECE) + 1)
+    at = min(near, key=cost)
+    if cost(at) * 2 > float(np.abs(straight).sum()):
+        return [(times, apart)]
+    return _pieces(times[:at], apart[:at], steps - 1) + _pieces(times[at:], apart[at:], steps - 1)
+
+
+def _straight(piece: _Piece) -> NDArray[Any]:
+    """Return by how much ends differ without offset and drift."""
+    times, apart = piece
+    flat = apart - (times - times[0]) * _drift_of([piece])
+    return np.asarray(flat - np.median(flat))
+
+
+def _drift_of(pieces: Sequence[_Piece]) -> float:
+    """Return by how much two clocks run apart, as a fraction; 0 where that does not show.
+
+    It is the median of slopes between the ends of collectives half a piece apart [P. K. Sen, 1968],
+    which single late ones do not move. It has to explain more than what is left over.
+    """
+    long = [
+        (times, apart)
+        for times, apart in pieces
+        if len(times) >= ENOUGH and times[-1] - times[0] >= _LONG_ENOUGH_FOR_DRIFT
+    ]
+    slopes = np.concatenate([np.zeros(0), *(_slopes(*piece) for piece in long)])
+    slope = float(np.median(slopes)) if slopes.size else 0.0
+    # Of the middle half, so that single late ones do not hide it.
+    before = sum(_width(apart, 0.5) for _, apart in long)
+    after = sum(_width(apart - (times - times[0]) * slope, 0.5) for times, apart in long)
+    return slope if after < before / 2 else 0.0
+
+
+def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
+    half = len(times) // 2
+    run = times[half : 2 * half] - times[:half]
+    rise = apart[half : 2 * half] - apart[:half]
+    return np.asarray(rise[run > 0] / run[run > 0])
+
+
+def _width(values: NDArray[Any], share: float) -> float:
+    """Return how wide the middle of some values is that holds such a share of them.
+
+    It is what percentiles of NumPy say, which take ten times as long for the few values of one
+    order out of a thousand.
+    """
+    ordered = np.sort(values)
+    cut = (1 - share) / 2 * (len(ordered) - 1)
+    whole = int(cut)
+    outer, inner = (ordered[-1 - at] - ordered[at] for at in (whole, whole + 1))
+    return float(outer + (inner - outer) * (cut - whole))
+
+
+# -- matching in order -----------------------------------------------------------------------------
+
+_FARTHEST = 512
+"""By how many calls two recordings may have begun apart."""
+_SAMPLE = 256
+"""So many calls tell how well an order fits."""
+_CLEARER = 3
+"""How many times worse the next best order has to fit for the best one to be beyond doubt."""
+
+
+def in_order(
+    labels: Ints, times: tuple[Ints, Ints], other_labels: Ints, other_times: tuple[Ints, Ints]
+) -> Pairs | str:
+    """Match two sequences of calls by their order, wherever each of them was cut.
+
+    Calls that belong together are of the same kind and size throughout. Of the orders that this
+    leaves, the one is right by which ends differ by the same time throughout; it has to be clear.
+
+    Parameters
+    ----------
+    labels, other_labels
+        What each call does, in order of time.
+    times, other_times
+        Starts and ends of the calls, ns.
+
+    Returns
+    -------
+    The calls that were matched, or why there are none.
+    """
+    if min(len(labels), len(other_labels)) < ENOUGH:
+        return f"only {min(len(labels), len(other_labels))} calls could be matched"
+    found: list[tuple[float, slice, slice]] = []
+    for shift in range(-_FARTHEST, _FARTHEST + 1):
+        first, other = max(0, shift), max(0, -shift)
+        number = min(len(labels) - first, len(other_labels) - other)
+        if number < max(ENOUGH, min(len(labels), len(other_labels)) // 2):
+            continue
+        own, others = slice(first, first + number), slice(other, other + number)
+        if (labels[own] == other_labels[others]).all():
+            found.append((_spread(times[1][own], other_times[1][others]), own, others))
+    if not found:
+        return "their calls are not the same ones"
+    found.sort(key=lambda each: each[0])
+    if len(found) > 1 and found[1][0] <= _CLEARER * max(found[0][0], SLACK):
+        return "the order of their calls fits in several ways"
+    _, own, others = found[0]
+    return Pairs(times[0][own], times[1][own], other_times[0][others], other_times[1][others])
+
+
+def _spread(ends: Ints, other_ends: Ints) -> float:
+    """Return by how much the ends of some calls differ more than those of others, ns."""
+    some = slice(None, None, -(-len(ends) // _SAMPLE))
+    times = other_ends[some]
+    apart = ends[some] - times
+    return _width(apart - (times - times[0]) * _drift_of([(times, apart)]), 0.8)
