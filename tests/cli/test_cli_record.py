@@ -182,6 +182,16 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_lines_of_a_dry_run_can_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "a study.toml"
+    path.write_text(STUDY)
+    done = tracekit("record", "--study", path, "--dry-run", "--format", "json")
+    for row, code in zip(json.loads(done.stdout)["rows"], (0, 5), strict=True):
+        assert subprocess.run(["sh", "-c", row["status"]], check=False).returncode == code
+        assert (tmp_path / "recordings" / row["run"] / "report.nsys-rep").is_file()
+
+
+@pytest.mark.slow
 def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     slow = "import time; time.sleep({code})"

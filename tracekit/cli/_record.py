@@ -1,7 +1,6 @@
 """`tracekit record`: record a program, or a study, with Nsight Systems."""
 
 import itertools
-import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -324,7 +323,7 @@ def record(
     free = recorder.free_name(program or [], name)
     plan = recorder.plan(program or [], free)
     if dry_run:
-        typer.echo(f"mkdir -p {shlex.quote(str(plan.folder.absolute()))} && {plan}")
+        typer.echo(plan.script)
         raise typer.Exit
     if not recorder.tool.sees_switches:
         typer.echo(
@@ -535,7 +534,7 @@ def _record_study(
         elif obstacle is not None:
             status = f"left out: {obstacle}"
         elif dry_run:
-            status = str(_configured(recorder, study, configuration, cpu=cpu))
+            status = _configured(recorder, study, configuration, cpu=cpu).script
         else:
             status = _attempt(recorder, study, configuration, cpu=cpu)
         rows.append({**configuration.options, "run": configuration.name, "status": status})
