@@ -20,8 +20,8 @@ def train(distribute: Callable[[nn.Sequential], nn.Module]) -> None:
         nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 10))
     )
     optimizer = torch.optim.Adam(model.parameters())
-    data = TensorDataset(torch.randn(2560, 256), torch.randint(0, 10, (2560,)))
-    loader = DataLoader(data, 128, sampler=DistributedSampler(data))
+    data = TensorDataset(torch.randn(3840, 256), torch.randint(0, 10, (3840,)))
+    loader = DataLoader(data, 192, sampler=DistributedSampler(data))
     steps = 0
     for x, y in loader:
         with clock("FP"):
