@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from ._annotate import Annotation, annotate
 from ._prepare import prepare, step_time_variables, variables
-from ._step_times import STEP_TIMES, note_steps
+from ._step_times import note_steps
 
 __all__ = [
-    "STEP_TIMES",
     "Annotation",
     "annotate",
     "note_steps",

@@ -12,10 +12,8 @@ from typing import Any
 
 from ._imports import when_imported
 
-STEP_TIMES = ".steps"
-"""End of the name of the file, before which is the number of the process."""
 FOLDER = "TRACEKIT_STEP_TIMES"
-"""Variable that names the folder of these files."""
+"""Variable that names the folder of these files, which have the number of their process."""
 
 
 def note_steps(folder: str) -> None:
@@ -29,7 +27,7 @@ def note_steps(folder: str) -> None:
                 return
             now, pid = time.perf_counter_ns(), os.getpid()
             if pid not in files:
-                path = os.path.join(folder, f"{pid}{STEP_TIMES}")
+                path = os.path.join(folder, str(pid))
                 files[pid] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.write(files[pid], b"%d %d\n" % (now, id(optimizer)))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracekit.annotation import STEP_TIMES, step_time_variables
-from tracekit.errors import ProgramError
+from tracekit.annotation import step_time_variables
+from tracekit.errors import ProgramError, RecordingError
 from tracekit.recording import _stopwatch
 from tracekit.recording._perform import perform
 from tracekit.recording._plan import Plan
@@ -24,6 +24,7 @@ PAIRS = 6
 _WIDEST = 1.25
 """Between the ends of a range that still tells something."""
 _FEWEST_STEPS = 6
+_STEPS = "steps"
 _NS_PER_MS = 1e6
 
 
@@ -100,24 +101,26 @@ def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], N
         for number, is_recorded in enumerate(each for order in orders for each in order):
             started(number + 1, count)
             folder = Path(name) / str(number)
-            folder.mkdir()
+            (folder / _STEPS).mkdir(parents=True)
             timings[is_recorded].append(_time(plan, folder, wait, is_recorded=is_recorded))
     return _cost(timings[False][1:], timings[True])
 
 
 def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
     """Run a program once, and return how long it took."""
-    timed = _timed(plan, folder)
+    timed, program = _timed(plan, folder), shlex.join(plan.launch.program)
     if is_recorded:
         perform(timed, wait=wait)
     else:
-        launch, variables = timed.launch, step_time_variables(str(folder), os.environ)
+        launch, variables = timed.launch, step_time_variables(str(folder / _STEPS), os.environ)
         command = (*launch.before, *launch.launcher, *timed.recorded)
         if code := run(command, variables, len(timed.recorded), wait, is_launched=True):
-            program = shlex.join(plan.launch.program)
             raise ProgramError(f"{program} ended with code {code} without nsys", None, code)
     whole = [float(path.read_text()) for path in folder.glob(f"*{_stopwatch.WHOLE}")]
-    periods = [_period(path.read_text()) for path in folder.glob(f"*{STEP_TIMES}")]
+    if not whole:
+        hint = "where it runs on several machines, TMPDIR has to be a folder that all of them see"
+        raise RecordingError(f"{program} left no times in {folder}", hint)
+    periods = [_period(path.read_text()) for path in (folder / _STEPS).iterdir()]
     steps = [each for each in periods if each is not None]
     return _Timing(max(whole), statistics.median(steps) if steps else None)
 
@@ -131,7 +134,7 @@ def _timed(plan: Plan, folder: Path) -> Plan:
         program=(*watch, *plan.launch.program),
         local_rank_at=None if at is None else at + len(watch),
     )
-    variables = step_time_variables(str(folder), {**os.environ, **plan.variables})
+    variables = step_time_variables(str(folder / _STEPS), {**os.environ, **plan.variables})
     variables = {**plan.variables, **variables}
     return replace(plan, launch=launch, folder=folder / "report", variables=variables)
 

@@ -22,8 +22,8 @@ def _run_the_next() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-def _package():  # type: ignore[no-untyped-def]
-    """Load the package that this folder is in, by a name that no program has."""
+def _call(function: str, argument: object) -> None:
+    """Call what is in the package that this folder is in, by a name that no program has."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,14 +36,14 @@ def _package():  # type: ignore[no-untyped-def]
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    return module
+    getattr(module, function)(argument)
 
 
 try:
     if os.environ.get("TRACEKIT_STEP_TIMES"):
-        _package().note_steps(os.environ["TRACEKIT_STEP_TIMES"])
+        _call("note_steps", os.environ["TRACEKIT_STEP_TIMES"])
     if os.environ.get("TRACEKIT_ANNOTATE") and os.environ.get("NVTX_INJECTION64_PATH"):
-        _package().prepare(int(os.environ["TRACEKIT_ANNOTATE"]))
+        _call("prepare", int(os.environ["TRACEKIT_ANNOTATE"]))
 except Exception as error:  # noqa: BLE001 - the program runs, whatever becomes of this
     sys.stderr.write(f"tracekit: no annotations ({error!r})\n")
 _run_the_next()
