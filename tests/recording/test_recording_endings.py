@@ -21,7 +21,7 @@ from fake_nsys import make_fake_nsys
 from hasty_supervisor import hasten
 
 from tracekit.errors import ProgramError, RecordingError
-from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
+from tracekit.recording import Nsys, Wanted, _supervisor, find_nsys, perform, plan, reports_in
 
 LONG = 600
 """Seconds that a process would sleep which nobody ends."""
@@ -331,3 +331,11 @@ def test_pipes_that_are_closed(tmp_path: Path, nsys: Nsys) -> None:
 def test_what_cannot_be_run_is_said(tmp_path: Path, nsys: Nsys) -> None:
     with pytest.raises(RecordingError, match="ended with code 127"):
         _record(tmp_path, nsys, ["/no/such/program"])
+
+
+def test_a_program_that_has_just_begun_runs(tmp_path: Path) -> None:
+    """Its note is there, and it is none of the processes that were looked at before."""
+    (tmp_path / str(os.getpid())).write_text(str(os.getppid()))
+    program = _supervisor._Program(str(tmp_path), "work", set())
+    assert program._runs({})
+    assert program._runs(_supervisor._processes())

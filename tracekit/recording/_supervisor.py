@@ -47,6 +47,8 @@ _WORKING_SHARE = 0.1
 """Of a CPU: daemons that wait for something use less, training more."""
 _POLLING_SHARE = 0.04
 """Of a CPU: nsys uses less (1 %) while it waits, and more while it writes a report."""
+_WRITTEN_PER_S = 400_000
+"""Bytes that an agent of nsys writes in a second of CPU, at least: 4 MB; 20 kB if it only waits."""
 _CONTEXT = ("/dev/nvidia-uvm", "/dev/dxg")
 """What CUDA opens, and what only asks the driver (nvidia-smi, NVML) does not."""
 _EVENTS = "/nsight_systems/"
@@ -124,18 +126,13 @@ def _wait(
     signal.signal(signal.SIGCHLD, lambda *_: None)
     starter.setblocking(False)  # noqa: FBT003
     while (code := command.poll()) is None:
-        if _is_closed(starter, wake):
+        ready, _, _ = select.select([starter.fileno(), wake], [], [], _LOOK_S)
+        if wake in ready:
+            os.read(wake, 4096)
+        if starter.fileno() in ready and not starter.recv(1):
             return None
         program.look()
     return code
-
-
-def _is_closed(starter: socket.socket, wake: int) -> bool:
-    """Wait until something happens, and tell whether it is that who started us has ended."""
-    ready, _, _ = select.select([starter.fileno(), wake], [], [], _LOOK_S)
-    if wake in ready:
-        os.read(wake, 4096)
-    return starter.fileno() in ready and not starter.recv(1)
 
 
 class _Program:
@@ -168,6 +165,7 @@ class _Program:
         self._have_written: set[int] = set()
         self._ending: dict[int, float] = {}
         """Since when processes are being ended."""
+        self._is_interrupted = False
         self._tools_cpu_s = 0.0
         self._is_cut = False
         """Whether nsys ended before the program."""
@@ -220,6 +218,7 @@ class _Program:
             if {pid, starter} <= processes.keys() and processes[pid].parent == os.getpid():
                 del self._starters[pid]
                 if (tool := processes[starter].parent) in self._tools:
+                    self._is_interrupted = True
                     _send(tool, signal.SIGINT)
         return [pid for pid in self._tools & processes.keys() if not processes[pid].is_ended]
 
@@ -228,17 +227,29 @@ class _Program:
         now = time.monotonic()
         below = _below({os.getpid()}, processes)
         others = [pid for pid in below if _read(f"/proc/{pid}/comm") != b"nvidia-smi\n"]
-        more = sum(processes[pid].cpu_s for pid in others) - self._tools_cpu_s
+        more = sum(self._progress(pid, processes[pid]) for pid in others) - self._tools_cpu_s
         works = not 0 <= more < _POLLING_SHARE * max(now - self._progress_at, 1.0)
         if works or any(processes[each].waits for each in others):
             self._tools_cpu_s, self._progress_at = self._tools_cpu_s + more, now
         return now - self._progress_at > _STUCK_S
+
+    def _progress(self, pid: int, process: _Process) -> float:
+        """Return the seconds of CPU of a process of nsys.
+
+        Where nsys was interrupted its agent, an orphan, may not have heard of it, and looks for
+        events still: there what it writes counts, which is a hundred times as much if it works.
+        """
+        if not self._is_interrupted or pid in self._tools or process.parent != os.getpid():
+            return process.cpu_s
+        written = _read(f"/proc/{pid}/io").split()[3:4] or [b"0"]
+        return int(written[0]) / _WRITTEN_PER_S
 
     def _runs(self, processes: _Processes) -> bool:
         """Tell whether a process that was started for the program goes on, or none is known."""
         for name in os.listdir(self._notes):  # noqa: PTH208 - pathlib takes time to load
             pid = int(name)
             if pid not in self._primaries and (parent := _read(f"{self._notes}/{name}").strip()):
+                processes = _processes()  # it may have begun since these were looked at
                 found = processes.get(pid)
                 self._primaries[pid] = found.started if found else 0
                 self._starters[pid] = int(parent)
