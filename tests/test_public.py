@@ -60,7 +60,7 @@ PUBLIC = {
         read_memory_table read_times scaling stalls_of_run step_times study
         study_iterations study_row study_stages sweep_hardware weighted_means
     """,
-    "tracekit.annotation": "Annotation annotate prepare variables",
+    "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
@@ -105,7 +105,7 @@ PUBLIC = {
     "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """
-        LAUNCHERS Configuration Launch Nsys Plan Study Wanted file_name find_nsys
+        LAUNCHERS Configuration Cost Launch Nsys Plan Study Wanted calibrate file_name find_nsys
         gpu_count is_python load_study perform plan profile_command reports_in split
         study_names trace_names unfinished
     """,

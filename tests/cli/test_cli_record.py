@@ -182,6 +182,27 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_lines_of_a_dry_run_can_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "a study.toml"
+    path.write_text(STUDY)
+    done = tracekit("record", "--study", path, "--dry-run", "--format", "json")
+    for row, code in zip(json.loads(done.stdout)["rows"], (0, 5), strict=True):
+        assert subprocess.run(["sh", "-c", row["status"]], check=False).returncode == code
+        assert (tmp_path / "recordings" / row["run"] / "report.nsys-rep").is_file()
+
+
+@pytest.mark.slow
+def test_a_calibration_says_a_range_and_keeps_nothing(tmp_path: Path) -> None:
+    done = in_process("record", "--calibrate", "--", *PRINTING)
+    assert done.code == 0, done.stderr
+    assert "makes the whole program" in done.stdout
+    assert "(6 pairs of runs, without and with nsys" in done.stdout
+    assert "run 13 of 13" in done.stderr
+    assert not (tmp_path / "recordings").exists()
+    assert json.loads(tracekit("runs", "--format", "json").stdout)["rows"] == []
+
+
+@pytest.mark.slow
 def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     slow = "import time; time.sleep({code})"

@@ -21,7 +21,7 @@ from fake_nsys import make_fake_nsys
 from hasty_supervisor import hasten
 
 from tracekit.errors import ProgramError, RecordingError
-from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
+from tracekit.recording import Nsys, Wanted, _supervisor, find_nsys, perform, plan, reports_in
 
 LONG = 600
 """Seconds that a process would sleep which nobody ends."""
@@ -36,7 +36,8 @@ def _tools(mark: pytest.MarkDecorator) -> pytest.MarkDecorator:
     )
 
 
-BOTH, BOTH_AT_NIGHT = _tools(pytest.mark.slow), _tools(pytest.mark.nightly)
+AT_NIGHT = pytest.mark.nightly
+BOTH, BOTH_AT_NIGHT = _tools(pytest.mark.slow), _tools(AT_NIGHT)
 
 
 @pytest.fixture
@@ -93,8 +94,18 @@ def _await(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@BOTH
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(
+    ("nsys", "code"),
+    [
+        ("fake", 0),
+        pytest.param("fake", 3, marks=AT_NIGHT),
+        pytest.param("fake", 137, marks=AT_NIGHT),
+        pytest.param("real", 0, marks=[AT_NIGHT, REAL]),
+        pytest.param("real", 3, marks=[AT_NIGHT, REAL]),
+        pytest.param("real", 137, marks=[pytest.mark.slow, REAL]),
+    ],
+    indirect=["nsys"],
+)
 def test_a_daemon_is_not_waited_for(
     tmp_path: Path,
     nsys: Nsys,
@@ -102,8 +113,10 @@ def test_a_daemon_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """Whether the program ended well, failed or was killed: its code and its report are kept."""
     hasten(tmp_path, monkeypatch)
-    program = _script(tmp_path, "train.py", f"{_daemon(tmp_path)}sys.exit({code})")
+    end = "os.kill(os.getpid(), signal.SIGKILL)" if code > 128 else f"sys.exit({code})"
+    program = _script(tmp_path, "train.py", f"{_daemon(tmp_path)}{end}")
     if code:
         with pytest.raises(ProgramError) as error:
             _record(tmp_path, nsys, [sys.executable, program])
@@ -118,25 +131,12 @@ def test_a_daemon_is_not_waited_for(
     assert "which the program left without work; --wait all waits for it" in said
 
 
-@pytest.mark.slow
-@REAL
-def test_a_daemon_without_an_environment_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not know that it is recorded, and still hangs on what started the program."""
-    hasten(tmp_path, monkeypatch)
-    own = _daemon(tmp_path).replace("stdin=", "env={}, stdin=")
-    words = [sys.executable, _script(tmp_path, "train.py", own)]
-    assert _record(tmp_path, find_nsys("nsys"), words)
-    assert not _runs(int((tmp_path / "daemon").read_text()))
-
-
 _WRITING = """
 sys.path.insert(0, {root!r})
 from tracekit.annotation._nvtx import NvtxRanges
 ranges = NvtxRanges.of_profiler(os.environ["NVTX_INJECTION64_PATH"])
 {note}
-for _ in range(25):  # several times as long as something may be idle
+for _ in range(20):  # twice as long as something may be idle
     ranges.push("FP")
     time.sleep(0.1)
     ranges.pop()
@@ -149,15 +149,18 @@ open({done!r}, "w").close()
 def test_what_writes_ranges_in_the_background_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python train.py &` in a shell, though it hardly computes; beside it a daemon is ended."""
-    hasten(tmp_path, monkeypatch)
-    text = (tmp_path / "hasty.py").read_text()
-    (tmp_path / "hasty.py").write_text(text.replace("_IDLE_S = 0.5", "_IDLE_S = 1.5"))
+    """`python train.py &` in a shell, though it hardly computes; beside it a daemon is ended.
+
+    The daemon has no environment: it does not know that it is recorded, and still hangs on what
+    started the program.
+    """
+    hasten(tmp_path, monkeypatch, _IDLE_S=1.0)
     done = tmp_path / "done"
     root = str(Path(__file__).parents[2])
     text = _WRITING.format(root=root, note=_note(tmp_path, "writes"), done=str(done))
     train = _script(tmp_path, "train.py", text)
-    other = _script(tmp_path, "other.py", _daemon(tmp_path))
+    daemon = _daemon(tmp_path).replace("stdin=", "env={}, stdin=")
+    other = _script(tmp_path, "other.py", daemon)
     shell = f"{sys.executable} {train} & {sys.executable} {other};"
     shell += f" until [ -e {tmp_path}/writes ]; do sleep 0.05; done"
     assert _record(tmp_path, find_nsys("nsys"), ["sh", "-c", shell])
@@ -170,16 +173,11 @@ def test_what_computes_in_the_background_has_time_to_load(
     tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tmp_path / "done"
-    hasten(tmp_path, monkeypatch)
-    text = (tmp_path / "hasty.py").read_text()
     for loads in (True, False):
-        seconds = 60 if loads else 0
-        changed = text.replace("_IDLE_S = 0.5", "_IDLE_S = 2.0")
+        seconds = 60.0 if loads else 0.0
         # Among many programs even what computes may get little of a CPU.
-        changed = changed.replace("_WORKING_SHARE = 0.1", "_WORKING_SHARE = 0.01")
-        changed = changed.replace("_LOADING_S = 0.0", f"_LOADING_S = {seconds}.0")
-        (tmp_path / "hasty.py").write_text(changed)
-        lasts = 2.5 if loads else 600
+        hasten(tmp_path, monkeypatch, _IDLE_S=1.0, _WORKING_SHARE=0.01, _LOADING_S=seconds)
+        lasts = 1.5 if loads else 600
         busy = f"while time.process_time() < {lasts}: pass\nopen({str(done)!r}, 'w').close()"
         program = _script(tmp_path, "train.py", _daemon(tmp_path, busy))
         perform(plan([sys.executable, program], Wanted(), nsys, tmp_path / str(loads)))
@@ -191,7 +189,7 @@ def test_what_computes_in_the_background_has_time_to_load(
 _LATE = """
 parent = os.getppid()
 while os.getppid() == parent: time.sleep(0.01)
-time.sleep(3)
+time.sleep(1)
 open({done!r}, "w").close()
 """
 
@@ -208,25 +206,13 @@ def test_what_is_waited_for_can_be_said(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """What is left ends by itself three seconds after its parent, without any work."""
+    """What is left ends by itself a second after its parent, without any work."""
     hasten(tmp_path, monkeypatch)
     done = tmp_path / "done"
     program = _script(tmp_path, "train.py", _daemon(tmp_path, _LATE.format(done=str(done))))
     assert _record(tmp_path, nsys, [sys.executable, program], wait)
     assert done.exists() == is_waited_for
     assert ("the recording is cut there" in capfd.readouterr().err) == (not is_waited_for)
-    assert not _runs(int((tmp_path / "daemon").read_text()))
-
-
-@BOTH
-def test_the_child_of_a_program_that_was_killed(
-    tmp_path: Path, nsys: Nsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hasten(tmp_path, monkeypatch)
-    text = f"{_daemon(tmp_path)}os.kill(os.getpid(), signal.SIGKILL)"
-    with pytest.raises(ProgramError) as error:
-        _record(tmp_path, nsys, [sys.executable, _script(tmp_path, "train.py", text)])
-    assert error.value.exit_code == 137
     assert not _runs(int((tmp_path / "daemon").read_text()))
 
 
@@ -299,18 +285,25 @@ def _role(process: psutil.Process) -> str:
     return line
 
 
-@BOTH_AT_NIGHT
 @pytest.mark.parametrize(
-    "killed", ["program", "nsys", "supervisor", "agent", "launcher", "tee"]
-)  # fmt: skip
+    ("nsys", "killed"),
+    [
+        *(pytest.param("fake", each, marks=AT_NIGHT) for each in ("program", "nsys")),
+        ("fake", "supervisor"),
+        *(
+            pytest.param("real", each, marks=[AT_NIGHT, REAL])
+            for each in ("program", "nsys", "supervisor", "agent", "tee")
+        ),
+        pytest.param("real", "launcher", marks=[pytest.mark.slow, REAL]),
+    ],
+    indirect=["nsys"],
+)
 def test_any_process_may_be_killed(tmp_path: Path, nsys: Nsys, killed: str) -> None:
     """The program ends by itself where nobody tells it to."""
     end = tmp_path / "end"
     text = f"while not os.path.exists({str(end)!r}): time.sleep(0.05)"
     program = _script(tmp_path, "train.py", f"{_note(tmp_path, 'program')}\n{text}")
     with _recording(tmp_path, nsys, program) as (process, below):
-        if killed not in below:
-            pytest.skip(f"this nsys has no {killed}")
         below[killed].send_signal(signal.SIGKILL)
         if killed in {"launcher", "tee"}:
             end.touch()
@@ -318,6 +311,8 @@ def test_any_process_may_be_killed(tmp_path: Path, nsys: Nsys, killed: str) -> N
     assert not any(_runs(each.pid) for each in below.values()), said
     if killed == "supervisor":
         assert "was ended by signal 9" in said
+    if killed == "launcher":  # which alone would have told nsys that the program has ended
+        assert reports_in(tmp_path / "out"), said
 
 
 @BOTH_AT_NIGHT
@@ -336,3 +331,11 @@ def test_pipes_that_are_closed(tmp_path: Path, nsys: Nsys) -> None:
 def test_what_cannot_be_run_is_said(tmp_path: Path, nsys: Nsys) -> None:
     with pytest.raises(RecordingError, match="ended with code 127"):
         _record(tmp_path, nsys, ["/no/such/program"])
+
+
+def test_a_program_that_has_just_begun_runs(tmp_path: Path) -> None:
+    """Its note is there, and it is none of the processes that were looked at before."""
+    (tmp_path / str(os.getpid())).write_text(str(os.getppid()))
+    program = _supervisor._Program(str(tmp_path), "work", set())
+    assert program._runs({})
+    assert program._runs(_supervisor._processes())

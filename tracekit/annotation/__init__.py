@@ -8,6 +8,14 @@ their relative names, and what the program has imported itself.
 from __future__ import annotations
 
 from ._annotate import Annotation, annotate
-from ._prepare import prepare, variables
+from ._prepare import prepare, step_time_variables, variables
+from ._step_times import note_steps
 
-__all__ = ["Annotation", "annotate", "prepare", "variables"]
+__all__ = [
+    "Annotation",
+    "annotate",
+    "note_steps",
+    "prepare",
+    "step_time_variables",
+    "variables",
+]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from ._imports import when_imported
+from ._step_times import FOLDER
 
 LAYERS = "TRACEKIT_ANNOTATE"
 """Variable that says that programs are annotated, and down to which depth of layers."""
@@ -25,8 +26,17 @@ def variables(layers: int, environment: Mapping[str, str]) -> dict[str, str]:
     environment
         The variables that there are, whose path of Python stays.
     """
+    return {**_on_path(environment), LAYERS: str(layers)}
+
+
+def step_time_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which programs in Python write times of steps into a folder."""
+    return {**_on_path(environment), FOLDER: folder}
+
+
+def _on_path(environment: Mapping[str, str]) -> dict[str, str]:
     path = environment.get(_PATH)
-    return {_PATH: _SITE if not path else os.pathsep.join([_SITE, path]), LAYERS: str(layers)}
+    return {_PATH: _SITE if not path else os.pathsep.join([_SITE, path])}
 
 
 def prepare(layers: int) -> None:

@@ -1,5 +1,6 @@
 """Records programs with Nsight Systems: which command that takes, and running it."""
 
+from tracekit.recording._calibration import Cost, calibrate
 from tracekit.recording._launchers import LAUNCHERS, Launch, is_python, split
 from tracekit.recording._machine import gpu_count
 from tracekit.recording._names import file_name
@@ -12,11 +13,13 @@ from tracekit.recording._study import Configuration, Study, load_study, study_na
 __all__ = [
     "LAUNCHERS",
     "Configuration",
+    "Cost",
     "Launch",
     "Nsys",
     "Plan",
     "Study",
     "Wanted",
+    "calibrate",
     "file_name",
     "find_nsys",
     "gpu_count",

@@ -94,6 +94,11 @@ class Plan:
         log = {"NCCL_DEBUG_FILE": str(self.folder.absolute() / "nccl.%h.%p.log")}
         return {**self.variables, **(_NCCL_LOG | log if self.nccl_log else {})}
 
+    @property
+    def script(self) -> str:
+        """A line for a shell that makes the folder and records into it."""
+        return f"mkdir -p {shlex.quote(str(self.folder.absolute()))} && {self}"
+
     def __str__(self) -> str:
         """Return it as a line for a shell."""
         variables = [f"{key}={shlex.quote(value)}" for key, value in self.environment.items()]

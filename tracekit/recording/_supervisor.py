@@ -14,6 +14,7 @@ nsys, or computes; computing alone counts until such a process has had time to l
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import shutil
@@ -46,6 +47,8 @@ _WORKING_SHARE = 0.1
 """Of a CPU: daemons that wait for something use less, training more."""
 _POLLING_SHARE = 0.04
 """Of a CPU: nsys uses less (1 %) while it waits, and more while it writes a report."""
+_WRITTEN_PER_S = 400_000
+"""Bytes that an agent of nsys writes in a second of CPU, at least: 4 MB; 20 kB if it only waits."""
 _CONTEXT = ("/dev/nvidia-uvm", "/dev/dxg")
 """What CUDA opens, and what only asks the driver (nvidia-smi, NVML) does not."""
 _EVENTS = "/nsight_systems/"
@@ -60,6 +63,10 @@ class _Process(NamedTuple):
     is_ended: bool
     waits: bool
     """For a disk."""
+
+
+_Processes = dict[int, _Process]
+"""By their numbers."""
 
 
 class _Signals:
@@ -119,18 +126,13 @@ def _wait(
     signal.signal(signal.SIGCHLD, lambda *_: None)
     starter.setblocking(False)  # noqa: FBT003
     while (code := command.poll()) is None:
-        if _is_closed(starter, wake):
+        ready, _, _ = select.select([starter.fileno(), wake], [], [], _LOOK_S)
+        if wake in ready:
+            os.read(wake, 4096)
+        if starter.fileno() in ready and not starter.recv(1):
             return None
         program.look()
     return code
-
-
-def _is_closed(starter: socket.socket, wake: int) -> bool:
-    """Wait until something happens, and tell whether it is that who started us has ended."""
-    ready, _, _ = select.select([starter.fileno(), wake], [], [], _LOOK_S)
-    if wake in ready:
-        os.read(wake, 4096)
-    return starter.fileno() in ready and not starter.recv(1)
 
 
 class _Program:
@@ -151,17 +153,19 @@ class _Program:
         self._wait = wait
         self._primaries: dict[int, int] = {}
         """When each that is noted started; 0 if it had ended before it was looked at."""
-        self._starters: set[int] = set()
+        self._starters: dict[int, int] = {}
+        """Which process of nsys started each."""
         self._tools = tools
-        """The processes of nsys that started one, and that these were started by."""
-        self._ended_at: float | None = None
+        """These, and the processes of nsys that they were started by."""
+        self._ended_at = math.inf
         self._looked_at = 0.0
         self._worked_at = 0.0
-        self._cpu_s: dict[int, float] = {}
-        self._events: dict[int, bytes] = {}
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        """What each process that is left had written, and its seconds of CPU."""
         self._have_written: set[int] = set()
         self._ending: dict[int, float] = {}
         """Since when processes are being ended."""
+        self._is_interrupted = False
         self._tools_cpu_s = 0.0
         self._is_cut = False
         """Whether nsys ended before the program."""
@@ -172,54 +176,83 @@ class _Program:
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
             return
-        since, self._looked_at = now - self._looked_at, now
-        if self._runs():
-            self._ended_at = None  # or it goes on again, as ranks that are started anew
+        since, self._looked_at, processes = now - self._looked_at, now, _processes()
+        if self._runs(processes):
+            self._ended_at = math.inf  # or it goes on again, as ranks that are started anew
             self._ending.clear()
             return
-        if self._ended_at is None:
+        if self._ended_at > now:
             self._ended_at = self._worked_at = self._progress_at = now
-        if left := self._left():
+        if left := self._left(processes):
             self._progress_at = now
-            if self._does_work(left, since):
+            if self._does_work(left, since, processes):
                 self._worked_at = now
             if self._is_over(now):
                 self._end(left)
-        elif (tools := self._going_tools()) and (self._ending.keys() & tools or self._is_stuck()):
+            return
+        tools = self._going_tools(processes)
+        if tools and (self._ending.keys() & tools or self._is_stuck(processes)):
             self._end(tools)
 
     def finish(self) -> None:
         """End the program where its launcher or its nsys has ended, and let each nsys finish."""
-        self._is_cut = self._runs()
+        processes = _processes()
+        self._is_cut = self._runs(processes)
         self._progress_at = time.monotonic()
-        while (left := self._left()) or (self._going_tools() and not self._is_stuck()):
+        while (left := self._left(processes)) or (
+            self._going_tools(processes) and not self._is_stuck(processes)
+        ):
             self._end(left)
             _has_children()  # of which those that have ended are let go
             time.sleep(_LOOK_S / 5)
+            processes = _processes()
 
-    def _going_tools(self) -> list[int]:
-        processes = _processes()
-        return [each for each in self._tools if each in processes and not processes[each].is_ended]
+    def _going_tools(self, processes: _Processes) -> list[int]:
+        """Return the processes of nsys that go on, and interrupt those that lost their launcher.
 
-    def _is_stuck(self) -> bool:
+        Such an nsys waits for its launcher's word that the program has ended, while its agent
+        looks for events without a pause; interrupted, it writes its report. The program became our
+        child then; where its launcher outlived it, that has let it go.
+        """
+        for pid, starter in [*self._starters.items()]:
+            if {pid, starter} <= processes.keys() and processes[pid].parent == os.getpid():
+                del self._starters[pid]
+                if (tool := processes[starter].parent) in self._tools:
+                    self._is_interrupted = True
+                    _send(tool, signal.SIGINT)
+        return [pid for pid in self._tools & processes.keys() if not processes[pid].is_ended]
+
+    def _is_stuck(self, processes: _Processes) -> bool:
         """Tell whether all but the program have used next to no CPU for some time."""
-        now, processes = time.monotonic(), _processes()
+        now = time.monotonic()
         below = _below({os.getpid()}, processes)
-        others = [pid for pid in below if _tool_name(pid) != "nvidia-smi"]
-        more = sum(processes[pid].cpu_s for pid in others) - self._tools_cpu_s
+        others = [pid for pid in below if _read(f"/proc/{pid}/comm") != b"nvidia-smi\n"]
+        more = sum(self._progress(pid, processes[pid]) for pid in others) - self._tools_cpu_s
         works = not 0 <= more < _POLLING_SHARE * max(now - self._progress_at, 1.0)
         if works or any(processes[each].waits for each in others):
             self._tools_cpu_s, self._progress_at = self._tools_cpu_s + more, now
         return now - self._progress_at > _STUCK_S
 
-    def _runs(self) -> bool:
+    def _progress(self, pid: int, process: _Process) -> float:
+        """Return the seconds of CPU of a process of nsys.
+
+        Where nsys was interrupted its agent, an orphan, may not have heard of it, and looks for
+        events still: there what it writes counts, which is a hundred times as much if it works.
+        """
+        if not self._is_interrupted or pid in self._tools or process.parent != os.getpid():
+            return process.cpu_s
+        written = _read(f"/proc/{pid}/io").split()[3:4] or [b"0"]
+        return int(written[0]) / _WRITTEN_PER_S
+
+    def _runs(self, processes: _Processes) -> bool:
         """Tell whether a process that was started for the program goes on, or none is known."""
-        processes = _processes()
         for name in os.listdir(self._notes):  # noqa: PTH208 - pathlib takes time to load
             pid = int(name)
             if pid not in self._primaries and (parent := _read(f"{self._notes}/{name}").strip()):
+                processes = _processes()  # it may have begun since these were looked at
                 found = processes.get(pid)
                 self._primaries[pid] = found.started if found else 0
+                self._starters[pid] = int(parent)
                 self._learn_tools(int(parent), processes)
         going = (
             processes[pid]
@@ -228,20 +261,19 @@ class _Program:
         )
         return not self._primaries or any(not each.is_ended for each in going)
 
-    def _learn_tools(self, tool: int, processes: dict[int, _Process]) -> None:
+    def _learn_tools(self, tool: int, processes: _Processes) -> None:
         """Keep what started the program, and what started that, if both are nsys."""
         folder, below = _installed(tool), _below({os.getpid()}, processes)
-        self._starters.add(tool)
         while folder and tool in below and _installed(tool) == folder:
             self._tools.add(tool)
             tool = processes[tool].parent
 
-    def _left(self) -> list[int]:
+    def _left(self, processes: _Processes) -> list[int]:
         """Return the processes of the program, which know its mark or were started by nsys."""
-        processes, mark = _processes(), f"{MARK}={self._notes}".encode()
+        mark = f"{MARK}={self._notes}".encode()
         below = _below({os.getpid()}, processes)
         folders = {_installed(tool) for tool in self._tools}
-        started = _below(self._starters & processes.keys(), processes)
+        started = _below({*self._starters.values()} & processes.keys(), processes)
         return [
             pid
             for pid in sorted(below)
@@ -255,29 +287,24 @@ class _Program:
 
     def _is_over(self, now: float) -> bool:
         """Tell whether nothing is waited for any more."""
-        if self._ending or self._ended_at is None:
-            return bool(self._ending)
-        if self._wait == "all":
-            return False
         if self._wait == "work":
-            return now - self._worked_at > _IDLE_S
-        return now - self._ended_at >= (0.0 if self._wait == "primary" else float(self._wait))
+            return bool(self._ending) or now - self._worked_at > _IDLE_S
+        longest = float({"all": "inf", "primary": "0"}.get(self._wait, self._wait))
+        return bool(self._ending) or now - self._ended_at >= longest
 
-    def _does_work(self, left: list[int], since: float) -> bool:
+    def _does_work(self, left: list[int], since: float, processes: _Processes) -> bool:
         """Tell whether one of some processes has worked in the seconds since the last look."""
-        processes, is_early = _processes(), time.monotonic() - (self._ended_at or 0.0) < _LOADING_S
+        is_early = time.monotonic() - self._ended_at < _LOADING_S
         works = False
         for pid in left:
-            files = _open_files(pid)
+            files, used = _open_files(pid), processes[pid].cpu_s
             written = b"".join(_read(each, 64) for each in sorted(files) if _EVENTS in each)
-            before = self._events.setdefault(pid, written)
-            if before != written and b"OSRT" not in _variable(pid, b"QUADD_INJECTION_PROXY"):
+            had_written, had_used = self._seen.get(pid, (written, used))
+            self._seen[pid] = (written, used)
+            if had_written != written and b"OSRT" not in _variable(pid, b"QUADD_INJECTION_PROXY"):
                 self._have_written.add(pid)
                 works = True
-            self._events[pid] = written
-            used = processes[pid].cpu_s if pid in processes else 0.0
-            computes = used - self._cpu_s.get(pid, used) >= _WORKING_SHARE * since
-            self._cpu_s[pid] = used
+            computes = used - had_used >= _WORKING_SHARE * since
             works |= computes and (is_early or pid in self._have_written)
             works |= any(each.startswith(_CONTEXT) for each in files)
         return works
@@ -329,7 +356,7 @@ def _has_children() -> bool:
     return True
 
 
-def _processes() -> dict[int, _Process]:
+def _processes() -> _Processes:
     """Return all processes by their numbers."""
     names = filter(str.isdigit, os.listdir("/proc"))  # noqa: PTH208 - pathlib takes time to load
     found = ((int(name), _process(name)) for name in names)
@@ -344,7 +371,7 @@ def _process(name: str) -> _Process | None:
     return _Process(int(words[1]), int(words[19]), used, words[0] in b"ZX", words[0] == b"D")
 
 
-def _below(roots: set[int], processes: dict[int, _Process]) -> set[int]:
+def _below(roots: set[int], processes: _Processes) -> set[int]:
     """Return the processes that descend from some."""
     found = set(roots)
     while more := {pid for pid, each in processes.items() if each.parent in found} - found:
@@ -366,10 +393,6 @@ def _variable(pid: int, name: bytes) -> bytes:
 def _installed(pid: int) -> str:
     """Return the folder that the folder of a process' program is in."""
     return os.path.dirname(os.path.dirname(_link(f"/proc/{pid}/exe")))  # noqa: PTH120
-
-
-def _tool_name(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
 
 
 def _link(path: str) -> str:

@@ -12,7 +12,7 @@ PARTS, STEPS = 4, 10
 
 class Images(Dataset):
     def __len__(self) -> int:
-        return 32 * (PARTS * STEPS + 1)
+        return 64 * (PARTS * STEPS + 1)
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
         image = torch.full((1, 1, 64, 64), number / len(self))
@@ -22,7 +22,7 @@ class Images(Dataset):
 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 4096), nn.GELU(), nn.Linear(4096, 10))
 optimizer = torch.optim.AdamW(model.parameters())
 with clock("IO"):
-    batches = iter(DataLoader(Images(), 32))
+    batches = iter(DataLoader(Images(), 64))
     batch = next(batches)
 for number in range(PARTS * STEPS):
     x, y = batch
@@ -39,4 +39,4 @@ for number in range(PARTS * STEPS):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-write(STEPS)
+write(STEPS, model)

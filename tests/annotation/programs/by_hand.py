@@ -39,4 +39,4 @@ for _epoch in range(3):
         for step in range(4):
             part = text[step * 32 : step * 32 + 33]
             nn.functional.cross_entropy(model(part[:-1]).flatten(0, 1), part[1:].flatten())
-write(3 * STEPS)
+write(3 * STEPS, model)

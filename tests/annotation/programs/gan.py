@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
+BATCH = 192
 
 
 def _network(inputs: int, outputs: int) -> nn.Module:
@@ -19,8 +20,8 @@ maker, judge = _network(64, 784), _network(784, 1)
 of_maker = torch.optim.Adam(maker.parameters())
 of_judge = torch.optim.Adam(judge.parameters())
 loss_of = nn.BCEWithLogitsLoss()
-yes, no = torch.ones(64, 1), torch.zeros(64, 1)
-loader = DataLoader(TensorDataset(torch.randn(640, 784)), 64, num_workers=2)
+yes, no = torch.ones(BATCH, 1), torch.zeros(BATCH, 1)
+loader = DataLoader(TensorDataset(torch.randn(10 * BATCH, 784)), BATCH, num_workers=2)
 steps = 0
 for _epoch in range(2):
     with clock("IO"):
@@ -31,10 +32,11 @@ for _epoch in range(2):
                 (real,) = next(batches)
         except StopIteration:
             break
+        noise = torch.randn(BATCH, 64)
         with clock("WU"):
             of_judge.zero_grad()
         with clock("FP"):
-            made = maker(torch.randn(64, 64))
+            made = maker(noise)
             loss = loss_of(judge(real), yes) + loss_of(judge(made.detach()), no)
         with clock("BP"):
             loss.backward()
@@ -49,4 +51,4 @@ for _epoch in range(2):
         with clock("WU"):
             of_maker.step()
         steps += 1
-write(steps)
+write(steps, maker, judge)

@@ -23,4 +23,4 @@ def closure() -> torch.Tensor:
 for _ in range(4):
     with clock("WU"):
         optimizer.step(closure)
-write(4)
+write(4, model)

@@ -61,4 +61,4 @@ for _epoch in range(2):
         with torch.no_grad():
             right = sum((model(x).argmax(1) == y).sum().item() for x, y in tests)
         model.train()
-write(steps)
+write(steps, model)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+
+import torch
 
 _spent: defaultdict[str, int] = defaultdict(int)
 _open: list[str] = []
@@ -36,6 +39,11 @@ def _turn() -> None:
     _since = now
 
 
-def write(steps: int) -> None:
-    """Write what was measured to the file that the command line names last."""
-    Path(sys.argv[-1]).write_text(json.dumps({"steps": steps, "spent": _spent}))
+def write(steps: int, *trained: torch.nn.Module) -> None:
+    """Write what was measured, and a digest of the weights, to the file that is named last."""
+    digest = hashlib.sha256()
+    for weight in (each for network in trained for each in network.parameters()):
+        whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        digest.update(whole.detach().numpy().tobytes())
+    said = {"steps": steps, "spent": _spent, "weights": digest.hexdigest() if trained else None}
+    Path(sys.argv[-1]).write_text(json.dumps(said))

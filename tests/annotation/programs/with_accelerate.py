@@ -25,4 +25,4 @@ for x, y in loader:
             optimizer.step()
             optimizer.zero_grad()
         steps += accelerator.sync_gradients
-write(steps)
+write(steps, model)

@@ -53,5 +53,6 @@ trainer = lightning.Trainer(
     max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
     enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip
-trainer.fit(Model(), _data(640), _data(256))
-write(trainer.global_step)
+model = Model()
+trainer.fit(model, _data(640), _data(256))
+write(trainer.global_step, model)

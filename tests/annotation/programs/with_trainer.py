@@ -44,8 +44,8 @@ class Mine(Trainer):
 
 
 config = BertConfig(
-    vocab_size=1000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4,
-    intermediate_size=1024, max_position_embeddings=64,
+    vocab_size=1000, hidden_size=384, num_hidden_layers=2, num_attention_heads=4,
+    intermediate_size=1536, max_position_embeddings=64,
 )  # fmt: skip
 arguments = TrainingArguments(
     output_dir=sys.argv[-1] + ".out", num_train_epochs=2, per_device_train_batch_size=8,
@@ -58,4 +58,4 @@ trainer = Mine(
 torch.nn.utils.clip_grad_norm_ = _timed("WU", torch.nn.utils.clip_grad_norm_)
 trainer.accelerator.backward = _timed("BP", trainer.accelerator.backward)
 trainer.train()
-write(trainer.state.global_step)
+write(trainer.state.global_step, trainer.model)

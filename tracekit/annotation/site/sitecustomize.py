@@ -1,6 +1,7 @@
-"""Runs when Python starts, where this folder is on its path: `tracekit record --annotate`.
+"""Runs when Python starts, where this folder is on its path: `tracekit record`.
 
-Another sitecustomize that there is still runs. Where no profiler listens nothing else happens.
+Another sitecustomize that there is still runs. Without `--calibrate`, and where no profiler listens
+to what `--annotate` has written, nothing else happens.
 """
 
 import os
@@ -21,8 +22,8 @@ def _run_the_next() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-def _annotate(layers: int) -> None:
-    """Load the package that this folder is in, by a name that no program has."""
+def _call(function: str, argument: object) -> None:
+    """Call what is in the package that this folder is in, by a name that no program has."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -35,12 +36,14 @@ def _annotate(layers: int) -> None:
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    module.prepare(layers)
+    getattr(module, function)(argument)
 
 
-if os.environ.get("TRACEKIT_ANNOTATE") and os.environ.get("NVTX_INJECTION64_PATH"):
-    try:
-        _annotate(int(os.environ["TRACEKIT_ANNOTATE"]))
-    except Exception as error:  # noqa: BLE001 - the program runs, whatever becomes of this
-        sys.stderr.write(f"tracekit: no annotations ({error!r})\n")
+try:
+    if os.environ.get("TRACEKIT_STEP_TIMES"):
+        _call("note_steps", os.environ["TRACEKIT_STEP_TIMES"])
+    if os.environ.get("TRACEKIT_ANNOTATE") and os.environ.get("NVTX_INJECTION64_PATH"):
+        _call("prepare", int(os.environ["TRACEKIT_ANNOTATE"]))
+except Exception as error:  # noqa: BLE001 - the program runs, whatever becomes of this
+    sys.stderr.write(f"tracekit: no annotations ({error!r})\n")
 _run_the_next()

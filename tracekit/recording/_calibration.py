@@ -1,0 +1,162 @@
+"""What recording costs a program: short runs of it by turns, without and with nsys."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracekit.annotation import step_time_variables
+from tracekit.errors import ProgramError, RecordingError
+from tracekit.recording import _stopwatch
+from tracekit.recording._perform import perform
+from tracekit.recording._plan import Plan
+from tracekit.recording._process import run
+
+PAIRS = 6
+"""The median ratio lies between their least and largest one in 31 of 32 cases, with any noise."""
+_WIDEST = 1.25
+"""Between the ends of a range that still tells something."""
+_FEWEST_STEPS = 6
+_STEPS = "steps"
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """One run: its whole time, and that of a step where these are known."""
+
+    whole_ns: float
+    step_ns: float | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How many times as long a program takes when it is recorded.
+
+    Parameters
+    ----------
+    ratios
+        Of the two runs of each pair.
+    alone_ns
+        What it takes by itself (median).
+    has_steps
+        Whether this is of its steps; else of the whole program, which is known always.
+    """
+
+    ratios: tuple[float, ...]
+    alone_ns: float
+    has_steps: bool
+
+    def __str__(self) -> str:
+        """Return it in words: as a range, or that it cannot be told."""
+        low, high = min(self.ratios), max(self.ratios)
+        what = "steps" if self.has_steps else "the whole program"
+        makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
+        if high > _WIDEST * low:
+            said = f"what recording costs cannot be told here: it {makes}; take longer runs"
+        elif low <= 1 <= high:
+            said = f"recording {makes}, which cannot be told from no cost"
+        else:
+            said = f"recording {makes}"
+        alone = f"{self.alone_ns / _NS_PER_MS:,.2f} ms without"
+        if not self.has_steps:
+            alone += f"; steps are unknown: no optimizer of PyTorch makes {_FEWEST_STEPS} or more"
+        return f"{said}\n({len(self.ratios)} pairs of runs, without and with nsys; {alone})"
+
+
+def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
+    """Run a program by turns without and with what records it, and tell what that costs.
+
+    Nothing of it is kept. A first run by itself, which may find its files on a slow disk, counts
+    for nothing; the order within pairs changes, so that what gets slower all the time does
+    not count for either.
+
+    Parameters
+    ----------
+    plan
+        How it is recorded.
+    wait
+        What is waited for when it has ended.
+    started
+        Is told of each run's number, and of how many there are.
+
+    Raises
+    ------
+    ProgramError
+        If the program fails.
+    RecordingError
+        If it cannot be recorded.
+    """
+    orders = [(False,), *((False, True) if pair % 2 else (True, False) for pair in range(PAIRS))]
+    timings: dict[bool, list[_Timing]] = {False: [], True: []}
+    count = sum(map(len, orders))
+    with tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as name:
+        for number, is_recorded in enumerate(each for order in orders for each in order):
+            started(number + 1, count)
+            folder = Path(name) / str(number)
+            (folder / _STEPS).mkdir(parents=True)
+            timings[is_recorded].append(_time(plan, folder, wait, is_recorded=is_recorded))
+    return _cost(timings[False][1:], timings[True])
+
+
+def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
+    """Run a program once, and return how long it took."""
+    timed, program = _timed(plan, folder), shlex.join(plan.launch.program)
+    if is_recorded:
+        perform(timed, wait=wait)
+    else:
+        launch, variables = timed.launch, step_time_variables(str(folder / _STEPS), os.environ)
+        command = (*launch.before, *launch.launcher, *timed.recorded)
+        if code := run(command, variables, len(timed.recorded), wait, is_launched=True):
+            raise ProgramError(f"{program} ended with code {code} without nsys", None, code)
+    whole = [float(path.read_text()) for path in folder.glob(f"*{_stopwatch.WHOLE}")]
+    if not whole:
+        hint = "where it runs on several machines, TMPDIR has to be a folder that all of them see"
+        raise RecordingError(f"{program} left no times in {folder}", hint)
+    periods = [_period(path.read_text()) for path in (folder / _STEPS).iterdir()]
+    steps = [each for each in periods if each is not None]
+    return _Timing(max(whole), statistics.median(steps) if steps else None)
+
+
+def _timed(plan: Plan, folder: Path) -> Plan:
+    """Return a plan that records into a folder, and leaves times there."""
+    watch = (sys.executable, "-I", "-S", _stopwatch.__file__, str(folder))
+    at = plan.launch.local_rank_at
+    launch = replace(
+        plan.launch,
+        program=(*watch, *plan.launch.program),
+        local_rank_at=None if at is None else at + len(watch),
+    )
+    variables = step_time_variables(str(folder / _STEPS), {**os.environ, **plan.variables})
+    variables = {**plan.variables, **variables}
+    return replace(plan, launch=launch, folder=folder / "report", variables=variables)
+
+
+def _period(lines: str) -> float | None:
+    """Return how long a step takes (median): from a step of the first optimizer to its next."""
+    steps = [line.split() for line in lines.splitlines()]
+    times = [int(at) for at, optimizer in steps if optimizer == steps[0][1]]
+    if len(times) < _FEWEST_STEPS:
+        return None
+    return statistics.median(b - a for a, b in itertools.pairwise(times))
+
+
+def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
+    """Return what the pairs of runs tell; of steps where all of these know them."""
+    known = [
+        (one.step_ns, other.step_ns)
+        for one, other in zip(alone, recorded, strict=True)
+        if one.step_ns and other.step_ns
+    ]
+    has_steps = len(known) == len(alone)
+    whole = [(one.whole_ns, other.whole_ns) for one, other in zip(alone, recorded, strict=True)]
+    pairs = known if has_steps else whole
+    ratios = tuple(with_nsys / without for without, with_nsys in pairs)
+    return Cost(ratios, statistics.median(without for without, _ in pairs), has_steps)

@@ -1,0 +1,31 @@
+"""Runs a program and writes how long it took: ``FOLDER PROGRAM...``.
+
+This is a program of its own, which imports nothing of tracekit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+WHOLE = ".whole"
+"""End of the name of the file, before which is the number of the process."""
+
+
+def main(folder: str, *program: str) -> int:
+    """Run it, and return its code, or 128 and its signal."""
+    start = time.monotonic_ns()
+    with subprocess.Popen(program) as process:  # noqa: S603 - what the user asked for
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program hears it, too
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        code = process.wait()
+    with open(f"{folder}/{os.getpid()}{WHOLE}", "w") as file:  # noqa: PTH123 - pathlib takes time
+        file.write(str(time.monotonic_ns() - start))
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
