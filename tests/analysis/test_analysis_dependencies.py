@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
@@ -29,6 +30,7 @@ from tracekit.analysis.dependencies._sweeps import (
     replay,
     walk_back,
 )
+from tracekit.analysis.studies._step_windows import step_windows
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace
@@ -443,6 +445,22 @@ def test_of_an_iteration_there_is_one_step() -> None:
     assert rows["step_ns"].to_list() == rows["path_ns"].to_list()
     whole = _ask(critical_path, _loading(300)).rows
     assert whole["step_ns"].to_list() == [length / 5 for length in whole["path_ns"]]
+
+
+def test_steps_of_paths_begin_with_their_own_input_as_those_of_breakdowns() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        at = step * (120 + step)
+        b.range(at * US, (at + 110) * US, f"step {step}")
+        b.iteration(step, at * US, (at + 110) * US, source="ranges")
+        own = {"iteration": step}
+        _op(b, "copy", at + 1, at + 8, at + 18, kind="h2d", stage="IO", bytes=4, **own)
+        _op(b, "gemm", at + 10, at + 19, at + 100, stage="FP", **own)
+    trace = _linked(b)
+    rows = _ask(critical_path, trace, "iteration").rows.sort("iteration")
+    windows = step_windows(trace, launch_groups(trace)).sort("iteration")
+    lengths = windows["end"] - windows["start"]
+    assert rows["path_ns"].to_list() == lengths.to_list() == [121 * US, 123 * US, 125 * US, 92 * US]
 
 
 def test_a_short_time_between_steps_is_the_hosts_own() -> None:

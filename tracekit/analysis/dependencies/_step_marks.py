@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._steps import torn
-from tracekit.analysis._windows import first_iterations
+from tracekit.analysis._windows import first_iterations, iteration_windows
+from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.dependencies._moments import MOMENT
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments
     from tracekit.model import Trace
 
+_OWNER = ["process", "device"]
 MARKS = pl.Schema(
     {"iteration": pl.Int64(), "begin": pl.List(MOMENT), "end": pl.List(MOMENT),
      "is_last": pl.Boolean()}
@@ -23,19 +26,20 @@ MARKS = pl.Schema(
 def step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """Return the steps that count: ``iteration, begin, end, is_last``.
 
-    A step of a job begins with the first of its ops on any device, input and evaluation aside, and
-    ends where the next one begins; the last one with the last of its ops. `begin` and `end` list
-    the moments: of a begin the earliest of them counts, of the end of the last step the latest.
+    A step of a job begins where its window does on the first of its devices (`iteration_windows`:
+    with its own input, where it copies that itself), and ends where the next one begins; the last
+    one with the last of its ops, input and evaluation aside. `begin` and `end` list the moments: of
+    a begin the earliest of them counts, of the end of the last step the latest.
     Steps that an edge of the recording cut count no more than skipped ones. A run without
     iterations is one step.
     """
     iterations = trace.read("iterations")
-    own = moments.ops.filter(~pl.col("stage").is_in(["IO", "ME"]))
     if iterations.is_empty():
         return _whole(moments)
-    working = own.drop_nulls("iteration")
-    firsts = _edge(working, "begin", pl.col("start") == pl.col("start").min())
-    lasts = _edge(working, "finish", pl.col("end") == pl.col("end").max())
+    own = moments.ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
+    is_last = pl.col("end") == pl.col("end").max()
+    lasts = _by_iteration(own.filter(is_last.over("iteration", "device")), "finish")
+    firsts = _by_iteration(_begun(trace, moments, own), "begin")
     ordered = firsts.join(lasts, on="iteration").sort("iteration")
     out = pl.concat([first_iterations(iterations, skip), torn(iterations)])
     next_one = pl.col("iteration").shift(-1) == pl.col("iteration") + 1
@@ -47,10 +51,19 @@ def step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     return kept.select(*MARKS)
 
 
-def _edge(ops: pl.DataFrame, moment: str, is_edge: pl.Expr) -> pl.DataFrame:
+def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops with which the windows of steps begin that hold work: ``iteration, begin``."""
+    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
+    windows = iteration_windows(launch_groups(trace), iterations).drop_nulls("iteration")
+    working = windows.join(own, on=["process", "device", "iteration"], how="semi")
+    at = [*_OWNER, "start"]
+    ops = moments.ops.select(*at, "begin")
+    return working.select(*at, "iteration").join(ops, on=at).select("iteration", "begin")
+
+
+def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
     """Return ``iteration`` and the moments at its edge on each device."""
-    at_edge = ops.filter(is_edge.over("iteration", "device"))
-    return at_edge.group_by("iteration").agg(pl.col(moment).sort())
+    return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 
 def _whole(moments: Moments) -> pl.DataFrame:
