@@ -123,7 +123,7 @@ class Loader:
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
-        if self.factor < 1:
+        if self.factor <= 1:
             return pl.when(is_wait & pl.lit(not slowest)).then("weight").otherwise(sooner)
         return pl.when(is_wait).then(HOLDS_NOTHING).otherwise(sooner)
 
