@@ -11,6 +11,7 @@ from .network import FLOAT, Kernel, load_network
 from .parts import (
     Engine,
     Loader,
+    OrderedLoader,
     fetch,
     input_op,
     kernel_op,
@@ -55,9 +56,8 @@ class Replica:
         self.job = self.world.job
         self.network = load_network(self.job.network)
         self._engine = Engine(self.world, self.process.thread(f"pt_autograd_{gpu}"))
-        self._loader = Loader(
-            self.world, str(gpu), self.job.batch, self.network.input_elements
-        )  # fmt: skip
+        kind = OrderedLoader if self.job.loader == "ordered" else Loader
+        self._loader = kind(self.world, str(gpu), self.job.batch, self.network.input_elements)
         self.compute = self.process.stream(gpu)
         self.comm = [self.process.stream(gpu) for _ in range(self.world.parameters.copy_streams)]
         self.exchanged: dict[int, Event] = {}

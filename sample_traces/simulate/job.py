@@ -17,6 +17,7 @@ CHOICES = {
     "scaling": ("strong", "weak"),
     "ranges": ("full", "stages", "none"),
     "synchronise": ("never", "loss", "stage", "layer"),
+    "loader": ("pool", "ordered"),
 }
 
 
@@ -55,6 +56,9 @@ class Job:
     synchronise
         When the host waits for the GPU: never, for the loss after each step, after each stage, or
         after each layer of the forward pass.
+    loader
+        Whether workers are there from the start and put batches where any is taken (``pool``), or
+        start with the loop and each batch is taken in its turn, as PyTorch does (``ordered``).
     pageable
         Whether inputs lie in pageable memory.
     allocate
@@ -85,6 +89,7 @@ class Job:
     dataset: int = 256 * 1024
     ranges: str = "full"
     synchronise: str = "loss"
+    loader: str = "pool"
     pageable: bool = False
     allocate: bool = False
     gpu_pace: Mapping[int, float] = field(default_factory=dict)

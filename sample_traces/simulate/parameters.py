@@ -51,6 +51,9 @@ class Parameters:
     decode_ns_per_element: float
     loader_workers: int
     loader_prefetch: int
+    loader_start_ns: int
+    loader_jitter: float
+    loader_contention: float
     kernel_jitter: float
     host_jitter: float
     memory_workspace: int

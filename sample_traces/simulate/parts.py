@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
@@ -112,6 +112,59 @@ class Loader:
         gate = Gate(self._env)
         gate.event = self._batches.get()
         yield from thread.wait(gate, "loader")
+
+
+class OrderedLoader:
+    """Workers as PyTorch's: each makes every n-th batch, and batches are taken in their order.
+
+    They start when the first batch is asked for, each with some batches to make; whenever one is
+    taken, the worker that made it is told to make another. Workers that work at once slow each
+    other by `loader_contention`.
+    """
+
+    def __init__(self, world: World, name: str, images: int, elements: int) -> None:
+        self._world, self._name, self._p = world, name, world.parameters
+        self._taken = images * elements * self._p.decode_ns_per_element * world.job.loader_factor
+        self._ready: list[Gate] = []
+        self._told: list[simpy.Store] = []
+        self._next = self._working = 0
+
+    def next(self, thread: Thread) -> Doing[None]:
+        """Take a batch; the thread sleeps until it is ready."""
+        if not self._told:
+            yield from self._start(thread)
+        gate = self._ready[self._next]
+        self._next += 1
+        if gate.event.triggered:
+            yield from thread.spend(4_000)
+        else:
+            yield from thread.wait(gate, "loader")
+        self._tell()
+
+    def _start(self, thread: Thread) -> Doing[None]:
+        for worker in range(self._p.loader_workers):
+            yield from thread.spend(self._p.loader_start_ns)
+            self._told.append(simpy.Store(self._world.env))
+            self._world.env.process(self._work(worker))
+        for _ in range(self._p.loader_workers * self._p.loader_prefetch):
+            self._tell()
+
+    def _tell(self) -> None:
+        gate = Gate(self._world.env)
+        self._told[len(self._ready) % len(self._told)].put(gate)
+        self._ready.append(gate)
+
+    def _work(self, worker: int) -> Doing[None]:
+        env, p = self._world.env, self._p
+        rng = Random(f"{self._world.job.seed} loader {self._name} {worker}")
+        while True:
+            gate: Any = yield self._told[worker].get()
+            self._working += 1
+            slower = 1 + p.loader_contention * (self._working - 1)
+            spread = 1 + p.loader_jitter * (2 * rng.random() - 1)
+            yield env.timeout(round(self._taken * slower * spread))
+            self._working -= 1
+            gate.open(by=None)
 
 
 class Engine:

@@ -35,14 +35,13 @@ Windows = dict[tuple[int, int], "Interval"]
 """The time of each device and step."""
 
 
-def step_windows(ops: Iterable[Op], *, own_input: bool = True) -> Windows:
+def step_windows(ops: Iterable[Op]) -> Windows:
     """Return each step's time on each device, as docs/breakdown.md defines it.
 
     A step begins on a device with its first op there that is no input, or with an input copy that
     the thread of its forward pass launches, once all work of earlier steps has ended; other input
     is copied ahead. The first one begins with the first op there. It ends where the next step
-    begins; the last one with the last op that was launched in it, on any device. Without
-    `own_input` all input is aside.
+    begins; the last one with the last op that was launched in it, on any device.
     """
     begins: dict[tuple[int, int], int] = {}
     ends: dict[int, int] = {}
@@ -62,7 +61,7 @@ def step_windows(ops: Iterable[Op], *, own_input: bool = True) -> Windows:
     for op in known:
         device, step = key = op.stream.device, op.purpose.step
         before = [end for (on, of), end in work_ends.items() if on == device and of < step]
-        is_own = own_input and op.purpose.stage == "IO" and op.call.thread is drivers.get(key)
+        is_own = op.purpose.stage == "IO" and op.call.thread is drivers.get(key)
         if is_own and op.start >= max(before, default=0):
             begins[key] = min(begins[key], op.start)
     for device, (start, step) in first.items():
@@ -120,11 +119,8 @@ def idle_gaps(ops: Sequence[Op], windows: Windows) -> Iterator[tuple[int, int, l
 
 
 def step_times(ops: Iterable[Op]) -> list[int]:
-    """Return how long each step takes: from its first op on any GPU to the next step's.
-
-    Input is aside, as in critical paths and replays.
-    """
-    windows = step_windows(ops, own_input=False)
+    """Return how long each step takes: from its begin on any GPU to the next one's."""
+    windows = step_windows(ops)
     begins: dict[int, int] = {}
     for (_, step), (start, _) in windows.items():
         begins[step] = min(begins.get(step, start), start)

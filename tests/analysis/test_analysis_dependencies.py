@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.dependencies import critical_path, parse_changes, whatif
+from tracekit.analysis.dependencies import critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._edges import EDGES, FITTED
 from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
+from tracekit.analysis.dependencies._prices import CHANGES, Price
 from tracekit.analysis.dependencies._sweeps import (
     LATEST,
     latest,
@@ -29,7 +31,9 @@ from tracekit.analysis.dependencies._sweeps import (
     replay,
     walk_back,
 )
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.analysis.diagnosis._rules import RULES
+from tracekit.analysis.studies._step_windows import step_windows
+from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace
 
@@ -156,6 +160,13 @@ def _path(trace: Trace, by: str = "cause", **options: Any) -> dict[Any, int]:
 def _replayed(trace: Trace, **changes: Any) -> dict[str, float]:
     rows = _ask(whatif, trace, parse_changes(**changes)).rows
     return dict(rows.select("change", "step_ns").rows())
+
+
+def _ends(trace: Trace, **changes: Any) -> dict[str, tuple[float, float]]:
+    """Return the ranges of steps, by their change, without what replays are off by."""
+    rows = _ask(whatif, trace, parse_changes(**changes)).rows[1:]
+    found = rows.select("change", pl.col("low_ns") / 0.99, pl.col("high_ns") / 1.01)
+    return {change: (low, high) for change, low, high in found.rows()}
 
 
 def _call(b: TraceBuilder, name: str, start: int, end: int, thread: int = 0) -> None:
@@ -288,19 +299,20 @@ def test_what_frees_memory_waits_even_without_synchronisation() -> None:
     assert found["speed gemm=2x"] == 193 * US - 46_500
 
 
-def _copied(rate: int) -> dict[str, float]:
-    """Return steps with PCIe twice as fast: a copy of as many bytes/ns holds its call."""
+def _copied(rate: int) -> tuple[float, float]:
+    """Return a step with PCIe twice as fast, where a copy of as many bytes/ns holds its call."""
     b = TraceBuilder()
     _op(b, "[CUDA memcpy HtoD]", 0, 7, 107, kind="h2d", copy_kind="HtoD", bytes=rate * 100 * US,
         dst_device=0, stage="FP")  # fmt: skip
     b.rows["ops"][-1]["launch_end"] = b.rows["calls"][-1]["end"] = 110 * US
     _op(b, "gemm", 120, 127, 200, stage="FP")
-    return _replayed(_linked(b), bandwidth=["pcie=2x"])
+    return _ends(_linked(b), bandwidth=["pcie=2x"])["bandwidth pcie=2x"]
 
 
 def test_copies_through_the_drivers_buffers_are_not_held_up_by_pcie() -> None:
-    assert _copied(rate=12)["bandwidth pcie=2x"] == (193 - 50) * US
-    assert _copied(rate=3)["bandwidth pcie=2x"] == 193 * US
+    # Up to 10 us of a copy are no bandwidth.
+    assert _copied(rate=12) == pytest.approx(((193 - 50) * US, (193 - 45) * US))
+    assert _copied(rate=3) == pytest.approx((193 * US, 193 * US))
 
 
 def test_a_launch_waits_for_room_in_the_queue() -> None:
@@ -350,7 +362,9 @@ def test_collectives_begin_when_the_last_one_joins() -> None:
         (1, "gpu"): (59 - 7 + 59) * US, (1, "comm"): 40 * US, (1, "latency"): 2 * US,
     }  # fmt: skip
     found = _replayed(trace, bandwidth=["collective=2x"], overlap=True)
-    assert found["bandwidth collective=2x"] == (153 - 20) * US
+    # One so short may be all latency.
+    ends = _ends(trace, bandwidth=["collective=2x"])["bandwidth collective=2x"]
+    assert ends == pytest.approx(((153 - 20) * US, 153 * US))
     # sgd follows wgrad on its stream.
     assert found["perfect overlap"] == (52 + 59) * US
 
@@ -434,7 +448,19 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     assert found["measured"] == four * US / 5
     # Gaps before the third and later steps follow the one before; half of 420 us each.
     assert found["loader 2x"] < found["measured"] - 100 * US
-    assert found["speed gemm=inf"] > found["measured"] - 60 * US
+    # Without the work the loader is waited for as long, or the thread loads itself.
+    low, high = _ends(trace, speed=["gemm=inf"])["speed gemm=inf"]
+    assert high > found["measured"] - 60 * US
+    assert low < found["measured"] - 80 * US
+
+
+def test_workers_are_asked_for_where_waits_have_a_rhythm() -> None:
+    # Each batch comes 420 us after the one before; 4 workers make it 105 to 210.
+    low, high = _ends(_loading(300), workers=4)["4 workers"]
+    last = (4 * 420 + 100) * US / 5
+    assert low < high < last - 100 * US
+    with pytest.raises(UndecidedError, match="how many workers"):
+        _replayed(_late_launch(), workers=4)
 
 
 def test_of_an_iteration_there_is_one_step() -> None:
@@ -443,6 +469,22 @@ def test_of_an_iteration_there_is_one_step() -> None:
     assert rows["step_ns"].to_list() == rows["path_ns"].to_list()
     whole = _ask(critical_path, _loading(300)).rows
     assert whole["step_ns"].to_list() == [length / 5 for length in whole["path_ns"]]
+
+
+def test_steps_of_paths_begin_with_their_own_input_as_those_of_breakdowns() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        at = step * (120 + step)
+        b.range(at * US, (at + 110) * US, f"step {step}")
+        b.iteration(step, at * US, (at + 110) * US, source="ranges")
+        own = {"iteration": step}
+        _op(b, "copy", at + 1, at + 8, at + 18, kind="h2d", stage="IO", bytes=4, **own)
+        _op(b, "gemm", at + 10, at + 19, at + 100, stage="FP", **own)
+    trace = _linked(b)
+    rows = _ask(critical_path, trace, "iteration").rows.sort("iteration")
+    windows = step_windows(trace, launch_groups(trace)).sort("iteration")
+    lengths = windows["end"] - windows["start"]
+    assert rows["path_ns"].to_list() == lengths.to_list() == [121 * US, 123 * US, 125 * US, 92 * US]
 
 
 def test_a_short_time_between_steps_is_the_hosts_own() -> None:
@@ -462,7 +504,11 @@ def test_what_nothing_explains_is_carried_and_said() -> None:
     found = _ask(whatif, trace, parse_changes(speed=["gemm=2x"]))
     assert found.meta["trusted"] is False
     assert any("not to be trusted" in text for text in found.warnings)
-    assert found.rows["step_ns"].to_list() == [493 * US, 493 * US, 493 * US - 46_500]
+    assert found.rows["step_ns"].to_list()[:2] == [493 * US, 493 * US]
+    # The 300 us are as long as they were, or as much shorter as the step.
+    low, high = _ends(trace, speed=["gemm=2x"])["speed gemm=2x"]
+    assert high == pytest.approx(493 * US - 46_500)
+    assert low == pytest.approx(high - 300 * US * (1 - high / (493 * US)), abs=2)
 
 
 def test_streams_of_an_unknown_context_are_no_others() -> None:
@@ -581,8 +627,24 @@ def test_just_as_much_as_is_trusted_is() -> None:
 def test_a_link_gets_no_faster_than_the_others_on_its_way_can_carry() -> None:
     """One is used by 0.8 of what it can, one is more than full, and of one nothing is known."""
     edges = pl.DataFrame({"weight": [100, 100, 100], "others_use": [0.8, 1.5, None]})
-    lengths = edges.select(Bandwidth("nvlink", 2.0).length()).to_series()
+    lengths = edges.select(Bandwidth("nvlink", 2.0).length(slowest=False)).to_series()
     assert lengths.to_list() == [80, 100, 50]
+
+
+def test_findings_are_priced_by_the_change_that_mends_them() -> None:
+    trace = _loading(300)
+    price = _priced("input_bound", trace)
+    low, high = _ends(trace, loader="inf")["loader inf"]
+    assert price is not None
+    assert price.options == "--loader inf"
+    assert (price.low_ns, price.high_ns) == pytest.approx((0.99 * low, 1.01 * high))
+    assert _priced("late_buckets", trace) is None  # nothing is exchanged
+    assert _priced("launch_bound", trace) is None  # no replay tells it
+    assert set(CHANGES) <= set(RULES)
+
+
+def _priced(rule: str, trace: Trace) -> Price | None:
+    return price_of(rule, trace, Traffic(trace, machine_of(trace.read("devices"), "dgx1v")))
 
 
 def test_a_change_of_nothing_says_so() -> None:

@@ -45,15 +45,17 @@ def test_many_steps_are_cut_short_and_none_are_said() -> None:
 
 def test_a_bar_per_change_with_what_it_saves() -> None:
     table = pl.DataFrame(
-        {"change": ["measured", "unchanged, replayed", "a < b=2x", "slower"],
-         "step_ns": [10.0 * MS, 10.2 * MS, 5.1 * MS, 11.0 * MS],
-         "error_ns": [None, 0.2 * MS, 0.1 * MS, 0.2 * MS],
-         "saved_share": [None, 0.0, 0.5, -0.078]}
+        {"change": ["measured", "unchanged, replayed", "a < b=2x", "slower", "untold"],
+         "step_ns": [10.0 * MS, 10.2 * MS, 5.1 * MS, 11.0 * MS, None],
+         "low_ns": [None, 10.0 * MS, 5.0 * MS, 10.8 * MS, 4.0 * MS],
+         "high_ns": [None, 10.4 * MS, 5.3 * MS, 11.2 * MS, 9.0 * MS],
+         "saved_share": [None, 0.0, 0.5, -0.078, None]}
     )  # fmt: skip
     figure = whatif_figure(table, title="If", subtitle="run")
     (bars,) = figure.data
-    assert bars.x == (10.0, 10.2, 5.1, 11.0)
-    assert bars.text == ("", "", "\N{MINUS SIGN}50.0 %", "+7.8 %")
-    assert bars.error_x.array == pytest.approx((0.0, 0.2, 0.1, 0.2))
+    assert bars.x == (10.0, 10.2, 5.1, 11.0, 9.0)
+    assert bars.text == ("", "", "\N{MINUS SIGN}50.0 %", "+7.8 %", "not told")
+    assert bars.error_x.array == pytest.approx((0.0, 0.2, 0.2, 0.2, 0.0))
+    assert bars.error_x.arrayminus == pytest.approx((0.0, 0.2, 0.1, 0.2, 5.0))
     assert bars.y[2] == "a &lt; b=2x"
     assert figure.layout.yaxis.categoryarray == bars.y[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def test_paths_add_up_and_the_unchanged_replay_agrees(
     assert replay.meta["replay_error_share"] < 0.03
     assert replay.meta["trusted"]
     measured, unchanged, same = replay.rows["step_ns"]
-    assert unchanged == same == pytest.approx(measured, rel=0.03)
+    assert same == pytest.approx(unchanged, rel=0.01)
+    assert unchanged == pytest.approx(measured, rel=0.03)
 
 
 def test_mnist_is_bound_by_its_loader(real_run: Callable[[str], tk.Run]) -> None:
@@ -36,6 +38,23 @@ def test_mnist_is_bound_by_its_loader(real_run: Callable[[str], tk.Run]) -> None
     assert shares["input"] > 0.95
     rows = run.whatif(loader="2x", stage=["FP=2x", "BP=2x"], skip=1)
     assert rows["speedup"].to_list()[2:] == pytest.approx([1, 1, 1.99, 1.99], abs=0.02)
+
+
+@pytest.mark.nightly
+def test_more_workers_make_what_they_made(
+    real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # With 16 a step takes 132 ms once fed, and 185.5 in the mean: its GPU waits for two batches.
+    folder = real_trace("ddp_unet_4xa100_rank0").parent
+    paths = [folder / f"unet_1xa100_{count}.nsys-rep" for count in ("1worker", "16workers")]
+    if shutil.which("nsys") is None or not all(path.is_file() for path in paths):
+        pytest.skip("no nsys, or not both reports")
+    one, many = (tk.ingest(path, store=tmp_path / "store")[0] for path in paths)
+    low, high = one.whatif(workers=16, skip=1).select("low_ns", "high_ns").row(-1)
+    assert 130e6 < low < 132.5e6
+    assert 185.5e6 < high < 220e6
+    # Its GPU works for 129.8 ms a step, and these two batches come no sooner.
+    assert many.whatif(no_sync=True, skip=1)["low_ns"][-1] > 155.4e6
 
 
 def test_hidden_collectives_cost_nothing(real_run: Callable[[str], tk.Run]) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import polars as pl
 import pytest
+from simulate.pairs import PAIRS, SKIPPED, write_pair
 
 import tracekit as tk
+from tracekit.errors import UndecidedError
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces" / "simulated"
 TOGETHER: dict[str, Any] = {"stage": ["FP=2x", "BP=2x"]}
@@ -57,19 +60,58 @@ def _truth(name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_changes_are_predicted_within_five_percent(run_of: Any, name: str) -> None:
+def test_ranges_hold_what_changes_really_make(run_of: Any, name: str) -> None:
     truth = _truth(name)
-    made = {each["change"]: each["step_ns"] for each in truth["what_if"]}
+    made = {each["change"]: mean(each["step_ns"][1:]) for each in truth["what_if"]}
     # The first step is left out: its allocations and first launches are not those of others.
     asked = {"skip": 1, "topology": "dgx1v"}
-    alone = dict(run_of(name).whatif(**ALONE, **asked).select("change", "step_ns").rows())
-    both = run_of(name).whatif(**TOGETHER, **asked)["step_ns"]
-    assert both[0] == pytest.approx(mean(truth["step_ns"][1:]))
-    assert both[1] == pytest.approx(both[0], rel=0.001)
-    found = {change: alone[label] for change, label in CHANGES.items()}
-    found["kernels of FP and BP twice as fast"] = both[-1]
-    for change, step in found.items():
-        assert step == pytest.approx(mean(made[change][1:]), rel=0.05), change
+    alone = _ranges(run_of(name).whatif(**ALONE, **asked))
+    both = _ranges(run_of(name).whatif(**TOGETHER, loader="1x", **asked))
+    low, high = both["unchanged, replayed"]
+    assert low < mean(truth["step_ns"][1:]) < high
+    low, high = both["all of these"]
+    assert low <= made["kernels of FP and BP twice as fast"] <= high
+    for change, label in CHANGES.items():
+        low, high = alone[label]
+        # Transfers that meet where they did not before are what no replay knows.
+        assert low <= made[change] <= high * (1.03 if "socket" in label else 1), change
+
+
+def _ranges(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
+    return {row[0]: row[1:] for row in rows.select("change", "low_ns", "high_ns").rows()[1:]}
+
+
+PAIRS_TRIED = (
+    "hidden-65-alexnet", "jitter-bound", "jitter-bound-two", "workers-1-4", "item-kernels-lenet",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIRS_TRIED)
+def test_ranges_hold_what_comes_of_pairs(name: str, tmp_path: Path) -> None:
+    pair = next(each for each in PAIRS if each.name == name)
+    times = write_pair(pair, tmp_path)
+    run = tk.ingest(tmp_path / f"{name}.sqlite", store=tmp_path / "store")[0]
+    rows = run.whatif(**pair.asked, skip=SKIPPED, topology="dgx1v")
+    assert rows["step_ns"][0] == pytest.approx(times["before_ns"])
+    low, high = rows.select("low_ns", "high_ns").row(-1)
+    assert low <= times["after_ns"] <= high
+    # Of a loader that hides behind a step nobody can say how much faster it is.
+    told = rows["step_ns"][-1] is not None
+    assert told == (name != "hidden-65-alexnet") == (high - low <= 0.2 * times["before_ns"])
+
+
+def test_what_cannot_be_told_is_refused_with_its_ends(tmp_path: Path) -> None:
+    pair = next(each for each in PAIRS if each.name == "hidden-93-alexnet")
+    write_pair(pair, tmp_path)
+    run = tk.ingest(tmp_path / f"{pair.name}.sqlite", store=tmp_path / "store")[0]
+    with pytest.raises(UndecidedError, match=r"between 5\.7.* and 10\.\d+ ms: how") as found:
+        run.whatif(speed=[".=2x"], skip=SKIPPED)
+    assert found.value.exit_code == 3
+    fed = run.whatif(speed=[".=2x"], loader="inf", skip=SKIPPED)
+    assert fed["step_ns"][-1] == pytest.approx(5.76e6, rel=0.02)
+    with pytest.raises(UndecidedError, match="how many workers"):
+        run.whatif(workers=4, skip=SKIPPED)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -36,17 +36,19 @@ _JSON = Json(
         "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
         "over its length, in the median.",
         "unexplained_share": "share or null: What of the recorded steps nothing explains.",
-        "trusted": "flag: Whether that is at most a tenth.",
+        "trusted": "flag: Whether that is at most a tenth, and of all changed paths too.",
         **keys("warnings?"),
     },
     rows={
         "change": "text: What is changed.",
         "edges": "count: Number of dependencies that get another length.",
-        "step_ns": "amount: A step, mean over the steps that count.",
-        "error_ns": "amount or null: How wrong that may be, by the unchanged replay; null of the "
-        "measured steps.",
+        "step_ns": "amount or null: A step, mean over the steps that count: the middle of its "
+        "range; null where that is wider than a fifth of a measured step.",
+        "low_ns": "amount or null: How short it may be, with every bound that the recording leaves "
+        "open at that end; null of the measured steps.",
+        "high_ns": "amount or null: How long it may be, likewise.",
         "saved_ns": "number or null: How much shorter a step is than in the unchanged replay; "
-        "null of the measured steps.",
+        "null of the measured steps, and where step_ns is.",
         "saved_share": "number or null: The same over a step of the unchanged replay.",
         "speedup": "number or null: A step of the unchanged replay over this one.",
         "unexplained_share": "share or null: What of the path of these steps nothing explains.",
@@ -58,7 +60,7 @@ _JSON = Json(
     "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
     "tracekit whatif mnist --loader 2x --no-sync",
     "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
-    figures={"figure": "Draw a step under each change, with its error bar"},
+    figures={"figure": "Draw a step under each change, with its range"},
     writes=[_JSON],
 )
 def whatif(
@@ -91,6 +93,13 @@ def whatif(
         typer.Option(
             "--loader", metavar="FACTOR", rich_help_panel=_PANEL,
             help="The data loader is faster; inf for one that takes no time.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", rich_help_panel=_PANEL,
+            help="So many workers prepare batches.",
         ),
     ] = None,
     no_sync: Annotated[
@@ -129,7 +138,7 @@ def whatif(
 
     changes: Any = {
         "speed": speed or (), "stage": stage or (), "bandwidth": bandwidth or (), "loader": loader,
-        "no_sync": no_sync, "overlap": overlap,
+        "workers": workers, "no_sync": no_sync, "overlap": overlap,
         "bucket": None if bucket is None else parse_size(bucket),
     }  # fmt: skip
     parse_changes(**changes)  # what makes no sense is said before a file is read

@@ -97,12 +97,14 @@ def _add_parts(figure: go.Figure, table: pl.DataFrame, parts: list[str]) -> str:
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return steps under each change as bars with their error bars, beside those as recorded.
+    """Return steps under each change as bars with their ranges, beside those as recorded.
+
+    A bar that is not told ends where its range does.
 
     Parameters
     ----------
     table
-        One row per change: ``change, step_ns, error_ns`` (null of the measured one) and
+        One row per change: ``change, step_ns, low_ns, high_ns`` (null of the measured one) and
         ``saved_share``.
     title, subtitle
         Plain texts; see `figure_layout`.
@@ -118,19 +120,27 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
         height=150 + 34 * table.height,
         margin={"l": left, "r": _SIDES, "t": 92, "b": 60},
     )
-    divisor, unit = unit_of(max(table["step_ns"]), TIME_UNITS)
-    errors = (table["error_ns"].fill_null(0) / divisor).to_list()
+    shown = table["step_ns"].fill_null(table["high_ns"])
+    divisor, unit = unit_of(max(shown), TIME_UNITS)
+    more, less = table["high_ns"] - shown, shown - table["low_ns"]
     figure = go.Figure(layout={**layout, "bargap": 0.25})
     figure.add_trace(
         go.Bar(
-            x=(table["step_ns"] / divisor).to_list(),
+            x=(shown / divisor).to_list(),
             y=labels,
             orientation="h",
             text=[_saved(*row) for row in table.select("change", "saved_share").rows()],
             textposition="inside",
             insidetextanchor="start",
             marker={"color": [_AS_RECORDED.get(each, ACCENT) for each in table["change"]]},
-            error_x={"array": errors, "color": INK, "thickness": 1.2, "width": 4},
+            error_x={
+                "array": (more.fill_null(0) / divisor).to_list(),
+                "arrayminus": (less.fill_null(0) / divisor).to_list(),
+                "symmetric": False,
+                "color": INK,
+                "thickness": 1.2,
+                "width": 4,
+            },
             hovertemplate=f"<b>%{{y}}</b><br>%{{x:,.3f}} {unit}<extra></extra>",
             showlegend=False,
         )
@@ -147,7 +157,7 @@ def _names(labels: list[str]) -> dict[str, Any]:
 def _saved(change: str, share: float | None) -> str:
     """Say by how much a step is shorter, or longer."""
     if change in _AS_RECORDED or share is None:
-        return ""
+        return "" if change in _AS_RECORDED else "not told"
     percent = f"{abs(100 * share):.1f}"
     sign = "" if percent == "0.0" else MINUS if share > 0 else "+"
     return f"{sign}{percent} %"

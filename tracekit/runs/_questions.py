@@ -96,6 +96,7 @@ def whatif(
     stage: Sequence[str] = (),
     bandwidth: Sequence[str] = (),
     loader: str | None = None,
+    workers: int | None = None,
     no_sync: bool = False,
     overlap: bool = False,
     bucket: int | None = None,
@@ -116,6 +117,8 @@ def whatif(
         Types of links that are faster, such as ``nvlink=2x``, or ``collective=2x``.
     loader
         How much faster the data loader is, such as ``2x``; ``inf`` for one that takes no time.
+    workers
+        How many workers prepare batches, where their rhythm tells how many there are.
     no_sync
         Whether the host waits for no GPU work.
     overlap
@@ -134,8 +137,8 @@ def whatif(
     from tracekit.analysis.dependencies import parse_changes, whatif
 
     changes = parse_changes(
-        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, no_sync=no_sync,
-        overlap=overlap, bucket=bucket,
+        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
+        no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
     run = _of_steps(run, iterations)
     traffic = run.traffic(topology=topology, sizes=sizes)

@@ -34,7 +34,7 @@ class Bucket:
         """Return that it changes no edges by itself: `bucketed` gives a job others."""
         return pl.lit(value=False)
 
-    def length(self) -> pl.Expr:
+    def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return the length as it is."""
         return pl.col("weight")
 

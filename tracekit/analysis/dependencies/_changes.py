@@ -11,12 +11,17 @@ from typing import Protocol
 import polars as pl
 
 from tracekit.analysis.dependencies._buckets import Bucket
+from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
 from tracekit.analysis.dependencies._links_of import NARROWEST_FIRST
-from tracekit.errors import UsageError
+from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import STAGES
 
-NOTHING = -1
-"""The length of an edge that holds nothing back."""
+_LATENCY_NS = {"collective": 50_000, "copy": 10_000}
+"""What of them no link makes faster is at most this, and no more than the shortest takes."""
+WORKERS = " workers"
+"""The end of the label of a change of workers."""
+_EACH = 0.5
+"""What each of several workers makes at least, of what one alone does."""
 _DONE = ("work", "transfer")
 _COMMUNICATES = pl.col("work").is_in(["comm"])
 _WAITS = ("event", "return", "block", "stream")
@@ -32,8 +37,8 @@ class Change(Protocol):
     def touches(self) -> pl.Expr:
         """Return which edges it changes."""
 
-    def length(self) -> pl.Expr:
-        """Return their new ``weight``."""
+    def length(self, *, slowest: bool) -> pl.Expr:
+        """Return their new ``weight``: the most that it may be, or the least."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Speed:
             return kernels & (pl.col("stage") == self.stage)
         return kernels & pl.col("name").cast(pl.String).str.contains(f"(?i){self.name}")
 
-    def length(self) -> pl.Expr:
+    def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return their time."""
         return _divided(pl.col("weight"), self.factor)
 
@@ -83,30 +88,70 @@ class Bandwidth:
         )  # fmt: skip
         return pl.col("kind").is_in(_DONE) & own & over
 
-    def length(self) -> pl.Expr:
-        """Return the time of a transfer: other links on its way carry no more than they can."""
+    def length(self, *, slowest: bool) -> pl.Expr:
+        """Return the time of a transfer: other links on its way carry no more than they can.
+
+        How much of it is no bandwidth is not recorded: nothing, or as much as the shortest takes.
+        """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
-        return _divided(pl.col("weight"), pl.min_horizontal(pl.lit(self.factor), bound))
+        constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
+        moving = pl.col("weight") - constant
+        return constant + _divided(moving, pl.min_horizontal(pl.lit(self.factor), bound))
 
 
 @dataclass(frozen=True)
 class Loader:
-    """A data loader that prepares batches faster."""
+    """A data loader that prepares batches faster, by one factor or between two."""
 
     factor: float
+    least: float | None = None
+    workers: int | None = None
 
     @property
     def label(self) -> str:
         """How it is asked for."""
+        if self.workers is not None:
+            return f"{self.workers}{WORKERS}"
         return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the times from batch to batch."""
-        return pl.col("kind") == "loader"
+        """Return the waits for batches, and how these come."""
+        return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
-    def length(self) -> pl.Expr:
-        """Return them, shorter."""
-        return _divided(pl.col("weight"), self.factor)
+    def length(self, *, slowest: bool) -> pl.Expr:
+        """Return them, shorter: what was waited for once may be there, or come so much sooner."""
+        least = self.factor if self.least is None else self.least
+        sooner = _divided(pl.col("weight"), least if slowest else self.factor)
+        is_wait = pl.col("kind") == "wait"
+        if self.factor <= 1:
+            return pl.when(is_wait & pl.lit(not slowest)).then("weight").otherwise(sooner)
+        return pl.when(is_wait).then(HOLDS_NOTHING).otherwise(sooner)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A data loader with so many workers: `known` gives what that means in a run."""
+
+    count: int
+
+    def known(self, workers: int | None) -> Loader:
+        """Return the change for a run whose loader has so many workers.
+
+        More of them make as many batches more, or are in each other's way so that each makes half
+        as many as before.
+
+        Raises
+        ------
+        UndecidedError
+            If it is not known how many it has.
+        """
+        if workers is None:
+            raise UndecidedError(
+                "how many workers prepare batches does not show: no rhythm of waits for them",
+                "ask for a factor: --loader 2x",
+            )
+        more = self.count / workers
+        return Loader(more, max(1.0, more * _EACH) if more > 1 else more, self.count)
 
 
 @dataclass(frozen=True)
@@ -119,9 +164,9 @@ class NoSync:
         """Return the waits of calls."""
         return pl.col("kind") == "return"
 
-    def length(self) -> pl.Expr:
+    def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return that they wait for nothing."""
-        return pl.lit(NOTHING, pl.Int64)
+        return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
 @dataclass(frozen=True)
@@ -138,13 +183,22 @@ class Overlap:
             & pl.col("work").ne_missing(pl.lit("comm"))
         )
 
-    def length(self) -> pl.Expr:
+    def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return that they wait for nothing."""
-        return pl.lit(NOTHING, pl.Int64)
+        return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
 def _times(factor: float) -> str:
     return f"{factor:g}x" if isfinite(factor) else "inf"
+
+
+def _latency() -> pl.Expr:
+    """Return what of a transfer may be no bandwidth."""
+    most = pl.when(pl.col("op_kind") == "collective").then(_LATENCY_NS["collective"]).otherwise(
+        _LATENCY_NS["copy"]
+    )  # fmt: skip
+    took = pl.when(pl.col("kind").is_in(_DONE)).then("weight")
+    return pl.min_horizontal(took.min().over("op_kind", "link"), most).clip(lower_bound=0)
 
 
 def _divided(length: pl.Expr, factor: float | pl.Expr) -> pl.Expr:
@@ -158,10 +212,11 @@ def parse_changes(
     stage: Sequence[str] = (),
     bandwidth: Sequence[str] = (),
     loader: str | None = None,
+    workers: int | None = None,
     no_sync: bool = False,
     overlap: bool = False,
     bucket: int | None = None,
-) -> list[Change]:
+) -> list[Change | Workers]:
     """Return the changes that texts such as ``gemm=2x`` mean.
 
     Raises
@@ -169,7 +224,7 @@ def parse_changes(
     UsageError
         If one means none, or nothing is changed.
     """
-    changes: list[Change] = []
+    changes: list[Change | Workers] = []
     for text in speed:
         name, factor = _pair(text, "speed", "gemm=2x")
         changes.append(Speed(factor, name=_pattern(name)))
@@ -182,6 +237,13 @@ def parse_changes(
         changes.append(Bandwidth(_one_of(name.lower(), known, "type of link"), factor))
     if loader is not None:
         changes.append(Loader(_factor(loader, "loader", "2x")))
+    if workers is not None:
+        if workers < 1 or loader is not None:
+            raise UsageError(
+                "a loader has 1 worker or more, and is faster by their number or by a factor",
+                "write --workers 4, or --loader 2x",
+            )
+        changes.append(Workers(workers))
     if bucket is not None:
         if bucket < 1:
             raise UsageError(f"{bucket} bytes cannot be exchanged", "write --bucket 25MB")

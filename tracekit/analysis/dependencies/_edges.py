@@ -7,11 +7,13 @@ import polars as pl
 from tracekit.analysis.dependencies._moments import MOMENT
 
 KINDS = (
-    "host", "call", "handover", "loader", "launch", "queue", "stream", "event", "order", "work",
-    "transfer", "return", "block",
+    "host", "call", "handover", "loader", "wait", "pace", "launch", "queue", "stream", "event",
+    "order", "work", "transfer", "return", "block",
 )  # fmt: skip
 """Why one moment comes no earlier than another: see ``docs/critical-path.md``."""
 KIND = pl.Enum(KINDS)
+HOLDS_NOTHING = -1
+"""The length of an edge that holds nothing back."""
 FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
 """Kinds whose length is not recorded: it is that of most edges of the kind."""
 EDGES = pl.Schema(

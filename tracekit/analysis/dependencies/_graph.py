@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.dependencies._edges import FITTED, KIND, edges
+from tracekit.analysis.dependencies._input import Batches
 from tracekit.analysis.dependencies._moments import WORKS, Moments, moments_of
 from tracekit.analysis.dependencies._on_gpu import full_queues, gpu_edges
 from tracekit.analysis.dependencies._on_host import host_edges
@@ -33,7 +34,18 @@ _OWN_NS = 10_000
 _ROUNDS = 3
 _WORKS = len(WORKS) + 1
 """What ops do, or none does anything."""
-_CROSSING = ("return", "block", "queue", "handover", "event", "order", "transfer", "loader")
+_CROSSING = (
+    "return",
+    "block",
+    "queue",
+    "handover",
+    "event",
+    "order",
+    "transfer",
+    "loader",
+    "wait",
+    "pace",
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,8 @@ class Graph:
         The moments, each after those that it waits for.
     contradicted
         How many edges were left out since their target came before their source.
+    batches
+        The batches of input that its threads take.
     """
 
     moments: Moments
@@ -63,6 +77,7 @@ class Graph:
     carried: Array
     order: Array
     contradicted: int
+    batches: Batches
 
     @property
     def into(self) -> tuple[Array, Array, Array]:
@@ -96,9 +111,8 @@ def graph_of(trace: Trace) -> Graph:
     moments = moments_of(trace)
     waits, events = wait_edges(trace, moments)
     queues = edges(full_queues(moments), "source", "target", "queue")
-    found = pl.concat(
-        [gpu_edges(trace, moments), waits, queues, host_edges(trace, moments, events)]
-    )
+    host, batches = host_edges(trace, moments, events)
+    found = pl.concat([gpu_edges(trace, moments), waits, queues, host])
     every = pl.concat([found, _own(moments, found)])
     time = given(moments.times())
     lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])
@@ -106,7 +120,7 @@ def graph_of(trace: Trace) -> Graph:
     sound, order, _ = ordered(ahead.sort("target", maintain_order=True), time.size)
     weight, carried = _fitted(moments, sound, time)
     fitted = sound.with_columns(weight=weight)
-    return Graph(moments, fitted, time, carried, order, every.height - sound.height)
+    return Graph(moments, fitted, time, carried, order, every.height - sound.height, batches)
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:

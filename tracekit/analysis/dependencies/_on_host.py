@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis.dependencies._edges import edges
+from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, edges
+from tracekit.analysis.dependencies._input import Batches, batches_of
 from tracekit.analysis.dependencies._moments import MOMENT
-from tracekit.analysis.idle_time._timeline import covered, merged
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments
@@ -19,16 +18,14 @@ HANDED_NS = 30_000
 """A thread that makes no call for as long as this may wait for another one."""
 AT_ONCE_NS = 100_000
 """A thread that goes on no later than this after another one recorded an event waited for it."""
-AWAITED_NS = 100_000
-"""Time of a driving thread in input ranges or between steps that is a wait for the loader."""
-AWAITED_SHARE = 0.1
-"""A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
 _MOST_THREADS = 64
 _LENGTH = pl.col("end") - pl.col("start")
 
 
-def host_edges(trace: Trace, moments: Moments, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the edges of calls in order, from thread to thread, and of the loader.
+def host_edges(
+    trace: Trace, moments: Moments, events: pl.DataFrame
+) -> tuple[pl.DataFrame, Batches]:
+    """Return the edges of calls in order, from thread to thread, and of the loader; and batches.
 
     A thread's call comes after the one before it and what the thread did in between. Two threads of
     a process hand over where one falls silent while the other is, and that goes on before the first
@@ -46,22 +43,42 @@ def host_edges(trace: Trace, moments: Moments, events: pl.DataFrame) -> pl.DataF
     handed = pl.concat(
         [_handed(moments, gaps), _released(moments, gaps), _at_once(gaps, events)]
     ).unique(["giver", "target"], keep="first", maintain_order=True)
-    awaited = _awaited(trace, gaps)
+    batches = batches_of(trace, moments, gaps)
+    is_handed = pl.col("waited").is_not_null()
+    waits = batches.taken.filter("waited")
     own = (
         gaps.join(handed.select("target", waited=True).unique(), on="target", how="left")
-        .join(awaited.select("target", "loading"), on="target", how="left")
+        .join(waits.select("target", "loading"), on="target", how="left")
         .with_columns(
-            weight=pl.when(pl.col("waited").is_not_null()).then(0)
-            .otherwise(_LENGTH - pl.col("loading").fill_null(0))
+            weight=pl.when(is_handed).then(0).otherwise(_LENGTH - pl.col("loading").fill_null(0))
         )
-    )  # fmt: skip
-    return pl.concat(
+    )
+    # A loader that never rests holds the next batch; else its waits are as long as they were.
+    rhythmic, free = batches.rhythmic, pl.lit(HOLDS_NOTHING, pl.Int64)
+    asleep = waits.join(rhythmic.select("target", chained=True), on="target", how="left").join(
+        handed.select("target"), on="target", how="anti"
+    ).with_columns(weight=pl.when("chained").then(free).otherwise("length"))  # fmt: skip
+    done = moments.ops.select("process", time="end", work="finish").sort("time")
+    # What the GPU had done by then comes first as well: a loader rests until batches are taken.
+    after = (
+        asleep.sort("end")
+        .join_asof(done, left_on="end", right_on="time", by="process", check_sortedness=False)
+        .drop_nulls("work")
+        .with_columns(
+            weight=pl.when("chained").then(free).otherwise(pl.col("end") - pl.col("time"))
+        )
+    )
+    found = pl.concat(
         [
             edges(own, "source", "target", "host", "weight"),
             edges(handed, "giver", "target", "handover", "lag"),
-            edges(awaited, "before", "target", "loader", "lag"),
+            edges(asleep.drop_nulls("source"), "source", "target", "wait", "weight"),
+            edges(after, "work", "target", "wait", "weight"),
+            edges(rhythmic, "first", "target", "loader", "since"),
+            edges(batches.paced.with_columns(weight=free), "before", "target", "pace", "weight"),
         ]
     )
+    return found, batches
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
@@ -81,7 +98,7 @@ def _gaps(moments: Moments) -> pl.DataFrame:
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
     """Return ``target, giver, lag``: whom a thread waited for before it went on, and how long ago.
 
-    A thread that only loads input gives nothing: whoever waits for it is found by `_awaited`.
+    A thread that only loads input gives nothing: whoever waits for it is found by `batches_of`.
     """
     loaders = moments.loaders().implode()
     silent = gaps.filter(_LENGTH >= HANDED_NS)
@@ -148,38 +165,3 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
         "process", "thread", start="end", end=pl.lit(never), source="finish", target=nothing
     )
     return pl.concat([first, last])
-
-
-def _awaited(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the waits of driving threads for input but the first, with the one before each.
-
-    A loader that is waited for works all the time: a batch comes a time after the one before.
-
-    Returns
-    -------
-    ``thread, end, target, loading, before, lag``.
-    """
-    iterations = trace.read("iterations")
-    driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
-    ranges = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
-    outside = _between(iterations)
-    blocks = merged(pl.concat([ranges.collect(), outside]), ["thread"])
-    if blocks.is_empty():
-        none = pl.lit(None, pl.Int64)
-        return driving.clear().with_columns(loading=none, before=pl.lit(None, MOMENT), lag=none)
-    known = covered(driving.filter(_LENGTH >= AWAITED_NS), blocks, ["thread"], "loading")
-    waits = known.filter(pl.col("loading") >= AWAITED_NS).sort("thread", "end")
-    before = {"before": pl.col("target").shift(), "lag": pl.col("end") - pl.col("end").shift()}
-    chained = waits.with_columns(value.over("thread").alias(name) for name, value in before.items())
-    long = pl.col("loading") >= AWAITED_SHARE * pl.col("lag")
-    return chained.drop_nulls("before").filter(long)
-
-
-def _between(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return ``thread, start, end`` of the time between steps, where ranges tell them."""
-    told = iterations.filter(pl.col("source") == "ranges")
-    threads = told.select("process", "thread").unique("process")
-    marks = host_marks(told).sort("process", "time")
-    spans = marks.with_columns(end=pl.col("time").shift(-1).over("process"))
-    empty = spans.filter(pl.col("iteration").is_null()).drop_nulls("end")
-    return empty.join(threads, on="process").select("thread", start="time", end="end")

@@ -74,7 +74,7 @@ def cause_of() -> pl.Expr:
         pl.when(kind.is_in(["work", "transfer"]))
         .then(pl.when(moved).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
         .when(kind.is_in(_HOST)).then(pl.lit("host"))
-        .when(kind == "loader").then(pl.lit("input"))
+        .when(kind.is_in(["loader", "wait", "pace"])).then(pl.lit("input"))
         .otherwise(pl.lit("latency"))
     )  # fmt: skip
 

@@ -37,7 +37,8 @@ def find_lengths(
     time
         When each moment came.
     into
-        ``first, source, length`` of the edges into each moment, as far as lengths were recorded.
+        ``first, source, length`` of the edges into each moment, as far as lengths were recorded; of
+        a negative one are such as hold nothing back.
     groups
         The group of each edge; 0 of those whose length was recorded.
     usual
@@ -53,13 +54,13 @@ def find_lengths(
     lags, counts = holding
     for moment in range(time.size):
         begin, end = first[moment], first[moment + 1]
-        least = 0
+        least, known = 0, False
         for edge in range(begin, end):
             lag = time[moment] - time[source[edge]]
             own = usual[groups[edge]] if groups[edge] else min(length[edge], lag)
             found.weight[edge] = own
-            if edge == begin or lag - own < least:
-                least = lag - own
+            if own >= 0 and (not known or lag - own < least):
+                least, known = lag - own, True
         found.late[moment] = least
         for edge in range(begin, end):
             lag = time[moment] - time[source[edge]]

@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.dependencies._buckets import Bucket, bucketed, exchanged_bytes
-from tracekit.analysis.dependencies._changes import Change, Overlap
-from tracekit.analysis.dependencies._graph import Graph
+from tracekit.analysis.dependencies._changes import (
+    WORKERS,
+    Change,
+    Loader,
+    NoSync,
+    Overlap,
+    Workers,
+)
+from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
 from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
 from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.idle_time._timeline import merged
+from tracekit.errors import UndecidedError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
     from tracekit.model import Trace
 
 MEASURED, UNCHANGED, ALL = "measured", "unchanged, replayed", "all of these"
+WIDEST = 0.2
+"""A range wider than this share of a measured step says too little for a number."""
+_OWN_NS = 1_500
+"""What a call that waits does beside waiting, at least."""
+_PREPARED_NS = 10_000
+"""What a thread does to prepare such a call, at most."""
+_OFF = 0.01
+"""By how much of a step replays of changes are off beside: docs/whatif.md shows 30 of them."""
+_NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
 _ROWS = pl.Schema(
-    {"change": pl.String(), "edges": pl.Int64(), "step_ns": pl.Float64(), "error_ns": pl.Float64(),
-     "saved_ns": pl.Float64(), "saved_share": pl.Float64(), "speedup": pl.Float64(),
-     "unexplained_share": pl.Float64()}
+    {"change": pl.String(), "edges": pl.Int64(), "step_ns": pl.Float64(), "low_ns": pl.Float64(),
+     "high_ns": pl.Float64(), "saved_ns": pl.Float64(), "saved_share": pl.Float64(),
+     "speedup": pl.Float64(), "unexplained_share": pl.Float64()}
 )  # fmt: skip
 
 
 def whatif(
     trace: Trace,
     traffic: Traffic,
-    changes: Sequence[Change],
+    changes: Sequence[Change | Workers],
     *,
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
@@ -66,9 +85,10 @@ def whatif(
     ================  ==============================================================
     ``change``        what is changed
     ``edges``         how many dependencies get another length
-    ``step_ns``       a step, mean over the steps that count
-    ``error_ns``      how wrong that may be: by as much of it as the unchanged replay
-                      of a step is off, in the median; null for the measured one
+    ``step_ns``       a step, mean over the steps that count: the middle of its range;
+                      null where that is too wide to say
+    ``low_ns, high_ns``  its range: each bound that the recording leaves open at both
+                      of its ends, and what the unchanged replay is off by
     ``saved_ns``      how much shorter a step is than in the unchanged replay
     ``saved_share``   the same over a step of the unchanged replay
     ``speedup``       a step of the unchanged replay over this one
@@ -77,7 +97,7 @@ def whatif(
 
     ``meta`` holds ``steps, skip``, ``replay_error_share`` (that of the unchanged replay of a step,
     absolute, over its length, in the median), ``unexplained_share`` (of the recorded path) and
-    ``trusted``: whether that is no more than a tenth.
+    ``trusted``: whether that is no more than a tenth, of each of the changed paths too.
 
     Raises
     ------
@@ -85,25 +105,34 @@ def whatif(
         If iterations are skipped that the run has not.
     MissingDataError
         As `critical_path`.
+    UndecidedError
+        If no change has a range of less than a fifth of a step.
     """
     job = job_of(trace, traffic, skip, iterations)
-    base = _replayed(job, UNCHANGED, [])
+    known = [each.known(job.graph.batches.workers) if isinstance(each, Workers) else each
+             for each in changes]  # fmt: skip
+    base = _unchanged(job)
     error = _error(job, base)
-    measured = _Replay(MEASURED, 0, job.bounds, job.unexplained)
-    replays = [measured, base, *(_replayed(job, each.label, [each]) for each in changes)]
-    if len(changes) > 1:
-        replays.append(_replayed(job, ALL, changes))
-    share = job.unexplained
-    warnings = [*distrust(share), *_unmatched(job, changes, replays)]
+    measured = _Replay(MEASURED, 0, job.bounds, job.bounds, job.unexplained)
+    replays = [measured, base, *(_replayed(job, base, each.label, [each]) for each in known)]
+    if len(known) > 1:
+        replays.append(_replayed(job, base, ALL, known))
+    off = max(error or 0.0, _OFF)
+    if not any(each.is_told(measured, off) for each in replays[2:]):
+        raise UndecidedError(
+            "; ".join(_untold(job, each, off) for each in replays[2:]), _NARROW
+        )  # fmt: skip
+    share = max((each.unexplained or 0.0 for each in replays), default=0.0)
+    untold = [_untold(job, each, off) for each in replays[2:] if not each.is_told(measured, off)]
     return Answer(
-        rows=pl.DataFrame([_row(each, base, error) for each in replays], schema=_ROWS),
+        rows=pl.DataFrame([_row(each, measured, base, off) for each in replays], schema=_ROWS),
         meta={
             "steps": job.bounds.height,
             "skip": skip,
             "replay_error_share": error,
-            "unexplained_share": share,
-            "trusted": share is not None and share <= TRUSTED,
-            "warnings": warnings,
+            "unexplained_share": job.unexplained,
+            "trusted": job.unexplained is not None and share <= TRUSTED,
+            "warnings": [*distrust(share), *untold, *_unmatched(job, known, replays)],
         },
         title="steps with something changed, by replay",
         command="whatif",
@@ -113,54 +142,151 @@ def whatif(
 
 @dataclass(frozen=True)
 class _Replay:
-    """Steps under some changes."""
+    """Steps under some changes: as short and as long as they may be."""
 
     label: str
     edges: int
-    bounds: pl.DataFrame
+    shortest: pl.DataFrame
+    longest: pl.DataFrame
     unexplained: float | None
     least_ns: float = 0.0
 
     @property
-    def lengths(self) -> pl.Series:
-        """How long each step takes."""
-        return self.bounds["end"] - self.bounds["start"]
+    def low_ns(self) -> float:
+        """How long a step takes at least, in the mean."""
+        return max(_mean(self.shortest), self.least_ns)
 
     @property
-    def step_ns(self) -> float:
-        """How long a step takes in the mean."""
-        mean: Any = self.lengths.mean()
-        return max(float(mean), self.least_ns)
+    def high_ns(self) -> float:
+        """How long a step takes at most, in the mean."""
+        return max(_mean(self.longest), self.low_ns)
+
+    def is_told(self, measured: _Replay, error: float) -> bool:
+        """Tell whether the range is narrow enough for a number."""
+        width = (1 + error) * self.high_ns - (1 - error) * self.low_ns
+        return width <= WIDEST * measured.low_ns
 
 
-def _replayed(job: Job, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with some changes."""
+def _lengths(bounds: pl.DataFrame) -> pl.Series:
+    return bounds["end"] - bounds["start"]
+
+
+def _mean(bounds: pl.DataFrame) -> float:
+    mean: Any = _lengths(bounds).mean()
+    return float(mean)
+
+
+def _unchanged(job: Job) -> _Replay:
+    """Replay a job's graph as it is."""
+    time = job.graph.replayed()
+    bounds = job.steps(time)
+    late = _unexplained(job, job.graph.edges, time, bounds)
+    return _Replay(UNCHANGED, 0, bounds, bounds, late)
+
+
+def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
+    """Replay a job's graph with some changes, with what is not known at both ends."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
             job, number = bucketed(job, change.size)
-    edges = job.edges if changes else job.graph.edges
-    touched = pl.lit(value=False)
-    for change in changes:
-        edges = edges.with_columns(
-            weight=pl.when(change.touches()).then(change.length()).otherwise("weight")
-        )
-        touched |= change.touches().fill_null(value=False)
-    if changes:
-        number += edges.select(touched.sum()).item()
-    time = job.graph.replayed(edges["weight"])
-    bounds = job.steps(time)
+    touched = pl.any_horizontal(
+        each.touches() | _may_touch(each) for each in changes
+    ).fill_null(value=False)  # fmt: skip
+    number += job.edges.select(touched.sum()).item()
+    slow = _changed(_ended(job, changes, slowest=True), changes, slowest=True)
+    time = job.graph.replayed(slow["weight"])
+    longest = job.steps(time)
+    fast = _changed(_ended(job, changes, slowest=False), changes, slowest=False)
+    # What nothing explains in steps is as long as it was, or shorter as they are.
+    share = min(1.0, _mean(job.steps(job.graph.replayed(fast["weight"]))) / _mean(base.shortest))
+    inside = job.graph.time > job.bounds["start"].min()
+    carried = np.where(inside, share, 1.0) * job.graph.carried
+    carried = carried.astype(job.graph.carried.dtype)
+    shortest = job.steps(job.graph.replayed(fast["weight"], carried))
     overlaps = any(isinstance(each, Overlap) for each in changes)
-    least = _least_ns(job, edges) if overlaps else 0.0
-    return _Replay(label, number, bounds, _unexplained(job, edges, time, bounds), least)
+    least = _least_ns(job, fast) if overlaps else 0.0
+    late = _unexplained(job, slow, time, longest)
+    return _Replay(label, number, shortest, longest, late, least)
+
+
+def _may_touch(change: Change) -> pl.Expr:
+    """Return the bounds on batches that a change of the loader moves."""
+    return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
+
+
+def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
+    """Give edges the lengths that changes make."""
+    for each in changes:
+        new = pl.when(each.touches()).then(each.length(slowest=slowest)).otherwise("weight")
+        edges = edges.with_columns(weight=new)
+    return edges
+
+
+def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
+    """Return the edges of a job with what a recording leaves open at one of its ends.
+
+    - A batch that was not waited for was there before, or came no sooner than it was taken.
+    - A thread that made no call before it took a batch slept, or did work of its own, where the
+      operating system did not tell.
+    - A call that waits does little beside: between 1.5 and 10 us; where the host need not wait, it
+      need not make that call either, nor fetch what the call waits for.
+    """
+    edges, kind = job.edges, pl.col("kind")
+    lag = pl.Series("lag", _lags(job.graph, edges))
+    if slowest:
+        paces = job.graph.batches.paced.select("before", "target", "pace")
+        pace = edges.join(
+            paces, left_on=["source", "target"], right_on=["before", "target"], how="left",
+            maintain_order="left",
+        )["pace"]  # fmt: skip
+        return edges.with_columns(weight=pl.when(kind == "pace").then(pace).otherwise("weight"))
+    if not job.graph.batches.asleep:
+        loaded = edges.filter(kind == "loader")["target"].unique().implode()
+        own = (kind == "wait") & pl.col("target").is_in(loaded)
+        edges = edges.with_columns(
+            weight=pl.when(own).then(lag).when(kind == "loader").then(HOLDS_NOTHING)
+            .otherwise("weight")
+        )  # fmt: skip
+    waits = edges.filter(kind.is_in(["return", "block", "queue"]))
+    waiting = (kind == "call") & pl.col("target").is_in(waits["target"].unique().implode())
+    edges = edges.with_columns(
+        weight=pl.when(waiting).then(pl.col("weight").clip(upper_bound=_OWN_NS)).otherwise("weight")
+    )
+    if any(isinstance(each, NoSync) for each in changes):
+        return _without_fetches(job, edges)
+    return edges
+
+
+def _lags(graph: Graph, edges: pl.DataFrame) -> Array:
+    lags: Array = graph.time[edges["target"].to_numpy()] - graph.time[edges["source"].to_numpy()]
+    return lags
+
+
+def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
+    """Return edges of a job whose host makes no call that waits, nor the copies that it fetches.
+
+    What a thread does before such a call is its preparation as far as that is short.
+    """
+    moments = job.graph.moments
+    returns = edges.filter(kind="return")["target"].unique()
+    waiting = moments.calls.filter(pl.col("finish").is_in(returns.implode()))
+    fetches = moments.ops.filter(pl.col("kind").cast(pl.String) == "d2h")
+    fetching = moments.calls.join(fetches.select("call"), on="call", how="semi")
+    calls = pl.concat([waiting, fetching]).unique("call")
+    ends = pl.concat([calls["finish"], fetches["finish"]]).implode()
+    does = pl.col("kind").is_in(["call", "work"]) & pl.col("target").is_in(ends)
+    prepares = (pl.col("kind") == "host") & pl.col("target").is_in(calls["begin"].implode())
+    rest = (pl.col("weight") - _PREPARED_NS).clip(lower_bound=0)
+    return edges.with_columns(
+        weight=pl.when(does).then(0).when(prepares).then(rest).otherwise("weight")
+    )
 
 
 def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> float | None:
     """Return what of replayed steps nothing explains."""
-    graph = job.graph
-    changed = edges.select(graph.edges.columns)
-    replayed = Graph(graph.moments, changed, time, graph.carried, graph.order, graph.contradicted)
-    total = int((bounds["end"] - bounds["start"]).sum())
+    replayed = replace(job.graph, edges=edges.select(job.graph.edges.columns), time=time)
+    total = int(_lengths(bounds).sum())
     late = int(path_segments(replayed, bounds)["late"].sum())
     return late / total if total else None
 
@@ -186,25 +312,38 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
 
 def _error(job: Job, base: _Replay) -> float | None:
     """Return by how much the unchanged replay of a step is off, in the median."""
-    measured = _Replay(MEASURED, 0, job.bounds, None).lengths
-    median: Any = ((base.lengths - measured).abs() / measured).median()
+    measured = _lengths(job.bounds)
+    median: Any = ((_lengths(base.shortest) - measured).abs() / measured).median()
     return None if median is None else float(median)
 
 
-def _row(replay: _Replay, base: _Replay, error: float | None) -> dict[str, Any]:
-    step, unchanged = replay.step_ns, base.step_ns
-    is_measured = replay.label == MEASURED
-    compared = not is_measured and bool(unchanged)
+def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dict[str, Any]:
+    unchanged, is_measured = base.low_ns, replay is measured
+    told = replay.is_told(measured, error)
+    step = (replay.low_ns + replay.high_ns) / 2 if told else None
+    compared = step is not None and not is_measured and bool(unchanged)
     return {
         "change": replay.label,
         "edges": replay.edges,
         "step_ns": step,
-        "error_ns": None if is_measured or error is None else step * error,
-        "saved_ns": unchanged - step if compared else None,
-        "saved_share": 1 - step / unchanged if compared else None,
+        "low_ns": None if is_measured else replay.low_ns * (1 - error),
+        "high_ns": None if is_measured else replay.high_ns * (1 + error),
+        "saved_ns": unchanged - step if compared and step is not None else None,
+        "saved_share": 1 - step / unchanged if compared and step is not None else None,
         "speedup": unchanged / step if compared and step else None,
         "unexplained_share": replay.unexplained,
     }
+
+
+def _untold(job: Job, replay: _Replay, error: float) -> str:
+    """Say between which ends steps would be, and what leaves that open."""
+    ends = f"{replay.low_ns * (1 - error) / 1e6:.4g} and {replay.high_ns * (1 + error) / 1e6:.4g}"
+    why = ""
+    if not job.graph.batches.taken.is_empty():
+        why = ": how fast batches of input come that nothing waits for is not recorded"
+    if replay.label.endswith(WORKERS):
+        why = ": how much workers slow each other is not recorded"
+    return f"{replay.label}: a step would be between {ends} ms{why}"
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:

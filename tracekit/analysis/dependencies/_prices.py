@@ -1,0 +1,62 @@
+"""What findings are worth by replay: each that a change mends names it, with its range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.analysis.dependencies._changes import parse_changes
+from tracekit.analysis.dependencies._whatif import whatif
+from tracekit.errors import UndecidedError
+
+if TYPE_CHECKING:
+    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.model import Trace
+
+CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "input_bound": ("--loader inf", {"loader": "inf"}),
+    "sync_in_loop": ("--no-sync", {"no_sync": True}),
+    "exposed_collectives": ("--overlap", {"overlap": True}),
+    "late_buckets": ("--overlap", {"overlap": True}),
+    "small_buckets": ("--bucket 25MB", {"bucket": 25_000_000}),
+}
+"""The findings that a replay can price, by rule: how it is asked for, and the same in Python."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a change is worth: options of `tracekit whatif`, and the range of a step with it.
+
+    The range is null where it is too wide to say.
+    """
+
+    options: str
+    low_ns: float | None = None
+    high_ns: float | None = None
+
+
+def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Price | None:
+    """Return what mending the finding of a rule is worth by replay; none where no replay tells it.
+
+    Parameters
+    ----------
+    rule
+        Name of the rule of `tracekit diagnose`.
+    trace, traffic, skip
+        As `whatif` takes them.
+
+    Raises
+    ------
+    MissingDataError, UsageError
+        As `whatif`.
+    """
+    if rule not in CHANGES:
+        return None
+    options, changes = CHANGES[rule]
+    try:
+        rows = whatif(trace, traffic, parse_changes(**changes), skip=skip).rows
+    except UndecidedError:
+        return Price(options)
+    row = rows.row(-1, named=True)
+    return Price(options, row["low_ns"], row["high_ns"]) if row["edges"] else None
