@@ -45,7 +45,7 @@ PUBLIC = {
         Comparison Metric Recorded change_points check_limit comparability compare
         compare_recordings history outliers steps_of_run typical_step
     """,
-    "tracekit.analysis.dependencies": "critical_path parse_changes price_of whatif",
+    "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.studies": """

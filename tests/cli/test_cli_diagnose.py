@@ -85,3 +85,17 @@ def test_only_findings_are_written_so(store: Path) -> None:
     found = CliRunner().invoke(app, ["idle", "clean", "--format", "sarif", "--store", str(store)])
     assert found.exit_code == 2
     assert "cannot be written as sarif" in found.output
+
+
+@pytest.mark.slow
+def test_a_finding_names_the_replay_that_prices_it(store: Path) -> None:
+    path = str(SIMULATED / "input_bound.sqlite")
+    assert CliRunner().invoke(app, ["ingest", path, "--store", str(store)]).exit_code == 0
+    asked = ("input_bound", "--format", "json", "--only", "input_bound,launch_bound")
+    named = {row["rule"]: row["whatif"] for row in json.loads(_asked(store, *asked).stdout)["rows"]}
+    assert named["input_bound"] == "`tracekit whatif --loader inf`"
+    (row,) = json.loads(_asked(store, *asked[:-1], "input_bound", "--price").stdout)["rows"]
+    words = ["whatif", "input_bound", "--loader", "inf", "--format", "json", "--store", str(store)]
+    replayed = json.loads(CliRunner().invoke(app, words).stdout)["rows"][-1]
+    low, high = (f"{replayed[end] / 1e6:,.3f}" for end in ("low_ns", "high_ns"))
+    assert row["whatif"] == f"`tracekit whatif --loader inf`: a step of {low} to {high} ms"

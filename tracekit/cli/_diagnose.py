@@ -49,6 +49,8 @@ _JSON = Json(
         "sure": "one of measured, likely, hint: How sure the finding is.",
         "evidence": "texts: The numbers that say so.",
         "advice": "text: What to do, and what would have to be true.",
+        "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
+        "with --price also how long a step then is.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
     },
 )
@@ -79,6 +81,10 @@ def diagnose(
             "that wins so much of a step (10%); 3 if that cannot be told.",
         ),
     ] = None,
+    price: Annotated[
+        bool,
+        typer.Option("--price", help="Say by replay how long a step is with a finding mended."),
+    ] = False,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -93,6 +99,7 @@ def diagnose(
     found = opened.diagnose.answer(
         top=None if everything else top,
         only=None if only is None else split_keys(only),
+        price=price,
         topology=topology,
     )
     return Judged(found, 0 if fail_on is None else judged(found, fail_on))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from tracekit.runs._study_answers import (
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication import Buckets, Measure
+    from tracekit.analysis.communication import Buckets, Measure, Traffic
     from tracekit.analysis.studies import Along
     from tracekit.model import Answer
 
@@ -161,6 +161,7 @@ def diagnose(
     *,
     top: int | None = 5,
     only: Sequence[str] | None = None,
+    price: bool = False,
     topology: StrPath | None = None,
 ) -> Answer:
     """Say what takes time that a run need not take; see `tracekit.analysis.diagnosis.diagnose`.
@@ -171,15 +172,42 @@ def diagnose(
         How many findings to list; None lists all.
     only
         Names of the rules to ask; all by default.
+    price
+        Whether to say by replay how long a step is where a finding is mended, if `whatif` can.
     topology
         The machine, as for `Run.traffic`.
     """
     from tracekit.analysis.diagnosis import diagnose
 
     traffic = run.traffic(topology=topology)
-    return of_run(run, diagnose(run.trace, top=top, rules=only, traffic=traffic)).warning(
-        run.warnings
-    )
+    found = diagnose(run.trace, top=top, rules=only, traffic=traffic)
+    if price:
+        run.require_memory("whatif")
+    replays = _replays(run, found.rows["rule"], traffic, price=price)
+    return of_run(run, _with_replays(found, replays)).warning(run.warnings)
+
+
+def _replays(
+    run: OpenedRun, rules: Iterable[str], traffic: Traffic, *, price: bool
+) -> dict[str, str]:
+    """Return by rule what to ask `whatif` for, and what it says."""
+    from tracekit.analysis.dependencies import CHANGES, price_of
+
+    named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
+    if not price:
+        return named
+    priced = {rule: price_of(rule, run.trace, traffic) for rule in named}
+    return {rule: found.text for rule, found in priced.items() if found is not None}
+
+
+def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
+    """Put beside each finding what replays say of it."""
+    import polars as pl
+
+    told = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
+    named = {name: table.with_columns(whatif=told) for name, table in answer.tables.items()}
+    people = None if answer.people is None else answer.people.with_columns(whatif=told)
+    return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
 
 
 def stragglers(run: OpenedRun, /, by: str | Sequence[str] = "rank") -> Answer:

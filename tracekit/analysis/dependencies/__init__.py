@@ -7,16 +7,17 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._changes import parse_changes
     from tracekit.analysis.dependencies._critical_path import critical_path
-    from tracekit.analysis.dependencies._prices import price_of
+    from tracekit.analysis.dependencies._prices import CHANGES, price_of
     from tracekit.analysis.dependencies._whatif import whatif
 
 _HOMES = {
+    "CHANGES": "tracekit.analysis.dependencies._prices",
     "critical_path": "tracekit.analysis.dependencies._critical_path",
     "parse_changes": "tracekit.analysis.dependencies._changes",
     "price_of": "tracekit.analysis.dependencies._prices",
     "whatif": "tracekit.analysis.dependencies._whatif",
 }
 
-__all__ = ["critical_path", "parse_changes", "price_of", "whatif"]
+__all__ = ["CHANGES", "critical_path", "parse_changes", "price_of", "whatif"]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.communication._traffic import Traffic
     from tracekit.model import Trace
 
+_MS = 10**6
 CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "input_bound": ("--loader inf", {"loader": "inf"}),
     "sync_in_loop": ("--no-sync", {"no_sync": True}),
@@ -34,6 +35,14 @@ class Price:
     options: str
     low_ns: float | None = None
     high_ns: float | None = None
+
+    @property
+    def text(self) -> str:
+        """What to ask for, and the range of a step, as a person reads it."""
+        told = f"`tracekit whatif {self.options}`"
+        if self.low_ns is None or self.high_ns is None:
+            return f"{told}: too wide a range to say"
+        return f"{told}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Price | None:
