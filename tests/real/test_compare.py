@@ -235,7 +235,6 @@ def test_steps_that_take_turns(real_trace: Callable[[str], Path], tmp_path: Path
     run = attribute(read(path, lambda *_: None), Rules.load())
     found = compare(run, run)
     step = found.meta["step"]
-    assert step["a_autocorrelation"] == pytest.approx(-1.0, abs=0.01)
     assert step["a_effective"] > 10 * found.meta["a_iterations"]
     assert (
         "steps of A are of two kinds: 31 of 8.46 ms and 28 of 232.07 ms (medians)"

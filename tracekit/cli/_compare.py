@@ -92,12 +92,10 @@ _COMPARE = Json(
                 "b_total_ns?": "integer: Sum of the steps of run B over devices, ns.",
                 "b_sd_ns?": "number or null: Standard deviation of the steps of run B, ns; of "
                 "several recordings, that of their means. Null for one.",
-                "a_autocorrelation?": "number or null: Correlation of a step of run A with the "
-                "next one, bias-corrected; null for fewer than 5, or if none varies.",
-                "a_effective?": "number: How many independent steps those of run A are worth.",
-                "b_autocorrelation?": "number or null: Correlation of a step of run B with the "
-                "next one, bias-corrected; null for fewer than 5, or if none varies.",
-                "b_effective?": "number: How many independent steps those of run B are worth.",
+                "a_effective?": "number or null: How many independent steps would tell as much as "
+                "those of run A; null for fewer than 5.",
+                "b_effective?": "number or null: How many independent steps would tell as much as "
+                "those of run B; null for fewer than 5.",
                 "reason?": "text or null: Why nothing is known of the change; null if it is.",
                 "shift_ns?": "number or null: Median of the differences of all pairs of steps, B "
                 "less A.",

@@ -158,7 +158,7 @@ def compare(
     ``p_value``           adjusted for the number of rows; null likewise
     ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
                           enough iterations`` (fewer than 5 in either run), ``unknown`` (steps that
-                          depend on each other too much); null if the runs are not comparable
+                          drift through the recording); null if the runs are not comparable
     ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
     ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
                           ``a_total_ns / (a_steps * a_devices)``
@@ -176,9 +176,8 @@ def compare(
     ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
     delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
-    few long steps move means and widen intervals, but no median; ``a_autocorrelation,
-    b_autocorrelation``, of each step with the next one, ``a_effective, b_effective``, how many
-    independent steps they are worth, ``reason``, why nothing is known of it, and ``shift_ns,
+    few long steps move means and widen intervals, but no median; ``a_effective,
+    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known of it, and ``shift_ns,
     shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
     ``judged`` (by which metric and least change the headline judges, and what it found),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where

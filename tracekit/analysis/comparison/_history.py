@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._dependence import Floats
+from tracekit.analysis.comparison._long_run import Floats
 from tracekit.analysis.comparison._per_iteration import per_iteration, steps_of
 from tracekit.errors import UsageError
 from tracekit.model import Answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracekit.analysis.comparison._dependence import ENOUGH, Numbers
 from tracekit.analysis.comparison._headline import length_text, signed_length
-from tracekit.analysis.comparison._modes import mode_edges
+from tracekit.analysis.comparison._long_run import ENOUGH, Floats, Numbers
 from tracekit.analysis.comparison._shift import Shift, shift, spread_of
 
 _SPREADS = 5.0
@@ -16,6 +16,13 @@ _LEAST = 0.2
 """An outlier is so many standard deviations, and such a share of the median, off the median."""
 _FEW = 3
 """So many are named."""
+_LEAST_STEPS = 10
+"""Fewer steps have no modes that could be told from chance."""
+_LEAST_SHARE = 0.1
+_LEAST_OF_A_MODE = 3
+"""Fewer steps, or a smaller share of them, are outliers and no mode."""
+_GAP = 4.0
+"""How many times as far apart the modes are as the steps of either spread."""
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
@@ -81,6 +88,44 @@ def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
     number = _NUMBERS.get(len(told), str(len(told)))
     listed = f"{', '.join(told[:-1])} and {told[-1]}"
     return [f"steps of {side} are of {number} kinds: {listed} (medians)"]
+
+
+def mode_edges(sample: Numbers) -> Floats:
+    """Return what parts the quick steps of each row from its slow ones; NaN where all are alike.
+
+    Modes are parted at the widest gap between steps, in order of their lengths, that leaves a
+    tenth of the steps and three at least on either side. They are modes where the gap is wider
+    than 4 times the standard deviation within them: steps of one kind leave no such gap.
+
+    Parameters
+    ----------
+    sample
+        A row per group, a column per step.
+    """
+    number = sample.shape[1]
+    edges = np.full(len(sample), np.nan)
+    least = max(_LEAST_OF_A_MODE, int(np.ceil(_LEAST_SHARE * number)))
+    if number < _LEAST_STEPS or not len(sample):
+        return edges
+    ordered = np.sort(sample, axis=1).astype(np.float64)
+    gaps = np.diff(ordered, axis=1)[:, least - 1 : number - least]
+    at = gaps.argmax(axis=1)
+    gap = np.take_along_axis(gaps, at[:, np.newaxis], axis=1)[:, 0]
+    upper = np.take_along_axis(ordered, (at + least)[:, np.newaxis], axis=1)[:, 0]
+    are_modes = gap > _GAP * _within(ordered, at + least)
+    return np.where(are_modes, upper - gap / 2, np.nan)
+
+
+def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
+    """Return the standard deviation within two parts, of which the second begins at `first`."""
+    number = ordered.shape[1]
+    is_slow = np.arange(number) >= first[:, np.newaxis]
+    squares = np.zeros(len(ordered))
+    for part in (is_slow, ~is_slow):
+        mean = (ordered * part).sum(axis=1) / part.sum(axis=1)
+        squares += (((ordered - mean[:, np.newaxis]) ** 2) * part).sum(axis=1)
+    spread: Floats = np.sqrt(squares / (number - 2))
+    return spread
 
 
 def modes(steps: Numbers) -> list[Numbers]:

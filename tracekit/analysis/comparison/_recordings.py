@@ -28,9 +28,9 @@ from tracekit.analysis.comparison._compare import (
     times_per,
     verdict_notes,
 )
-from tracekit.analysis.comparison._dependence import Flags, Floats
 from tracekit.analysis.comparison._headline import Metric, headline, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._long_run import Flags, Floats
 from tracekit.analysis.comparison._outliers import early_outliers
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
@@ -98,7 +98,7 @@ def compare_recordings(
     Of each recording the mean step counts, and of each group its mean over steps and devices, as
     for `compare`; verdicts are of Welch's t test on these numbers, and hold for further recordings
     of the same programs. Where a side has one recording alone, its scatter is taken for that of the
-    other side. With 8 on either side or more, intervals are found by drawing recordings.
+    other side.
 
     Parameters
     ----------
