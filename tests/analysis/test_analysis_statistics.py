@@ -158,7 +158,7 @@ def test_steps_that_never_vary_are_worth_as_many() -> None:
     [
         ([*range(12)], True),  # a trend
         ([*range(6), *range(6, 0, -1)], True),  # there and back
-        ([1, 2, 3, 4, 5], False),  # five independent steps are in order by chance, too
+        ([1, 3, 2, 4, 5], False),  # five independent steps are nearly in order by chance, too
         ([10, 50] * 10, False),
         ([10] * 10 + [50] * 10, True),  # of two kinds in two blocks
         ([10, 10, 50, 50] * 5, False),

@@ -177,8 +177,8 @@ def compare(
     delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
     few long steps move means and widen intervals, but no median; ``a_effective,
-    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known of it, and ``shift_ns,
-    shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
+    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
+    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
     ``judged`` (by which metric and least change the headline judges, and what it found),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
