@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -171,6 +171,15 @@ def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
 def split_keys(by: "Sequence[str]") -> list[str]:
     """Return keys that were given joined by commas, in several options, or both."""
     return [key.strip() for part in by for key in part.split(",")]
+
+
+def parse_skip(text: str) -> int | Literal["auto"]:
+    """Return how many iterations ``--skip`` leaves out, or ``auto``."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
+    return int(text)
 
 
 def parse_percent(text: str) -> float:
@@ -345,6 +354,15 @@ BytesOption = Annotated[
 ]
 SkipOption = Annotated[
     int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
+]
+AutoSkipOption = Annotated[
+    str,
+    typer.Option(
+        "--skip",
+        metavar="N|auto",
+        help="Leave out so many iterations at the beginning; auto: those that are cold, in each "
+        "run.",
+    ),
 ]
 RunsArgument = Annotated[
     list[str] | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
@@ -17,7 +18,7 @@ from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
-from tracekit.analysis.comparison._outliers import step_notes
+from tracekit.analysis.comparison._outliers import cold_notes, step_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
+_FEW_STEPS = 20
+"""In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
 """So many ranges are named in which the host was."""
 
@@ -91,7 +94,7 @@ def compare(
     b: Trace,
     by: str | Sequence[str] = "stage",
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     names: tuple[str, str] = ("A", "B"),
     match_names: bool = False,
     traffic: tuple[Traffic, Traffic] | None = None,
@@ -125,7 +128,7 @@ def compare(
     by
         Keys out of `COMPARE_KEYS`, as a sequence or separated by commas.
     skip
-        How many iterations to leave out at the beginning.
+        How many iterations to leave out at the beginning; ``auto``: those that are cold.
     names
         What messages call the runs.
     match_names
@@ -178,8 +181,8 @@ def compare(
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
     few long steps move means and widen intervals, but no median; ``a_effective,
     b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
-    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
-    ``judged`` (by which metric and least change the headline judges, and what it found),
+    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical
+    step), ``judged`` (by which metric and least change the headline judges, and what it found),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
 
@@ -215,10 +218,19 @@ def compare(
     if keys == ("step",):
         table = parts
     meta = {
-        "headline": headline(parts, step, reasons, metric=metric, least=least),
+        "headline": headline(
+            parts,
+            step,
+            reasons,
+            metric=metric,
+            least=least,
+            few=min(len(run.iterations) for run in measured) < _FEW_STEPS,
+        ),
         "names": list(names),
         "by": list(keys),
-        "skip": skip,
+        "skip": None if skip == "auto" else skip,
+        "a_skipped": measured[0].skipped,
+        "b_skipped": measured[1].skipped,
         "a_iterations": len(measured[0].iterations),
         "b_iterations": len(measured[1].iterations),
         "a_devices": measured[0].devices,
@@ -236,8 +248,8 @@ def compare(
                     (each, run.iterations, max(1, run.devices))
                     for each, run in zip(steps, measured, strict=True)
                 ],
-                skip,
             ),
+            *cold_notes(names, measured),
             *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
             *outside_notes(table),
         ],
@@ -313,7 +325,7 @@ def times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
 def measure_runs(
     runs: Sequence[Trace],
     keys: tuple[str, ...],
-    skip: int,
+    skip: Skip,
     names: Sequence[str],
     traffic: Sequence[Traffic | None],
 ) -> tuple[list[Measured], list[str]]:
@@ -324,7 +336,7 @@ def measure_runs(
     What was measured, and why its steps are not comparable.
     """
     whole = not all(map(has_iterations, runs))
-    if whole and skip:
+    if whole and skip not in (0, "auto"):
         raise UsageError(
             f"{' or '.join(names)} has no iterations to skip",
             "name the ranges that are steps: --iteration REGEX",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from tracekit.analysis.comparison._headline import length_text, signed_length
 from tracekit.analysis.comparison._long_run import ENOUGH, Floats, Numbers
 from tracekit.analysis.comparison._shift import Shift, shift, spread_of
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison._per_iteration import Measured
 
 _SPREADS = 5.0
 _LEAST = 0.2
@@ -40,42 +44,40 @@ def outliers(steps: Numbers) -> list[int]:
     return [int(place) for place in np.flatnonzero((off >= least) & (off > 0))]
 
 
-def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]], skip: int) -> list[str]:
+def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]]) -> list[str]:
     """Name what is unlike the rest among the steps of each run.
 
     Parameters
     ----------
     sides
         Of each run: its steps, their numbers, and on how many devices their time is added.
-    skip
-        How many steps were left out at the beginning.
     """
     notes = [
         note
         for side, (steps, numbers, devices) in zip("AB", sides, strict=True)
-        for note in (*_outlier_notes(side, steps, numbers, skip), *_modes(side, steps, devices))
+        for note in (*_outlier_notes(side, steps, numbers), *_modes(side, steps, devices))
     ]
     return [*notes, *_mode_by_mode([(steps, devices) for steps, _, devices in sides])]
 
 
-def early_outliers(steps: Numbers) -> int:
-    """Return how many steps at the very beginning are outliers, and longer than the others."""
-    found = outliers(steps)
-    median = float(np.median(steps)) if found else 1.0
-    return sum(bool(place == at and steps[at] > median) for at, place in enumerate(found))
+def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
+    """Say how many iterations are left out at the beginning, and how many others are cold."""
+    skipped = [
+        f"{run.skipped} of {name}" for name, run in zip(names, measured, strict=True) if run.skipped
+    ]
+    cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
+    told = f"left out at the beginning: {', '.join(skipped)}; --skip 0 keeps all"
+    lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
+    return [*([told] if skipped else []), *([lie] if cold else [])]
 
 
-def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int) -> list[str]:
+def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int]) -> list[str]:
     found = outliers(steps)
     median = float(np.median(steps)) if found else 1.0
-    early = early_outliers(steps)
     told = [
         f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
         for place in found
     ]
-    if early:
-        first = "; ".join(told[:early][:_FEW])
-        told = [f"{first}, probably warm-up; --skip {skip + early}", *told[early:]]
     more = len(told) - _FEW
     return [*told[:_FEW], *([f"{more} more steps of {side} are outliers"] if more > 0 else [])]
 

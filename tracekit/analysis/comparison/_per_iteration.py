@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._breakdown import StepTimes, step_times
+from tracekit.analysis._cold_steps import Skip, cold_steps
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._ranks import with_devices
 from tracekit.analysis._steps import numbered_alike
@@ -80,6 +81,8 @@ class Measured:
     annotated, empty
         How many iterations the processes that run steps have, but skipped ones, added over
         processes; and in how many of these they ran nothing.
+    skipped, cold
+        How many iterations are left out at the beginning, and how many of the others are cold.
     windows
         ``process, device, iteration, start, end, on_host``: what its time is cut into.
     """
@@ -93,6 +96,8 @@ class Measured:
     devices: int
     annotated: int
     empty: int
+    skipped: int = 0
+    cold: int = 0
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
@@ -115,7 +120,7 @@ def per_iteration(
     trace: Trace,
     by: Sequence[str],
     *,
-    skip: int = 0,
+    skip: Skip = 0,
     whole: bool = False,
     traffic: Traffic | None = None,
 ) -> Measured:
@@ -133,7 +138,7 @@ def per_iteration(
     by
         Keys as `parse_compare_keys` returns them, but not ``memory``.
     skip
-        How many iterations to leave out at the beginning of each process.
+        How many iterations to leave out at the beginning of each process; ``auto``: the cold ones.
     whole
         Whether the whole run counts as one iteration.
     traffic
@@ -149,7 +154,21 @@ def per_iteration(
     paired = numbered_alike(trace)
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
-    trace = paired
+    given = 0 if skip == "auto" else skip
+    found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    cold = cold_steps(steps_of(found)) if found.iterations else 0
+    if skip == "auto" and cold:
+        # Iterations that do not count, as where the recording cut them, are skipped with them.
+        before = pl.col("iteration") < found.iterations[cold]
+        number = paired["iterations"].filter(before).group_by("process").len()
+        given, cold = int(number.select(pl.col("len").max()).collect().item()), 0
+        found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    return replace(found, skipped=given, cold=cold)
+
+
+def _measured(
+    trace: Trace, by: Sequence[str], skip: int, *, whole: bool, traffic: Traffic | None
+) -> Measured:
     named = _by_collective(trace) if by == ("collective",) else trace
     times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
     values = _values(trace, by, times, whole=whole, traffic=traffic)
@@ -160,7 +179,7 @@ def per_iteration(
     return Measured(
         columns, values, step_parts(times, whole=whole),
         _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
-        owners.height, times.annotated, times.empty, times.windows.drop("window"),
+        owners.height, times.annotated, times.empty, windows=times.windows.drop("window"),
     )  # fmt: skip
 
 

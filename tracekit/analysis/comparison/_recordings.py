@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._range_paths import shown, sorting
 from tracekit.analysis._verdicts import verdict_meta
@@ -31,7 +32,7 @@ from tracekit.analysis.comparison._compare import (
 from tracekit.analysis.comparison._headline import Metric, headline, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.comparison._long_run import Flags, Floats
-from tracekit.analysis.comparison._outliers import early_outliers
+from tracekit.analysis.comparison._outliers import cold_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
@@ -86,7 +87,7 @@ def compare_recordings(
     b: Sequence[Recorded],
     by: str | Sequence[str] = "stage",
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     names: tuple[str, str] = ("A", "B"),
     match_names: bool = False,
     anyway: bool = False,
@@ -148,7 +149,11 @@ def compare_recordings(
         "headline": headline(parts, step, reasons, metric=metric, least=least),
         "names": list(names),
         "by": list(keys),
-        "skip": skip,
+        "skip": None if skip == "auto" else skip,
+        **{
+            f"{side}_skipped": max(run.skipped for run in runs)
+            for side, runs in zip("ab", sides, strict=True)
+        },
         **_numbers(sides),
         "per": times_per(keys, is_host=not has_ops(a[0].trace)),
         "step": step,
@@ -157,7 +162,7 @@ def compare_recordings(
         "notes": [
             *verdict_notes(verdicts, called),
             *_left_out(every, measured),
-            *_warm_up(every, measured, skip),
+            *cold_notes(called, measured),
             *scatter_notes(step, least),
             *outside_notes(table),
         ],
@@ -490,13 +495,3 @@ def _left_out(every: Sequence[Recorded], measured: Sequence[Measured]) -> list[s
         for each, run in zip(every, measured, strict=True)
         if run.left_out
     ]
-
-
-def _warm_up(every: Sequence[Recorded], measured: Sequence[Measured], skip: int) -> list[str]:
-    """Say in how many recordings the first steps are unlike the rest."""
-    early = [early_outliers(steps_of(run)) for run in measured]
-    some = sum(number > 0 for number in early)
-    if not some:
-        return []
-    far = f"the first steps of {some} of {len(every)} recordings are far longer than the rest"
-    return [f"{far}, probably warm-up; --skip {skip + max(early)}"]

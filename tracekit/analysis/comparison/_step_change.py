@@ -18,8 +18,6 @@ FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
 VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
 TOTALS = ("a_total_ns", "b_total_ns")
-SURE = 200
-"""Steps from which on a drift is seen as such; of fewer some look like a difference."""
 _SLOW = 0.25
 """A mean that is less certain than that of so many of its steps would be, if they were independent,
 is seldom so by chance."""
@@ -179,17 +177,15 @@ def _effective(steps: Numbers) -> float | None:
 
 
 def dependence_note(step: Mapping[str, Any], steps: tuple[int, int]) -> list[str]:
-    """Say what intervals suppose of few steps, and of which run the steps vary slowly."""
+    """Say of which run the steps vary slowly."""
     if min(steps) < ENOUGH:
         return []
-    told = [
+    return [
         f"{number} steps of {side.upper()} vary slowly: their mean is as certain as that of "
         f"{step[f'{side}_effective']:.2g} independent ones"
         for side, number in zip("ab", steps, strict=True)
         if step[f"{side}_effective"] < number * _SLOW
     ]
-    few = "intervals suppose that steps do not depend on each other over more than a few steps"
-    return [*told, *([few] if min(steps) < SURE else [])]
 
 
 def _reason(a: Numbers, b: Numbers) -> str:
