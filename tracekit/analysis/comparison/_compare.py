@@ -22,6 +22,7 @@ from tracekit.analysis.comparison._outliers import cold_notes, step_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
+    in_one_account,
     parse_compare_keys,
     peak_memory,
     per_iteration,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
+ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
 _FEW_STEPS = 20
 """In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
@@ -207,8 +209,9 @@ def compare(
     measured, empty = measure_runs((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
+    measured, told = in_one_account(measured, (a, b))
     of_a, of_b = measured
-    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict)
+    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict, names=told)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
@@ -243,6 +246,7 @@ def compare(
             *verdict_notes(verdicts, names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys),
+            *([] if told == PARTS else [ONE_ACCOUNT]),
             *step_notes(
                 [
                     (each, run.iterations, max(1, run.devices))

@@ -132,8 +132,9 @@ def _carried(contributions: pl.DataFrame, change: float) -> str | None:
         return None
     same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
     named, known = [], 0.0
-    for part, delta in same.select("part", "delta_ns").iter_rows():
-        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)})")
+    for part, delta, verdict in same.select("part", "delta_ns", "verdict").iter_rows():
+        shown = "" if verdict in (None, *_SHOWN) else ", not shown"
+        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)}{shown})")
         known += delta
         if abs(known) >= _MOST * abs(change):
             break

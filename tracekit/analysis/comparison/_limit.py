@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,8 @@ import numpy as np
 from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._headline import Metric, length_text
-from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, Floats, long_run
+from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, Flags, Floats, long_run
+from tracekit.analysis.comparison._outliers import outliers
 from tracekit.analysis.comparison._shift import shift
 from tracekit.analysis.comparison._statistics import welch_error
 from tracekit.errors import UsageError
@@ -110,14 +111,37 @@ def check_limit(
         need = f"record {ENOUGH} or more in each run"
         few = f"{len(of_a.every)} and {len(of_b.every)} steps are too few"
         return Limit("unknown", f"{cannot}: {few}, {need}")
+    return _of_steps(of_a, of_b, percent, metric)
+
+
+def limit_of(a: Floats, b: Floats, percent: float, *, metric: Metric = "mean") -> Limit:
+    """Tell whether the steps of one run are slower than those of another one by more than a limit.
+
+    Parameters
+    ----------
+    a, b
+        The steps of either run, five or more.
+    percent, metric
+        As for `check_limit`.
+    """
+    is_outlier = [np.isin(np.arange(len(each)), outliers(each)) for each in (a, b)]
+    sides = [
+        _named(each, own, range(len(each)), side)
+        for each, own, side in zip((a, b), is_outlier, "AB", strict=True)
+    ]
+    return _of_steps(sides[0], sides[1], percent, metric)
+
+
+def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:
+    factor = 1 + percent / 100
     if metric == "median":
-        excess, left_out = _of_typical(of_a.every, of_b.every, factor), []
+        excess, left_out = _of_typical(a.every, b.every, factor), []
     else:
-        excess = _of_means(of_a.kept, of_b.kept, factor)
-        left_out = [*of_a.outliers, *of_b.outliers]
+        excess, left_out = _of_means(a.kept, b.kept, factor), [*a.outliers, *b.outliers]
     if excess is None:
-        return Limit("unknown", f"{cannot}: {step['reason'] or 'steps drift'}")
-    return _judged(excess, limit, left_out)
+        drift = "steps drift through the recording, and have no mean that more would approach"
+        return Limit("unknown", f"cannot tell whether it is within {percent:g} %: {drift}")
+    return _judged(excess, f"{percent:g} %", left_out)
 
 
 @dataclass(frozen=True)
@@ -132,10 +156,18 @@ class _Steps:
 def _steps(comparison: Comparison, side: str) -> _Steps:
     own = comparison.tables["steps"].filter(side=side)
     lengths, is_outlier = own["step_ns"].to_numpy(), own["is_outlier"].to_numpy()
-    named = own.filter("is_outlier").select("iteration", "step_ns")
-    told = [f"step {number} of {side} ({length_text(ns)})" for number, ns in named.iter_rows()]
-    kept = lengths[~is_outlier]
-    return _Steps(lengths, kept, told) if len(kept) >= ENOUGH else _Steps(lengths, lengths, [])
+    return _named(lengths, is_outlier, own["iteration"].to_list(), side)
+
+
+def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
+    """Set outliers aside, unless too few steps would be left."""
+    if (~is_outlier).sum() < ENOUGH:
+        return _Steps(lengths, lengths, [])
+    told = [
+        f"step {numbers[at]} of {side} ({length_text(lengths[at])})"
+        for at in np.flatnonzero(is_outlier).tolist()
+    ]
+    return _Steps(lengths, lengths[~is_outlier], told)
 
 
 def _of_means(a: Floats, b: Floats, factor: float) -> _Excess | None:

@@ -30,7 +30,7 @@ _GAP = 4.0
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
-def outliers(steps: Numbers) -> list[int]:
+def outliers(steps: Numbers | Floats) -> list[int]:
     """Return the places of steps that are unlike the others.
 
     They are 5 robust standard deviations and a fifth of the median off the median, or more. Where
@@ -92,7 +92,7 @@ def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
     return [f"steps of {side} are of {number} kinds: {listed} (medians)"]
 
 
-def mode_edges(sample: Numbers) -> Floats:
+def mode_edges(sample: Numbers | Floats) -> Floats:
     """Return what parts the quick steps of each row from its slow ones; NaN where all are alike.
 
     Modes are parted at the widest gap between steps, in order of their lengths, that leaves a

@@ -336,3 +336,31 @@ def steps_of(run: Measured) -> NDArray[np.int64]:
     steps = each.group_by("iteration").agg(pl.col("length_ns").sum()).sort("iteration")
     found: NDArray[np.int64] = steps["length_ns"].to_numpy()
     return found
+
+
+def in_one_account(
+    runs: Sequence[Measured], traces: Sequence[Trace]
+) -> tuple[list[Measured], tuple[str, ...]]:
+    """Return runs, and what their steps are made of, with idle time told alike in all.
+
+    Where iterations of a run follow from the structure of its GPU work, nothing says whether the
+    host was in one: then what is ``between`` steps elsewhere is ``idle`` there, and in all.
+    """
+    inferred = pl.col("source") == "structure"
+    if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
+        return list(runs), PARTS
+    part = pl.col("part").replace({"between": "idle"})
+    found = [
+        replace(
+            run,
+            parts=run.parts.group_by(part, "iteration", maintain_order=True).agg(
+                pl.col("length_ns").sum(),
+                pl.when(pl.col("busy_ns").count() > 0).then(pl.col("busy_ns").sum()),
+            ),
+            on_devices=run.on_devices.group_by("device", part, maintain_order=True).agg(
+                pl.col("mean_ns").sum()
+            ),
+        )
+        for run in runs
+    ]
+    return found, tuple(name for name in PARTS if name != "between")

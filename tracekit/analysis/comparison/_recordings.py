@@ -17,6 +17,7 @@ from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (
+    ONE_ACCOUNT,
     OUTSIDE,
     Comparison,
     all_rows,
@@ -36,6 +37,7 @@ from tracekit.analysis.comparison._outliers import cold_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
+    in_one_account,
     parse_compare_keys,
     steps_of,
 )
@@ -137,8 +139,9 @@ def compare_recordings(
     measured, empty = measure_runs(traces, keys, skip, called, [each.traffic for each in every])
     reasons += empty
     has_verdict = anyway or not reasons
+    measured, told = in_one_account(measured, traces)
     sides = (measured[: len(a)], measured[len(a) :])
-    parts, step = _step(sides, has_verdict=has_verdict)
+    parts, step = _step(sides, told, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b)
     else:
@@ -163,6 +166,7 @@ def compare_recordings(
             *verdict_notes(verdicts, called),
             *_left_out(every, measured),
             *cold_notes(called, measured),
+            *([] if told == PARTS else [ONE_ACCOUNT]),
             *scatter_notes(step, least),
             *outside_notes(table),
         ],
@@ -396,10 +400,13 @@ def _with_idle(table: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _step(
-    sides: tuple[Sequence[Measured], Sequence[Measured]], *, has_verdict: bool
+    sides: tuple[Sequence[Measured], Sequence[Measured]],
+    names: Sequence[str],
+    *,
+    has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return what the change of the step is made of, and the change."""
-    of_a, of_b = (np.stack([_parts(run) for run in side], axis=1) for side in sides)
+    of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(
         of_a.sum(axis=0, keepdims=True), of_b.sum(axis=0, keepdims=True), has_verdict=has_verdict
@@ -407,7 +414,7 @@ def _step(
     change = step["delta_ns"]
     share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
     found = differing(of_a, of_b, has_verdict=has_verdict)
-    parts = found.with_columns(share.alias("share"), part=pl.Series(PARTS)).select(
+    parts = found.with_columns(share.alias("share"), part=pl.Series(names)).select(
         *first, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs"
     )
     medians = [
@@ -425,9 +432,9 @@ def _step(
     }
 
 
-def _parts(run: Measured) -> Floats:
+def _parts(run: Measured, names: Sequence[str]) -> Floats:
     """Return what a recording's mean step is made of, on a device."""
-    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))
     return means

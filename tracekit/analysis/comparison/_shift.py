@@ -93,7 +93,7 @@ def _outside(steps: list[int], errors: list[float], level: float) -> int:
     return max(0, int(np.floor(pairs / 2 - reach)) - 1)
 
 
-def spread_of(steps: Numbers) -> Floats:
+def spread_of(steps: Numbers | Floats) -> Floats:
     """Return a standard deviation that outliers do not move: 1.4826 times the median deviation."""
     found: Floats = 1.4826 * np.median(np.abs(steps - np.median(steps)))
     return found

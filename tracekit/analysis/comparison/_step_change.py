@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,10 +110,10 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 
 
 def contributions(
-    a: Measured, b: Measured, *, has_verdict: bool
+    a: Measured, b: Measured, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any], tuple[Numbers, Numbers]]:
     """Return what the change of the step is made of, the change, and the steps of both runs."""
-    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
     ran_on = (max(1, a.devices), max(1, b.devices))
