@@ -814,14 +814,14 @@ def test_devices_on_clocks_of_their_own_have_no_last_step() -> None:
 
 
 def test_by_rank_and_node() -> None:
-    def run(lengths: Sequence[int], *ranks: int) -> Trace:
+    def run(lengths: Sequence[int], *ranks: int, node: str = "n1") -> Trace:
         trace = _run(lengths, devices=2)
         call = {
             "report": 0, "thread": 0, "start": 0, "end": 1, "library": "mpi", "name": "MPI_Init",
             "group": "other",
         }  # fmt: skip
         host = [call | {"process": process, "rank": rank} for process, rank in enumerate(ranks)]
-        reports = {"report": 0, "file": "f", "format": "nsys SQLite", "size": 1, "host": "n1"}
+        reports = {"report": 0, "file": "f", "format": "nsys SQLite", "size": 1, "host": node}
         return trace.with_tables(
             {
                 "host": pl.DataFrame(host, schema_overrides={"rank": pl.Int32}),
@@ -837,6 +837,10 @@ def test_by_rank_and_node() -> None:
     assert sorted(by_node.rows()) == [
         ("n1", "FP", 500, 450, None), ("n1", "WU", 20, 20, None),
     ]  # fmt: skip
+    # A host is a place and no group: those of other names stand for these.
+    moved = compare(run(A, 0, 1), run(B, 0, 1, node="m7"), by="node")
+    assert moved.table.select("node", *columns).rows() == [("n1", 520, 470, None)]
+    assert "hosts are matched in the order of their names: n1 is m7" in moved.meta["notes"]
 
 
 def _on_host(*steps: int, processes: int = 1) -> Trace:

@@ -216,6 +216,7 @@ def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
 def test_tables_measured_elsewhere() -> None:
     """The speedups of the LeNet runs at batch 16 of the slides, and 16.4 % of overhead."""
     rows = document("scaling", "--table", TIMES, "--images", "262144")["rows"]
+    assert document("scaling", "--table", TIMES, "--images", "256K")["rows"] == rows
     p2p = {row["gpus"]: row for row in rows if row["method"] == "p2p"}
     assert {n: round(row["speedup"], 2) for n, row in p2p.items()} == {
         1: 1.0, 2: 1.62, 4: 2.37, 8: 3.36,

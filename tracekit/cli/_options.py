@@ -113,6 +113,21 @@ def parse_count(text: str) -> int:
     return count
 
 
+def parse_images(text: str) -> int:
+    """Return the number of images that a text means: 256K are 262,144, as data sets are cut.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]+)\s*([km]?)\s*", text.lower())
+    count = int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2]] if found else 0
+    if not count:
+        raise UsageError(f"{text!r} is no number of images", "write it as 256K, 1M or 50000")
+    return count
+
+
 def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
     """Return the bytes of collectives written as `all_reduce=25MB`.
 

@@ -15,6 +15,7 @@ from tracekit.cli._options import (
     StoreOption,
     WhereOption,
     parse_count,
+    parse_images,
     parse_labels,
     parse_skip,
 )
@@ -201,7 +202,7 @@ def study(
 
     return tracekit.study.answer(
         runs or (), where=parse_labels(where or []), table=table, what=what.value,
-        images=None if images is None else parse_count(images),
+        images=None if images is None else parse_images(images),
         parameters=None if parameters is None else parse_count(parameters),
         skip=parse_skip(skip), batch_scope=scope.value, store=store,
     )  # fmt: skip
@@ -293,7 +294,7 @@ def scaling(
         where=parse_labels(where or []),
         table=table,
         mode=mode.value,
-        images=None if images is None else parse_count(images),
+        images=None if images is None else parse_images(images),
         time=None if time is None else time.value,
         value=value.value,
         skip=parse_skip(skip),

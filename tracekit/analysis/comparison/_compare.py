@@ -26,6 +26,7 @@ from tracekit.analysis.comparison._per_iteration import (
     parse_compare_keys,
     peak_memory,
     per_iteration,
+    with_hosts_matched,
 )
 from tracekit.analysis.comparison._statistics import METHOD
 from tracekit.analysis.comparison._step_change import (
@@ -210,6 +211,7 @@ def compare(
     reasons += empty
     has_verdict = anyway or not reasons
     measured, told = in_one_account(measured, (a, b))
+    measured, matched = with_hosts_matched(measured)
     of_a, of_b = measured
     parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict, names=told)
     if keys == ("memory",):
@@ -247,6 +249,7 @@ def compare(
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys),
             *([] if told == PARTS else [ONE_ACCOUNT]),
+            *matched,
             *step_notes(
                 [
                     (each, run.iterations, max(1, run.devices))

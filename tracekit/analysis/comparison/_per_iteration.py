@@ -364,3 +364,28 @@ def in_one_account(
         for run in runs
     ]
     return found, tuple(name for name in PARTS if name != "between")
+
+
+def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
+    """Return runs by node whose hosts stand for those of the first one, and how they were matched.
+
+    A host is a place and no group: where no run has a host of another one, they are matched in the
+    order of their names.
+    """
+    if not all("node" in run.columns for run in runs):
+        return list(runs), []
+    hosts = [run.values["node"].drop_nulls().unique().sort().to_list() for run in runs]
+    first = hosts[0]
+    if any(set(own) & set(first) for own in hosts[1:]) or len(set(map(len, hosts))) > 1:
+        return list(runs), []
+    found = [
+        replace(
+            run,
+            values=run.values.with_columns(
+                pl.col("node").replace_strict(own, first, default=None, return_dtype=pl.String)
+            ),
+        )
+        for run, own in zip(runs, hosts, strict=True)
+    ]
+    named = "; ".join(" is ".join(dict.fromkeys(each)) for each in zip(*hosts, strict=True))
+    return found, [f"hosts are matched in the order of their names: {named}"]

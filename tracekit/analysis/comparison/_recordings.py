@@ -40,6 +40,7 @@ from tracekit.analysis.comparison._per_iteration import (
     in_one_account,
     parse_compare_keys,
     steps_of,
+    with_hosts_matched,
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
 from tracekit.analysis.comparison._steps_table import step_rows
@@ -140,6 +141,7 @@ def compare_recordings(
     reasons += empty
     has_verdict = anyway or not reasons
     measured, told = in_one_account(measured, traces)
+    measured, matched = with_hosts_matched(measured)
     sides = (measured[: len(a)], measured[len(a) :])
     parts, step = _step(sides, told, has_verdict=has_verdict)
     if keys == ("memory",):
@@ -167,6 +169,7 @@ def compare_recordings(
             *_left_out(every, measured),
             *cold_notes(called, measured),
             *([] if told == PARTS else [ONE_ACCOUNT]),
+            *matched,
             *scatter_notes(step, least),
             *outside_notes(table),
         ],
