@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], Floats]
-_STALLED, _HALF, _FAR = 0.05, 0.5, 0.1
+_FAR, _BURST, _STALLED = 0.1, 0.02, 0.05
 SPREAD = 2.0
 """Standard deviation of most kinds, in percent of a step."""
 
@@ -31,11 +31,8 @@ class Kind:
         What is true of the means of a pair, and thus what may be said.
     draw
         Draws steps of 100 on average: given pairs and steps.
-    sd
-        Long-run standard deviation of a step, in percent: times ``1 / sqrt(n)`` it is that of the
-        mean of n of them. Not known of kinds that have none.
-    correlation
-        Lag-1 correlation, of kinds that are made by it.
+    always
+        Whether verdicts are to be right of few steps too: of independent or weakly dependent ones.
     other
         Draws the steps of the second run, if another way.
     other_steps
@@ -47,8 +44,7 @@ class Kind:
     name: str
     truth: str
     draw: Draw
-    sd: float | None = None
-    correlation: float = 0.0
+    always: bool = False
     other: Draw | None = None
     other_steps: int | None = None
     has_mean: bool = True
@@ -62,12 +58,12 @@ def _wide(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     return 100 + 3 * SPREAD * random.normal(size=(pairs, steps))
 
 
-def _lognormal(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    return 95 + 5 * random.lognormal(-0.125, 0.5, size=(pairs, steps))
+def _pareto(power: float) -> Draw:
+    return lambda random, pairs, steps: 95 + 5 * (power - 1) * random.pareto(power, (pairs, steps))
 
 
-def autoregressive(correlation: float) -> Draw:
-    """Return what draws steps each of which goes with the one before."""
+def autoregressive(correlation: float, noise: float = 0.0) -> Draw:
+    """Return what draws steps each of which goes with the one before, under noise of each step."""
 
     def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
         new = random.normal(size=(steps, pairs))
@@ -75,35 +71,69 @@ def autoregressive(correlation: float) -> Draw:
         found[0] = new[0]
         for step in range(1, steps):
             found[step] = correlation * found[step - 1] + np.sqrt(1 - correlation**2) * new[step]
-        return 100 + SPREAD * found.T
+        apart = noise * random.normal(size=(pairs, steps)) if noise else 0.0
+        return 100 + SPREAD * (found.T + apart) / np.sqrt(1 + noise**2)
 
     return draw
 
 
-def _alternating(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    first = random.integers(0, 2, size=(pairs, 1))
-    return 100 + 20 * (-1.0) ** (np.arange(steps) + first) + random.normal(size=(pairs, steps))
+def _second_order(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+    settled = 100
+    new = random.normal(size=(settled + steps, pairs))
+    for step in range(2, len(new)):
+        new[step] += 1.5 * new[step - 1] - 0.56 * new[step - 2]
+    found = new[settled:].T
+    return 100 + SPREAD * found / found.std()
 
 
-def _drift(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    return 97.5 + 5 * np.linspace(0, 1, steps) + random.normal(size=(pairs, steps))
+def _states(slow: int, quick: int | None = None) -> Draw:
+    """Return what draws steps 10 % longer for so many on average, then as usual for so many."""
+    usual = quick or slow
+
+    def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+        is_slow = random.random(pairs) < slow / (slow + usual)
+        found = random.normal(size=(pairs, steps))
+        for step in range(steps):
+            found[:, step] += 100 + 10 * is_slow
+            ends = random.random(pairs)
+            is_slow = np.where(is_slow, ends >= 1 / slow, ends < 1 / usual)
+        return found
+
+    return draw
+
+
+def _bursts(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+    begins = random.random((pairs, steps + 5)) < _BURST
+    inside = np.any([begins[:, at : at + steps] for at in range(1, 6)], axis=0)
+    return _normal(random, pairs, steps) + 30 * inside
+
+
+def _tenth(times: float) -> Draw:
+    def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+        is_slow = (np.arange(steps) + random.integers(0, 10, (pairs, 1))) % 10 == 0
+        return _normal(random, pairs, steps) * np.where(is_slow, times, 1)
+
+    return draw
 
 
 def _stalls(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    stalled = random.random((pairs, steps)) < _STALLED
-    return 95 + SPREAD * random.normal(size=(pairs, steps)) + 100 * stalled
+    return _normal(random, pairs, steps) + 100 * (random.random((pairs, steps)) < _STALLED)
 
 
-def _bimodal(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    is_slow = random.integers(0, 2, size=(pairs, steps))
-    return 70 + 60 * is_slow + random.normal(size=(pairs, steps))
+def _rounded(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+    return 2 * np.rint(_normal(random, pairs, steps) / 2)
 
 
-def _lasting_modes(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-    changes = random.random((pairs, steps)) < 1 / 8
-    changes[:, 0] = random.random(pairs) < _HALF
-    is_slow = changes.cumsum(axis=1) % 2
-    return 70 + 60 * is_slow + random.normal(size=(pairs, steps))
+def _trend(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+    return 97.5 + 5 * np.linspace(0, 1, steps) + random.normal(size=(pairs, steps))
+
+
+def _sine(period: int) -> Draw:
+    def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+        phase = np.arange(steps) / period + random.random((pairs, 1))
+        return 100 + 3 * np.sin(2 * np.pi * phase) + random.normal(size=(pairs, steps))
+
+    return draw
 
 
 def _walk(random: np.random.Generator, pairs: int, steps: int) -> Floats:
@@ -112,7 +142,7 @@ def _walk(random: np.random.Generator, pairs: int, steps: int) -> Floats:
 
 def _cold(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     found = _normal(random, pairs, steps)
-    found[:, 0] = 300
+    found[:, : min(3, steps - 5)] *= np.array([8, 3, 1.5])[: min(3, steps - 5)]
     return found
 
 
@@ -140,35 +170,35 @@ def _wide_offsets(random: np.random.Generator, pairs: int, recordings: int) -> F
     return _recorded(random, pairs, recordings, 3 * random.normal(size=(pairs, recordings)))
 
 
-def _of_correlation(value: float) -> Kind:
-    return Kind(
-        f"AR(1), {value:+.1f}",
-        f"equal means; sd 2 %, lag-1 correlation {value:+.1f}",
-        autoregressive(value),
-        sd=SPREAD * float(np.sqrt((1 + value) / (1 - value))),
-        correlation=value,
-    )
-
-
 KINDS = (
-    Kind("normal", "equal means; independent, sd 2 %", _normal, sd=SPREAD),
-    Kind("lognormal", "equal means; independent, sd 2.7 %, a long tail", _lognormal, sd=2.7),
-    *map(_of_correlation, (-0.9, -0.5, -0.3, 0.3, 0.5, 0.7, 0.9)),
-    Kind("alternating", "equal means; 80 and 120 by turns, sd 1 %", _alternating, sd=1.0),
-    Kind("drift", "equal means of equal times; 5 % slower at the end, sd 1 %", _drift),
-    Kind("stalls", "equal means; one of 20 steps takes twice as long", _stalls, sd=21.9),
-    Kind("two kinds", "equal means; 70 or 130, independent", _bimodal, sd=30.0),
-    Kind("lasting modes", "equal means; 70 or 130, for 8 steps on average", _lasting_modes),
-    Kind("random walk", "no mean at all: only unknown is right", _walk, has_mean=False),
-    Kind("cold start", "equal means; the first step takes three times as long", _cold, sd=31.0),
-    Kind("few", "equal means; 6 independent steps in B, sd 2 %", _normal, other_steps=6),
-    Kind("unlike numbers", "equal means; 20 steps in B, sd 2 %", _normal, sd=SPREAD,
-         other_steps=20),
-    Kind("unlike scatters", "equal means; sd 2 % in A, 6 % in B", _normal, sd=6.0, other=_wide),
-    Kind("unlike numbers and scatters", "equal means; 20 steps of sd 6 % in B, of 2 % in A",
-         _normal, sd=6.0, other=_wide, other_steps=20),
-)  # fmt: skip
-"""What verdicts are tried on."""
+    Kind("independent", "sd 2 %", _normal, always=True),
+    Kind("Pareto 1.5", "no variance: a tail of power 1.5", _pareto(1.5), always=True),
+    Kind("Pareto 2.5", "a tail of power 2.5", _pareto(2.5), always=True),
+    Kind("rounded", "sd 2 %, in steps of 2 %", _rounded, always=True),
+    Kind("AR 0.3", "lag-1 correlation 0.3, sd 2 %", autoregressive(0.3), always=True),
+    Kind("AR 0.7", "lag-1 correlation 0.7, sd 2 %", autoregressive(0.7)),
+    Kind("AR 0.95", "lag-1 correlation 0.95, sd 2 %", autoregressive(0.95)),
+    Kind("AR 0.95 + noise", "and noise of equal size", autoregressive(0.95, 1)),
+    Kind("AR 0.95 + 2 noise", "and noise of double size", autoregressive(0.95, 2)),
+    Kind("AR 0.9 + noise", "and noise of equal size", autoregressive(0.9, 1)),
+    Kind("AR 0.9 + 2 noise", "and noise of double size", autoregressive(0.9, 2)),
+    Kind("AR(2)", "roots 0.8 and 0.7, sd 2 %", _second_order),
+    Kind("states of 5", "10 % longer for 5 steps, then not", _states(5)),
+    Kind("states of 10", "10 % longer for 10 steps, then not", _states(10)),
+    Kind("states of 20", "10 % longer for 20 steps, then not", _states(20)),
+    Kind("throttling", "10 % longer for 15 steps of 60", _states(15, 45)),
+    Kind("bursts", "30 % longer for 5 steps of 50", _bursts),
+    Kind("tenth 1.5", "every tenth step takes 1.5 times as long", _tenth(1.5)),
+    Kind("tenth 5", "every tenth step takes 5 times as long", _tenth(5)),
+    Kind("stalls", "one of 20 steps takes twice as long", _stalls),
+    Kind("trend", "5 % slower at the end, in both runs", _trend),
+    Kind("sine of 7", "a wave of 3 % over 7 steps", _sine(7)),
+    Kind("sine of 20", "a wave of 3 % over 20 steps", _sine(20)),
+    Kind("cold start", "the first three steps take 8, 3 and 1.5 times as long", _cold),
+    Kind("unlike", "sd 2 % in A, in B 5 steps of 6 %", _normal, other=_wide, other_steps=5),
+    Kind("random walk", "no mean at all", _walk, has_mean=False),
+)
+"""What verdicts are tried on: equal means in both runs."""
 
 RECORDED = (
     Kind("offsets", "equal programs; recordings differ by 1 % (sd)", _offsets),

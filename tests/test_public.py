@@ -42,7 +42,7 @@ PUBLIC = {
         latency_speedup links message_histogram pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
-        Comparison Metric Recorded change_points check_limit comparability compare
+        Comparison Metric Recorded Skip change_points check_limit comparability compare
         compare_recordings history outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",

@@ -25,13 +25,13 @@ def _run(step: float, error: float, steps: int = 26, **row: Any) -> dict[str, An
 
 
 def test_an_overhead_that_is_noise() -> None:
-    """0.26 %, each mean known to 0.5 %: 0.0026 ± 2.009 sqrt(2) 0.005, 50 degrees of freedom."""
+    """0.26 %, each mean known to 0.5 %: 0.0026 ± 2.306 sqrt(2) 0.005, 8 degrees of freedom."""
     found = overhead(
         _study(_run(1000, 5), _run(1002.6, 5.013, method="nccl", run="b"))
     ).rows.row(0, named=True)  # fmt: skip
     assert found["overhead_percent"] == pytest.approx(0.26)
-    assert found["from_percent"] == pytest.approx(100 * (1.0026 * np.exp(-0.014203) - 1), abs=1e-3)
-    assert found["to_percent"] == pytest.approx(100 * (1.0026 * np.exp(0.014203) - 1), abs=1e-3)
+    assert found["from_percent"] == pytest.approx(100 * (1.0026 * np.exp(-0.016306) - 1), abs=1e-3)
+    assert found["to_percent"] == pytest.approx(100 * (1.0026 * np.exp(0.016306) - 1), abs=1e-3)
     assert (found["interval_of"], found["steps"], found["baseline_steps"]) == ("steps", 26, 26)
 
 
@@ -63,10 +63,10 @@ def test_a_speedup_has_an_interval_but_not_over_itself() -> None:
     rows = [_run(1000, 5), _run(600, 3, gpus=2), _run(400, 2, gpus=4, steps=4)]
     found = scaling(_study(*rows), batch_scope="global").rows
     assert found["speedup_from"][0] is found["interval_of"][0] is None
-    reach = np.exp(stats.t.ppf(0.975, 50) * np.sqrt(2) * 0.005)
+    reach = np.exp(stats.t.ppf(0.975, 8) * np.sqrt(2) * 0.005)
     assert found["speedup_to"][1] == pytest.approx(1000 / 600 * reach)
     assert found["speedup_from"][1] == pytest.approx(1000 / 600 / reach)
-    assert found["speedup_to"][2] > 1000 / 400 * reach
+    assert found["speedup_to"][2] == pytest.approx(1000 / 400 * reach)
     assert found["steps"].to_list() == [26, 26, 4]
 
 
@@ -81,7 +81,7 @@ def test_weak_against_strong_has_an_interval() -> None:
     ]
     found = scaling(_study(*rows), mode="weak").rows.row(1, named=True)
     assert found["reduction_percent"] == pytest.approx(12)
-    reach = np.exp(stats.t.ppf(0.975, 50) * np.sqrt(2) * 0.005)
+    reach = np.exp(stats.t.ppf(0.975, 8) * np.sqrt(2) * 0.005)
     assert found["reduction_from"] == pytest.approx(100 * (1 - 0.88 * reach))
     assert found["reduction_to"] == pytest.approx(100 * (1 - 0.88 / reach))
 
@@ -96,7 +96,10 @@ def test_times_from_a_table_have_no_interval() -> None:
 
 
 def test_intervals_hold_the_truth() -> None:
-    """2,000 ratios of means of 12 and 20 lognormal times: 95 % of the intervals hold the truth."""
+    """2,000 ratios of means of 12 and 20 lognormal times: 97 % of the intervals hold the truth.
+
+    Their errors are plain ones, with more degrees of freedom than the four that are counted.
+    """
     random = np.random.default_rng(4)
     a, b = (random.lognormal(0, 0.3, (2000, number)) for number in (12, 20))
     rows = [
@@ -109,4 +112,4 @@ def test_intervals_hold_the_truth() -> None:
     found = overhead(_study(*rows)).rows
     held = ((found["from_percent"] <= 0) & (found["to_percent"] >= 0)).mean()
     assert found.height == 2000
-    assert 0.93 <= float(held or 0) <= 0.97
+    assert 0.95 <= float(held or 0) <= 0.985

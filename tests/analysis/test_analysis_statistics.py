@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.comparison._dependence import ENOUGH, dependence, mean_error
-from tracekit.analysis.comparison._modes import NEVER, mode_edges, switches
-from tracekit.analysis.comparison._statistics import adjusted, differences, welch
+from tracekit.analysis.comparison._long_run import COSINES, WIDER, long_run
+from tracekit.analysis.comparison._outliers import mode_edges
+from tracekit.analysis.comparison._statistics import (
+    adjusted,
+    differences,
+    p_values,
+    welch_error,
+)
 
 _SAMPLES = st.integers(1, 4).flatmap(
     lambda rows: st.tuples(
         *(
-            st.integers(2, 12).flatmap(
+            st.integers(5, 12).flatmap(
                 lambda columns: st.lists(
                     st.lists(st.integers(0, 10**12), min_size=columns, max_size=columns),
                     min_size=rows, max_size=rows,
@@ -46,12 +49,9 @@ def test_samples_that_change_places_mirror(samples) -> None:
     assert (there.high == -back.low)[known].all()
     assert (there.p_value == back.p_value)[known].all()
     assert (there.low <= there.high)[known].all()
-    # No resample's mean lies outside of the values; dependent steps alone move the ends.
-    alone = known.copy()
-    for sample in (a, b):
-        alone &= dependence(sample).effective == sample.shape[1]
-    assert (there.low >= b.min(axis=1) - a.max(axis=1))[alone].all()
-    assert (there.high <= b.max(axis=1) - a.min(axis=1))[alone].all()
+    middle = b.sum(axis=1) / b.shape[1] - a.sum(axis=1) / a.shape[1]
+    assert (there.low <= middle)[known].all()
+    assert (middle <= there.high)[known].all()
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -75,69 +75,47 @@ def test_p_values_are_scipy_s_of_welch() -> None:
 
     a, b = _array([[10, 12, 14, 11, 13], [5, 5, 6, 5, 9]]), _array([[15, 12, 18, 16], [5, 6, 7, 6]])
     expected = stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue
-    assert welch(a, b) == pytest.approx(expected)
+    errors = [each.var(axis=1, ddof=1) / each.shape[1] for each in (a, b)]
+    freedoms = [np.full(2, each.shape[1] - 1.0) for each in (a, b)]
+    found = p_values(
+        b.mean(axis=1) - a.mean(axis=1),
+        *welch_error((errors[0], errors[1]), (freedoms[0], freedoms[1])),
+    )
+    assert found == pytest.approx(expected)
     # By hand, two rows: the smaller p value doubles, the larger one stays.
     p = sorted(expected)
-    assert sorted(adjusted(welch(a, b))) == pytest.approx([min(2 * p[0], p[1]), p[1]])
+    assert sorted(adjusted(found)) == pytest.approx([min(2 * p[0], p[1]), p[1]])
 
 
-def test_the_interval_is_near_student_s() -> None:
+def test_of_five_steps_the_interval_is_student_s_a_fifth_wider() -> None:
+    """Four cosines of five steps are all that varies: their mean square is the variance."""
     from scipy import stats  # which takes a second
 
-    random = np.random.default_rng(5)
-    a = np.rint(random.normal(1e6, 2e4, (1, 19))).astype(np.int64)
-    b = np.rint(random.normal(1.05e6, 3e4, (1, 18))).astype(np.int64)
-    assert dependence(a).effective == 19  # fewer than 20 steps: noise is taken for none
-    assert dependence(b).effective == 18
+    a, b = _array([[10, 17, 14, 11, 13]]), _array([[25, 32, 28, 36, 24]])
     found = differences(a, b)
     exact = stats.ttest_ind(b[0], a[0], equal_var=False).confidence_interval(0.95)
-    width = exact.high - exact.low
-    assert found.low[0] == pytest.approx(exact.low, abs=0.08 * width)
-    assert found.high[0] == pytest.approx(exact.high, abs=0.08 * width)
+    apart = b.mean() - a.mean()
+    assert found.low[0] == pytest.approx(apart - 1.2 * (apart - exact.low))
+    assert found.high[0] == pytest.approx(apart + 1.2 * (exact.high - apart))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [5, 8, 30])
 @pytest.mark.parametrize("spread", ["normal", "lognormal"])
 def test_intervals_hold_the_truth_as_often_as_they_say(iterations: int, spread: str) -> None:
     random = np.random.default_rng(iterations)
     draw = getattr(random, spread)
-    held = false = 0
-    for _ in range(40):
+    held = known = false = 0
+    for _ in range(100):
         a, b = (
             np.rint(1e6 * (5 + draw(0, 0.5, (10, iterations)))).astype(np.int64) for _ in range(2)
         )
         found = differences(a, b)
+        known += int((~found.is_unknown).sum())
         held += int(((found.low <= 0) & (found.high >= 0)).sum())
         false += int(((found.low > 0) | (found.high < 0))[found.p_value <= 0.05].any())
-    assert held / 400 > 0.92
-    # Among 10 rows of each table that do not differ, one is told to in 5 % of the tables.
-    assert false / 40 <= 0.1
-
-
-def test_many_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows and resamples are done in blocks, of which the outcome shows nothing."""
-    random = np.random.default_rng(3)
-    a, b = (random.integers(0, 10**9, (7, 20)) for _ in range(2))
-    whole = differences(a, b)
-    monkeypatch.setattr("tracekit.analysis.comparison._statistics._AT_ONCE", 9_999 * 2)
-    parts = differences(a, b)
-    assert (whole.low == parts.low).all()
-    assert (whole.high == parts.high).all()
-
-
-def test_rows_that_are_rare_are_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is 0 in most steps is added up in another way, to the same sums."""
-    random = np.random.default_rng(4)
-    a, b = (random.integers(1, 10**12, (6, 30)) for _ in range(2))
-    for each in (a, b):
-        each[[0, 2, 5]] *= random.random((3, 30)) > 0.9
-        each[3] = 0
-    plain = differences(a, b)
-    monkeypatch.setattr("tracekit.analysis.comparison._statistics._MANY", 0)
-    swift = differences(a, b)
-    for name in ("low", "high", "p_value"):
-        assert np.array_equal(getattr(plain, name), getattr(swift, name), equal_nan=True)
+    assert held / known > 0.93
+    # Among 10 rows of each table that do not differ, one is told to in 5 % of the tables at most.
+    assert false / 100 <= 0.07
 
 
 def test_no_rows_have_no_differences() -> None:
@@ -149,50 +127,54 @@ def test_no_rows_have_no_differences() -> None:
 # -- steps that depend on each other -----------------------------------------------------------
 
 
-def _naive(steps: list[int]) -> float:
-    """The bias-corrected lag-1 correlation, in one line of Marriott and Pope's."""
-    mean, n = sum(steps) / len(steps), len(steps)
-    products = sum((x - mean) * (y - mean) for x, y in pairwise(steps))
-    r = products / sum((x - mean) ** 2 for x in steps)
-    return (r + 1 / n) / (1 - 4 / n)
+def _naive(steps: list[int]) -> tuple[float, float]:
+    """The variance of a mean by scipy's cosines, and the share of the two lowest frequencies."""
+    from scipy import fft  # which takes a second
+
+    powers = fft.dct(np.array(steps, float), type=2, norm="ortho")[1:] ** 2
+    share = powers[:2].sum() / powers.sum() if powers.sum() else 0.0
+    return float(powers[:COSINES].mean() / len(steps)), float(share)
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(st.lists(st.integers(0, 10**6), min_size=5, max_size=60).filter(lambda x: len({*x}) > 1))
-def test_correlations_are_those_of_a_naive_sum(steps: list[int]) -> None:
-    assert dependence(_array([steps])).correlation[0] == pytest.approx(_naive(steps), abs=1e-9)
+@given(st.lists(st.integers(0, 10**6), min_size=5, max_size=60))
+def test_variances_are_those_of_the_lowest_frequencies(steps: list[int]) -> None:
+    found = long_run(_array([steps]))
+    variance, share = _naive(steps)
+    assert found.variance[0] == pytest.approx(WIDER**2 * variance, rel=1e-6, abs=1e-6)
+    if variance > 1e-9:
+        assert found.effective[0] == pytest.approx(np.var(steps, ddof=1) / variance, rel=1e-6)
+    if share < 0.69:
+        assert not found.drifts[0]
 
 
-def test_by_hand() -> None:
-    """1 2 3 4 5: deviations -2..2, products 2 + 0 + 0 + 2 of squares 10, so r = 0.4."""
-    found = dependence(_array([[1, 2, 3, 4, 5], [7, 7, 7, 7, 7]]))
-    assert found.correlation[0] == pytest.approx((5 * 0.4 + 1) / 1)
-    assert np.isnan(found.correlation[1])
-    assert found.effective.tolist() == [5, 5]  # 5 steps show no correlation
-    # Twenty steps, 1 to 10 and 10 to 1: r is 0.8497 of 495/6 * 2 squares.
-    up = [*range(1, 11), *range(10, 0, -1)]
-    steps = dependence(_array([up]))
-    assert steps.correlation[0] == pytest.approx(_naive(up))
-    assert steps.is_too_much[0]
+def test_steps_that_never_vary_are_worth_as_many() -> None:
+    found = long_run(_array([[10**15 + 1] * 7]))
+    assert (found.variance[0], found.effective[0], found.drifts[0]) == (0, 7, False)
 
 
-def test_modes_persist_where_they_change_fewer_than_five_times() -> None:
-    """Ten steps, six of them short: from one to the other and back, so many times."""
-    four = [10, 11, 50, 50, 12, 11, 49, 50, 10, 11]
-    five = [10, 11, 50, 50, 12, 11, 49, 50, 10, 51]
-    assert switches(_array([four, five])).tolist() == [4, ENOUGH]
-    assert dependence(_array([four, five])).persists.tolist() == [True, False]
+@pytest.mark.parametrize(
+    ("steps", "drifts"),
+    [
+        ([*range(12)], True),  # a trend
+        ([*range(6), *range(6, 0, -1)], True),  # there and back
+        ([1, 3, 2, 4, 5], False),  # five independent steps are nearly in order by chance, too
+        ([10, 50] * 10, False),
+        ([10] * 10 + [50] * 10, True),  # of two kinds in two blocks
+        ([10, 10, 50, 50] * 5, False),
+    ],
+)
+def test_drifts(steps: list[int], drifts: bool) -> None:
+    assert long_run(_array([steps])).drifts.tolist() == [drifts]
 
 
-def test_the_error_of_a_mean() -> None:
-    """Independent: s^2 / n. Worth 5 of 21: s^2 is too small by 21 * 4 / (5 * 20), so s^2 20/84."""
-    variance, freedom = mean_error(np.array([3.0, 2.0]), 21, np.array([21.0, 5.0]))
-    assert variance.tolist() == pytest.approx([9 / 21, 4 * 20 / 84])
-    assert freedom.tolist() == [20, 4]
-    # Steps that take turns are worth more than they are, but not more degrees of freedom.
-    variance, freedom = mean_error(np.array([3.0]), 21, np.array([41.0]))
-    assert variance.tolist() == pytest.approx([9 * 20 / (21 * 40)])
-    assert freedom.tolist() == [20]
+def test_blocks_of_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.random.default_rng(3).integers(0, 10**9, (7, 20))
+    whole = long_run(a)
+    monkeypatch.setattr("tracekit.analysis.comparison._long_run._AT_ONCE", 40)
+    parts = long_run(a)
+    assert (whole.variance == parts.variance).all()
+    assert (whole.effective == parts.effective).all()
 
 
 @pytest.mark.parametrize(("slow", "edge"), [(3, np.nan), (4, 55.0)])
@@ -208,27 +190,44 @@ def test_modes() -> None:
     assert mode_edges(_array([two, one, outlier])).tolist() == pytest.approx(
         [(12 + 49) / 2, np.nan, np.nan], nan_ok=True
     )
-    assert switches(_array([two, one])).tolist() == [7, NEVER]
     assert np.isnan(mode_edges(_array([two[:9]])))
 
 
-def test_correlated_steps_are_seldom_told_to_differ() -> None:
-    """As independent ones, 13 % and 24 % of equal pairs would be."""
+def _drawn(kind: str, random: np.random.Generator, steps: int) -> np.ndarray:
+    """Draw 400 recordings: of what goes with the step before it, under noise of each step."""
+    noise = random.normal(size=(400, steps))
+    if kind == "independent":
+        return noise
+    slow = random.normal(size=(400, steps))
+    for step in range(1, steps):
+        slow[:, step] = 0.95 * slow[:, step - 1] + np.sqrt(1 - 0.95**2) * slow[:, step]
+    return slow + noise
+
+
+@pytest.mark.parametrize(("kind", "as_independent"), [("independent", 0.03), ("drift", 0.4)])
+def test_equal_runs_are_seldom_told_to_differ(kind: str, as_independent: float) -> None:
+    """A slow drift under noise of each step: as independent steps half of the pairs would be."""
     random = np.random.default_rng(1)
-    for correlation in (0.3, 0.5):
-        noise = random.normal(size=(2, 400, 40))
-        for step in range(1, 40):
-            noise[:, :, step] *= np.sqrt(1 - correlation**2)
-            noise[:, :, step] += correlation * noise[:, :, step - 1]
-        a, b = np.rint(1e6 + 2e4 * noise).astype(np.int64)
-        found = differences(a, b, related=False)
-        assert (found.p_value[~found.is_unknown] <= 0.05).mean() <= 0.08
-        assert (welch(a, b) <= 0.05).mean() > 0.1
+    a, b = (np.rint(1e6 + 2e4 * _drawn(kind, random, 200)).astype(np.int64) for _ in range(2))
+    found = differences(a, b, related=False)
+    assert (found.p_value <= 0.05).mean() <= 0.08
+    assert found.is_unknown.mean() <= 0.02
+    errors = [each.var(axis=1, ddof=1) / 200 for each in (a, b)]
+    plain = p_values(b.mean(axis=1) - a.mean(axis=1), errors[0] + errors[1], np.full(400, 398.0))
+    assert (plain <= 0.05).mean() >= as_independent
 
 
-def test_modes_that_persist_count_where_the_runs_have_lengths_in_common() -> None:
-    """26 quick steps and 3 slow ones near the end, against ones that are longer than all or not."""
-    modes = [100 + n * 3 % 7 + (50 if n in (25, 26, 28) else 0) for n in range(29)]
-    near, far = ([base + n * 5 % 7 for n in range(29)] for base in (120, 200))
-    found = differences(_array([modes, modes]), _array([near, far]))
-    assert found.is_unknown.tolist() == [True, False]
+def test_few_steps_that_differ_are_told() -> None:
+    """12 independent steps of 2 % each, 5 % apart."""
+    random = np.random.default_rng(2)
+    a, b = (np.rint(1e6 * mean + 2e4 * random.normal(size=(400, 12))).astype(np.int64)
+            for mean in (1, 1.05))  # fmt: skip
+    found = differences(a, b, related=False)
+    assert ((found.low > 0) & (found.p_value <= 0.05)).mean() > 0.95
+    assert found.is_unknown.mean() < 0.05
+
+
+def test_what_one_run_lacks_differs_even_if_it_drifts() -> None:
+    found = differences(_array([[0] * 12, [3] * 12]), _array([[*range(1, 13)]] * 2))
+    assert found.is_unknown.tolist() == [False, True]
+    assert 0 < found.p_value[0] < 0.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import polars as pl
@@ -100,7 +101,7 @@ def test_a_training_step() -> None:
 
 
 def test_the_interval_of_a_mean_step() -> None:
-    """Nine steps of 90, 110, 90 ..., and one that ends with its op: mean 90, ± 2.262 errors."""
+    """Nine steps of 90, 110, 90 ..., and one that ends with its op: mean 90, ± 2.776 errors."""
     builder = TraceBuilder()
     begin = 0
     for number in range(10):
@@ -110,12 +111,17 @@ def test_the_interval_of_a_mean_step() -> None:
         begin += length
     row = _row(builder)
     steps = [90, 110] * 4 + [90, 10]
-    mean, error = sum(steps) / 10, (sum((s - 90) ** 2 for s in steps) / 90) ** 0.5
-    assert (row["step_ns"], mean) == (90, 90)
+    cosines = [
+        sum(s * math.cos(math.pi * order * (n + 0.5) / 10) for n, s in enumerate(steps))
+        for order in (1, 2, 3, 4)
+    ]
+    error = 1.2 * (sum(each**2 * 2 / 10 for each in cosines) / 4 / 10) ** 0.5
+    assert (row["step_ns"], sum(steps) / 10) == (90, 90)
     assert row["step_se_ns"] == pytest.approx(error)
-    assert row["step_effective"] == 10
+    variance = sum((s - 90) ** 2 for s in steps) / 9
+    assert row["step_effective"] == pytest.approx(variance / (error / 1.2) ** 2)
     assert (row["step_low_ns"], row["step_high_ns"]) == pytest.approx(
-        (90 - 2.26216 * error, 90 + 2.26216 * error)
+        (90 - 2.776445 * error, 90 + 2.776445 * error)
     )
 
 
@@ -129,10 +135,10 @@ def test_no_step_is_known_to_be_shorter_than_nothing() -> None:
         begin += length
     row = _row(builder)
     assert row["step_ns"] == 108
-    assert row["step_se_ns"] == pytest.approx(98)
+    assert row["step_se_ns"] == pytest.approx(1.2 * 98)
     # The lower end is where times end; the upper one, and so all that was known, stays.
     assert row["step_low_ns"] == 0
-    assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 98, rel=1e-6)
+    assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 1.2 * 98, rel=1e-6)
 
 
 def test_passes_that_overlap_are_busy_once() -> None:

@@ -69,11 +69,12 @@ def test_a_limit_for_ci(stored: Path) -> None:
     above = tracekit("compare", "ddp", STAR, "--fail-above", "5%", "--anyway")
     assert above.exit_code == 1
     assert above.stderr.startswith("tracekit: above 5 %: steps change by +")
-    # Steps of the sample vary by a third of their mean: 6 of them do not tell.
-    unknown = tracekit("compare", "ddp", "ddp", "--fail-above", "5%")
+    # Without its cold step, which is a half longer, 5 steps of the sample tell.
+    assert tracekit("compare", "ddp", "ddp", "--fail-above", "5%").exit_code == 0
+    unknown = tracekit("compare", "ddp", "ddp", "--fail-above", "1%")
     assert unknown.exit_code == 3
     assert re.search(r"cannot tell .* about \d+ more steps of each would tell", unknown.stderr)
-    passed = tracekit("compare", "ddp", "ddp", "--fail-above", "5%", "--unknown", "pass")
+    passed = tracekit("compare", "ddp", "ddp", "--fail-above", "1%", "--unknown", "pass")
     assert passed.exit_code == 0
     assert "cannot tell" in passed.stderr
     refused = tracekit("compare", "ddp", P2P, "--fail-above", "5%")
@@ -86,9 +87,9 @@ def test_what_the_step_is_judged_by(stored: Path) -> None:
     found = document("compare", "ddp", "ddp", "--metric", "median", "--least", "1%")["meta"]
     assert found["judged"]["sentence"] == "by median: same within 1 %"
     assert found["headline"].endswith("by median: same within 1 %")
-    wrong = tracekit("compare", "ddp", "ddp", "--metric", "median", "--fail-above", "1%")
-    assert wrong.exit_code == 2
-    assert "--fail-above judges means" in wrong.stderr
+    told = tracekit("compare", "ddp", "ddp", "--metric", "median", "--fail-above", "20%")
+    assert (told.exit_code, told.stderr.partition(":")[0]) == (0, "tracekit")
+    assert "the typical step changes by +0.0 %" in told.stderr
 
 
 NIGHTS = (500, 505, 498, 502, 501, 550, 548, 553, 551, 549)
@@ -129,8 +130,8 @@ def test_several_recordings_a_side(nights: Path, monkeypatch: pytest.MonkeyPatch
     assert "; shown of these two recordings, 95 % interval" in alone
     # The typical step stands below the step, which is the sum of what is above it.
     closing = [line.split() for line in alone.splitlines() if line.split()[:1] == ["typical"]]
-    assert closing[0][1:4] == ["501.00", "551.00", "50.00"]
-    assert closing[0][-1] == "slower"
+    assert closing[-1][1:4] == ["501.00", "551.00", "50.00"]
+    assert closing[-1][-1] == "slower"
 
 
 @pytest.mark.slow
@@ -178,9 +179,9 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
 
 def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     text = " ".join(tracekit("compare", "ddp", "ddp").stdout.split())
-    assert "A A, 6 iterations on 4 GPUs · B B, 6 iterations on 4 GPUs" in text
-    assert text.startswith("step: 4.00 ms in A, 4.00 ms in B: no change")
-    assert "bootstrap of the difference of means" in text
+    assert "A A, 5 iterations on 4 GPUs · B B, 5 iterations on 4 GPUs" in text
+    assert text.startswith("step: 3.64 ms in A, 3.64 ms in B: no change")
+    assert "equal-weighted cosines" in text
 
 
 def test_a_table_of_steps_holds_no_time_of_all_steps(stored: Path) -> None:
@@ -215,6 +216,7 @@ def test_tables_of_runs_say_what_their_processes_do(stored: Path) -> None:
 def test_tables_measured_elsewhere() -> None:
     """The speedups of the LeNet runs at batch 16 of the slides, and 16.4 % of overhead."""
     rows = document("scaling", "--table", TIMES, "--images", "262144")["rows"]
+    assert document("scaling", "--table", TIMES, "--images", "256K")["rows"] == rows
     p2p = {row["gpus"]: row for row in rows if row["method"] == "p2p"}
     assert {n: round(row["speedup"], 2) for n, row in p2p.items()} == {
         1: 1.0, 2: 1.62, 4: 2.37, 8: 3.36,

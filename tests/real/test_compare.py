@@ -88,7 +88,7 @@ def test_which_stages_changed(compared: Callable[..., Comparison]) -> None:
     stages = {row["stage"]: row for row in found.table.iter_rows(named=True)}
     assert {name: row["verdict"] for name, row in stages.items()} == {
         "FP": "faster", "BP": "faster", "WU": "slower", "IO": "slower",
-        "OTHER": "slower", "idle": "slower", "between": "slower",
+        "OTHER": "slower", "idle": "slower", "between": "no difference shown",
     }  # fmt: skip
     expected = {"FP": -19.036, "BP": -38.312, "WU": 0.959, "IO": 19.328, "between": 19.680}
     for name, change in expected.items():
@@ -124,8 +124,9 @@ def test_the_gain_is_lost_to_loading(compared: Callable[..., Comparison]) -> Non
     assert idle["verdict"] == "slower"
     assert check_limit(compared("stage"), 5).outcome == "within"
     back = check_limit(compared("stage", 1, 0), 5)
-    assert back.outcome == "unknown"
-    assert "more steps of each would tell" in back.sentence
+    # The four long steps are named, and hide no longer that all others lose by going back.
+    assert back.outcome == "above"
+    assert " without step " in back.sentence
 
 
 def test_a_typical_step_gains(pair: Pair) -> None:
@@ -213,7 +214,7 @@ FIRST_LINES = {
     ("mnist_1xa100_phases", "mnist_1xa100_first_optimization"): (
         "Batch [0-9]*",
         (r"step: 151.37 ms in A, 115.06 ms in B: faster by 36.32 ms \(-24.0 %\); shown of .*, .*; "
-         r"carried by time between steps.* \(-35.85 ms\)"),
+         r"carried by time between steps.* \(-35.85 ms, not shown\)"),
     ),
     ("unet_1xa100_4workers", "unet_1xa100_dali"): (
         "step [0-9]*",
@@ -235,8 +236,7 @@ def test_steps_that_take_turns(real_trace: Callable[[str], Path], tmp_path: Path
     run = attribute(read(path, lambda *_: None), Rules.load())
     found = compare(run, run)
     step = found.meta["step"]
-    assert step["a_autocorrelation"] == pytest.approx(-1.0, abs=0.01)
-    assert step["a_effective"] > 10 * found.meta["a_iterations"]
+    assert step["a_effective"] > 2 * found.meta["a_iterations"]
     assert (
         "steps of A are of two kinds: 31 of 8.46 ms and 28 of 232.07 ms (medians)"
         in (found.meta["notes"])
@@ -251,7 +251,7 @@ def test_the_first_line_is_what_plain_sql_says(
     exports = [_export(folder / name, tmp_path) for name in names]
     runs = [attribute(read(path, lambda *_: None), Rules.load()) for path in exports]
     steps, line = FIRST_LINES[names]
-    found = compare(runs[0], runs[1], anyway=True)
+    found = compare(runs[0], runs[1], anyway=True, skip=0)  # SQL adds up all steps
     assert re.fullmatch(line, found.meta["headline"])
     parts = found.contributions
     for side, path in zip("ab", exports, strict=True):

@@ -10,9 +10,9 @@ from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._guard import complain
 from tracekit.cli._json import NO_RUN, Json, record
 from tracekit.cli._options import (
+    AutoSkipOption,
     IterationOption,
     RulesOption,
-    SkipOption,
     StoreOption,
     TopologyOption,
     WhereOption,
@@ -21,6 +21,7 @@ from tracekit.cli._options import (
     open_run,
     parse_labels,
     parse_percent,
+    parse_skip,
     split_keys,
 )
 from tracekit.errors import UsageError
@@ -69,7 +70,11 @@ _COMPARE = Json(
         "carries it.",
         "names": "texts: Names of run A and run B, or what either side is called.",
         "by": "texts: Keys.",
-        "skip": "integer: Number of iterations that were left out at the beginning.",
+        "skip": "integer or null: Number of iterations that were left out at the beginning, as "
+        "asked; null: those that were cold, of each run.",
+        "a_skipped": "integer: How many of A were left out at the beginning; of several "
+        "recordings, at most.",
+        "b_skipped": "integer: The same of B.",
         "a_iterations": "integer: Iterations of A.",
         "b_iterations": "integer: Iterations of B.",
         "step": record(
@@ -92,12 +97,10 @@ _COMPARE = Json(
                 "b_total_ns?": "integer: Sum of the steps of run B over devices, ns.",
                 "b_sd_ns?": "number or null: Standard deviation of the steps of run B, ns; of "
                 "several recordings, that of their means. Null for one.",
-                "a_autocorrelation?": "number or null: Correlation of a step of run A with the "
-                "next one, bias-corrected; null for fewer than 5, or if none varies.",
-                "a_effective?": "number: How many independent steps those of run A are worth.",
-                "b_autocorrelation?": "number or null: Correlation of a step of run B with the "
-                "next one, bias-corrected; null for fewer than 5, or if none varies.",
-                "b_effective?": "number: How many independent steps those of run B are worth.",
+                "a_effective?": "number or null: How many independent steps would tell as much as "
+                "those of run A; null for fewer than 5.",
+                "b_effective?": "number or null: How many independent steps would tell as much as "
+                "those of run B; null for fewer than 5.",
                 "reason?": "text or null: Why nothing is known of the change; null if it is.",
                 "shift_ns?": "number or null: Median of the differences of all pairs of steps, B "
                 "less A.",
@@ -216,7 +219,8 @@ _HISTORY = Json(
         "changes": "integer: How often the level changes.",
         "untimed": "texts: Names of runs that have no steps.",
         "method": "text: Statistical method.",
-        "skip": "integer: Number of iterations that were left out at the beginning.",
+        "skip": "integer or null: Number of iterations that were left out at the beginning, as "
+        "asked; null: those that were cold, of each run.",
         "per": "text or null: What times are means over, such as step/GPU.",
         **keys("verdicts", "warnings"),
         "simulated?": "texts: Names of runs that no GPU ran.",
@@ -283,7 +287,7 @@ def compare(
         ),
     ] = None,
     by: Annotated[list[str], by_option(KEYS)] = ["stage"],  # noqa: B006 - typer copies it
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     match_names: Annotated[
         bool,
         typer.Option(
@@ -295,8 +299,8 @@ def compare(
         typer.Option(
             "--fail-above",
             metavar="PERCENT",
-            help="Exit with 0 if B's steps are shown to be slower than A's by no more, 1 if by "
-            "more, 3 if that cannot be told.",
+            help="Exit with 0 if B's steps, outliers aside, are shown to be slower than A's by no "
+            "more, 1 if by more, 3 if that cannot be told.",
         ),
     ] = None,
     unknown: Annotated[
@@ -333,9 +337,6 @@ def compare(
     """
     import tracekit
 
-    if fail_above is not None and metric is Metric.MEDIAN:
-        raise UsageError("--fail-above judges means, not medians", "leave out --metric median")
-
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):
         raise UsageError(
@@ -351,7 +352,7 @@ def compare(
             raise UsageError("a history has no side B", "leave out --against and --fail-above")
         answer = tracekit.history.answer(
             history, opened(runs or []), where=parse_labels(where or []), metric=metric.value,
-            skip=skip, store=store,
+            skip=parse_skip(skip), store=store,
         )  # fmt: skip
         return Judged(answer, 0)
     named = _sides(runs or [], against or [], where or [], against_where or [])
@@ -360,10 +361,11 @@ def compare(
         for references, labels in named
     )
     found = tracekit.compare(
-        first, second, split_keys(by), skip=skip, match_names=match_names, topology=topology,
-        anyway=anyway, metric=metric.value, least=None if least is None else parse_percent(least),
+        first, second, split_keys(by), skip=parse_skip(skip), match_names=match_names,
+        topology=topology, anyway=anyway, metric=metric.value,
+        least=None if least is None else parse_percent(least),
     )  # fmt: skip
-    code = 0 if fail_above is None else _judge(found, fail_above, unknown, anyway=anyway)
+    code = 0 if fail_above is None else _judge(found, fail_above, unknown, metric, anyway=anyway)
     return Judged(found, code)
 
 
@@ -385,11 +387,13 @@ def _sides(
     return [(runs, parse_labels(where)), (against, parse_labels(against_where))]
 
 
-def _judge(found: "Comparison", limit: str, unknown: Unknown, *, anyway: bool) -> int:
+def _judge(
+    found: "Comparison", limit: str, unknown: Unknown, metric: Metric, *, anyway: bool
+) -> int:
     """Say on stderr whether the limit is kept, and return the exit code that says so."""
     from tracekit.analysis.comparison import check_limit
 
-    checked = check_limit(found, parse_percent(limit), anyway=anyway)
+    checked = check_limit(found, parse_percent(limit), metric=metric.value, anyway=anyway)
     complain(checked.sentence)
     codes = {"within": 0, "above": 1, "unknown": 0 if unknown is Unknown.PASS else 3}
     return codes[checked.outcome]

@@ -9,11 +9,12 @@ import typer
 from tracekit.cli._command import command
 from tracekit.cli._json import NO_RUN, Json, by_name, record
 from tracekit.cli._options import (
+    AutoSkipOption,
     RunsArgument,
-    SkipOption,
     StoreOption,
     WhereOption,
     parse_labels,
+    parse_skip,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def dgx1(
         Path | None,
         typer.Option("--topology", metavar="FILE|NAME", help="The machine, as for links."),
     ] = None,
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     store: StoreOption = None,
 ) -> "Answer":  # fmt: skip
     """Answer the questions of the DGX-1 study, published numbers beside yours.
@@ -115,5 +116,6 @@ def dgx1(
     return study_dgx1.answer(
         runs or (), where=parse_labels(where) if where else None,
         what=None if what is None else what.value, simulated=simulated, networks=network or (),
-        topology=topology, skip=skip, store=store, say=lambda text: typer.echo(text, err=True),
+        topology=topology, skip=parse_skip(skip), store=store,
+        say=lambda text: typer.echo(text, err=True),
     )  # fmt: skip

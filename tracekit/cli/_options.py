@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -112,6 +112,21 @@ def parse_count(text: str) -> int:
     return count
 
 
+def parse_images(text: str) -> int:
+    """Return the number of images that a text means: 256K are 262,144, as data sets are cut.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]+)\s*([km]?)\s*", text.lower())
+    count = int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2]] if found else 0
+    if not count:
+        raise UsageError(f"{text!r} is no number of images", "write it as 256K, 1M or 50000")
+    return count
+
+
 def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
     """Return the bytes of collectives written as `all_reduce=25MB`.
 
@@ -170,6 +185,15 @@ def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
 def split_keys(by: "Sequence[str]") -> list[str]:
     """Return keys that were given joined by commas, in several options, or both."""
     return [key.strip() for part in by for key in part.split(",")]
+
+
+def parse_skip(text: str) -> int | Literal["auto"]:
+    """Return how many iterations ``--skip`` leaves out, or ``auto``."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
+    return int(text)
 
 
 def parse_percent(text: str) -> float:
@@ -334,6 +358,15 @@ BytesOption = Annotated[
 ]
 SkipOption = Annotated[
     int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
+]
+AutoSkipOption = Annotated[
+    str,
+    typer.Option(
+        "--skip",
+        metavar="N|auto",
+        help="Leave out so many iterations at the beginning; auto: those that are cold, in each "
+        "run.",
+    ),
 ]
 RunsArgument = Annotated[
     list[str] | None,

@@ -8,13 +8,14 @@ import typer
 from tracekit.cli._command import command
 from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
+    AutoSkipOption,
     RunsArgument,
-    SkipOption,
     StoreOption,
     WhereOption,
     parse_count,
     parse_labels,
     parse_size,
+    parse_skip,
 )
 from tracekit.errors import UsageError
 
@@ -198,7 +199,7 @@ def project(
     weight_bytes: Annotated[
         str | None, _known("--weight-bytes", "SIZE", "Bytes it exchanges. Default: as recorded.")
     ] = None,
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     where: WhereOption = None,
     store: StoreOption = None,
 ) -> "Answer":
@@ -217,6 +218,7 @@ def project(
     features |= {key: value for key, value in told.items() if value is not None}
     return tracekit.project.answer(
         runs or (), jobs=jobs, what=what.value, hardware=hardware, to=to or (),
-        sweep=parse_sweep(sweep or []), pcie_share=pcie_share, features=features, skip=skip,
+        sweep=parse_sweep(sweep or []), pcie_share=pcie_share, features=features,
+        skip=parse_skip(skip),
         where=parse_labels(where or []), store=store,
     )  # fmt: skip

@@ -10,12 +10,14 @@ from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
 from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
+    AutoSkipOption,
     RunsArgument,
-    SkipOption,
     StoreOption,
     WhereOption,
     parse_count,
+    parse_images,
     parse_labels,
+    parse_skip,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ _STUDY = Json(
     run=NO_RUN,
     meta={
         "runs": "integer: Number of runs.",
-        "skip": "integer: Number of iterations that were left out at the beginning.",
+        "skip": "integer or null: Number of iterations that were left out at the beginning, as "
+        "asked; null: those that were cold, of each run.",
         **keys("batch_scope", "per?", "verdicts?", "simulated?"),
         "images?": "integer: Images of the data set, where times of epochs are asked for.",
         **keys("warnings?"),
@@ -140,6 +143,7 @@ _STUDY = Json(
         "steps alone; null where it is not known.",
         "step_high_ns?": "number or null: Upper end of it.",
         "step_se_ns?": "number or null: Standard error of step_ns.",
+        "skipped?": "integer or null: How many iterations were left out at the beginning.",
         "step_effective?": "number or null: So many independent steps would tell as much.",
         **columns("parameters?"),
         "gradient_bytes?": "integer or null: --what exchange: bytes of gradients, S.",
@@ -186,7 +190,7 @@ def study(
             help="Parameters of the network, such as 60M, of runs without that label.",
         ),
     ] = None,
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     scope: ScopeOption = Scope.GPU,
     store: StoreOption = None,
 ) -> "Answer":
@@ -198,9 +202,9 @@ def study(
 
     return tracekit.study.answer(
         runs or (), where=parse_labels(where or []), table=table, what=what.value,
-        images=None if images is None else parse_count(images),
+        images=None if images is None else parse_images(images),
         parameters=None if parameters is None else parse_count(parameters),
-        skip=skip, batch_scope=scope.value, store=store,
+        skip=parse_skip(skip), batch_scope=scope.value, store=store,
     )  # fmt: skip
 
 
@@ -278,7 +282,7 @@ def scaling(
         Time | None, typer.Option("--time", help="Compare times of steps or of epochs.")
     ] = None,
     scope: ScopeOption = Scope.GPU,
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     value: Annotated[Value, typer.Option("--value", help="What the figure shows.")] = Value.SPEEDUP,
     store: StoreOption = None,
 ) -> "Answer":
@@ -290,10 +294,10 @@ def scaling(
         where=parse_labels(where or []),
         table=table,
         mode=mode.value,
-        images=None if images is None else parse_count(images),
+        images=None if images is None else parse_images(images),
         time=None if time is None else time.value,
         value=value.value,
-        skip=skip,
+        skip=parse_skip(skip),
         batch_scope=scope.value,
         store=store,
     )
@@ -397,7 +401,7 @@ def overhead(
             help="Tell by which batch or size of network methods overtake the baseline instead.",
         ),
     ] = None,
-    skip: SkipOption = 0,
+    skip: AutoSkipOption = "auto",
     store: StoreOption = None,
 ) -> "Answer":
     """List what a way to communicate costs beside another, at equal network, batch and GPUs."""
@@ -406,5 +410,6 @@ def overhead(
     return tracekit.overhead.answer(
         runs or (), where=parse_labels(where or []), table=table, baseline=baseline,
         as_matrix=as_matrix, api=api, profiler=profiler,
-        crossover=None if crossover is None else crossover.value, skip=skip, store=store,
+        crossover=None if crossover is None else crossover.value,
+        skip=parse_skip(skip), store=store,
     )  # fmt: skip

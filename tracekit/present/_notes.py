@@ -16,13 +16,13 @@ _TRAFFIC_KEYS = {
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
 _COMPARISON_KEYS = {
     "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
-    "method", "a_devices", "b_devices",
+    "method", "a_devices", "b_devices", "a_skipped", "b_skipped",
 }  # fmt: skip
 _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
 _FLOPS_KEYS = {"steps", "step_ns", "step_flops", "mfu", "known_share", "peaks"}
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
-_HOW = ("idle in A, by", "idle in B, by", "lag-1 correlation", "outside: ", "interval: ")
+_HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
 """How lines begin that say how a comparison was done."""
 _WARNED = "warning: "
 _MOST_WARNINGS = 3

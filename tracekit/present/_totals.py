@@ -24,7 +24,7 @@ def shown_with_totals(
     """
     totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
-        parts = rounded(totalled, ("a_ns", "b_ns"), "delta_ns")
+        parts = rounded(totalled, ("a_ns", "b_ns"))
         columns = shown(_with_typical(parts, meta))
     else:
         columns = shown(totalled, frame.height)
@@ -87,19 +87,17 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     return pl.concat([frame, typical], how="diagonal_relaxed")
 
 
-def rounded(frame: pl.DataFrame, sides: Sequence[str], difference: str) -> pl.DataFrame:
+def rounded(frame: pl.DataFrame, sides: Sequence[str]) -> pl.DataFrame:
     """Return parts and, last, their whole, in numbers that add up as they are shown.
 
     Each part is rounded down to what is shown, and those that lose most by it get one more, until
-    they make up the whole. A difference is that of what is shown.
+    they make up the whole. Differences stay as they are: what is found of them, not what is shown.
     """
     import polars as pl
 
     scale = time_scale(frame, sides[0])
     quantum = scale.divisor // 10**scale.decimals or 1
     columns = {side: _apportioned(frame[side].to_list(), quantum) for side in sides}
-    first, last = (columns[side] for side in sides)
-    columns[difference] = [b - a for a, b in zip(first, last, strict=True)]
     return frame.with_columns(
         pl.Series(name, values, pl.Float64) for name, values in columns.items()
     )

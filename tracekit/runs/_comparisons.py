@@ -11,7 +11,7 @@ from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison import Comparison, Metric, Recorded
+    from tracekit.analysis.comparison import Comparison, Metric, Recorded, Skip
 
 _FEW = 3
 """So many recordings of a side are called by their names."""
@@ -22,7 +22,7 @@ def compare(
     b: OpenedRun | Sequence[OpenedRun],
     by: str | Sequence[str] = "stage",
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     match_names: bool = False,
     topology: StrPath | None = None,
     anyway: bool = False,

@@ -24,6 +24,7 @@ from tracekit.support.process import users_stderr
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Measured
     from tracekit.model import Answer
 
@@ -47,7 +48,7 @@ def study_dgx1(
     simulated: bool = False,
     networks: Sequence[str] = (),
     topology: StrPath | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
     store: StrPath | None = None,
     say: Say | None = None,
 ) -> Answer:
@@ -127,7 +128,7 @@ def _of(chosen: Sequence[OpenedRun]) -> str:
 # -- what the questions are asked of -----------------------------------------------------------
 
 
-def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: int) -> Measured:
+def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip) -> Measured:
     import polars as pl
 
     from tracekit.analysis import studies

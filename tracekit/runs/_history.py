@@ -14,7 +14,7 @@ from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison import Metric
+    from tracekit.analysis.comparison import Metric, Skip
     from tracekit.model import Answer
 
 
@@ -25,7 +25,7 @@ def history(
     *,
     where: Mapping[str, str] | None = None,
     metric: Metric = "mean",
-    skip: int = 0,
+    skip: Skip = "auto",
     store: StrPath | None = None,
 ) -> Answer:
     """List the step of runs in the order of a label, and where it changed.
@@ -74,7 +74,9 @@ def history(
     told = [f"not comparable: {text}" for text in _apart(chosen)]
     per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
     return replace(
-        found.saying(skip=skip, per=per, **facts_of(chosen), warnings=told),
+        found.saying(
+            skip=None if skip == "auto" else skip, per=per, **facts_of(chosen), warnings=told
+        ),
         source=f"{len(chosen)} runs",
         face=FACE,
     )

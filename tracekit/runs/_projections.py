@@ -15,6 +15,7 @@ from tracekit.support.files import StrPath
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Hardware
     from tracekit.model import Answer
 
@@ -107,7 +108,7 @@ def project(
     sweep: Mapping[str, Sequence[str]] | None = None,
     pcie_share: int = 1,
     features: Mapping[str, Any] | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
 ) -> Answer:
@@ -173,7 +174,7 @@ def _jobs(
     features: Mapping[str, Any],
     where: Mapping[str, str] | None,
     store: StrPath | None,
-    skip: int,
+    skip: Skip,
 ) -> pl.DataFrame:
     from tracekit.analysis.studies import job_features, jobs_frame, read_jobs
 

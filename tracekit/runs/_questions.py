@@ -22,6 +22,7 @@ from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Buckets, Measure, Traffic
+    from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along
     from tracekit.model import Answer
 
@@ -418,7 +419,7 @@ def overhead(
     api: bool = False,
     profiler: bool = False,
     crossover: Along | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
 ) -> Answer:
     """Say what the run's ways to communicate, calls or profiler cost; see `tracekit.overhead`."""
     if api or profiler:

@@ -24,6 +24,7 @@ from tracekit.runs._study_answers import (
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
+    from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along, BatchScope, ScalingMode, ScalingTime
     from tracekit.model import Answer
 
@@ -45,7 +46,7 @@ def study(
     what: str = "runs",
     images: int | None = None,
     parameters: int | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
 ) -> Answer:
@@ -92,7 +93,7 @@ def scaling(
     images: int | None = None,
     time: ScalingTime | None = None,
     value: str = "speedup",
-    skip: int = 0,
+    skip: Skip = "auto",
     batch_scope: BatchScope = "gpu",
     store: StrPath | None = None,
 ) -> Answer:
@@ -132,7 +133,7 @@ def overhead(
     api: bool = False,
     profiler: bool = False,
     crossover: Along | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
     store: StrPath | None = None,
 ) -> Answer:
     """List what a way to communicate costs beside another; see `analysis.studies.overhead`.
@@ -166,7 +167,7 @@ def _studied(
     references: Sequence[Reference],
     where: Mapping[str, str] | None,
     table: StrPath | None,
-    skip: int,
+    skip: Skip,
     batch_scope: BatchScope,
     store: StrPath | None,
 ) -> Studied:

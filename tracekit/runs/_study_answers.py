@@ -13,6 +13,7 @@ from tracekit.runs._opened import OpenedRun
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along, BatchScope
     from tracekit.model import Answer
 
@@ -48,7 +49,7 @@ def check_what(what: str) -> None:
 def studied(
     chosen: Sequence[OpenedRun],
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     batch_scope: BatchScope = "gpu",
     is_apart: bool = True,
 ) -> Studied:
@@ -77,7 +78,7 @@ def study_answer(
     what: str = "runs",
     images: int | None = None,
     parameters: int | None = None,
-    skip: int = 0,
+    skip: Skip = "auto",
     batch_scope: BatchScope = "gpu",
 ) -> Answer:
     """List the runs of a study; see `tracekit.study`."""
@@ -96,7 +97,10 @@ def study_answer(
     rows = of.rows
     if what == "exchange":
         asked = exchange(rows, parameters=parameters, images=images, batch_scope=batch_scope)
-        return shown(asked.saying(skip=skip, batch_scope=batch_scope, **of.said), rows)
+        return shown(
+            asked.saying(skip=None if skip == "auto" else skip, batch_scope=batch_scope, **of.said),
+            rows,
+        )
     drawn = rows
     if images is not None:
         epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
@@ -105,13 +109,15 @@ def study_answer(
     people = rows.drop("devices", "step_se_ns", "step_effective", cs.ends_with("_total_ns"))
     optional = ("step_low_ns", "step_high_ns", "parameters")
     people = people.drop(name for name in optional if not rows[name].count())
+    if not rows["skipped"].sum():
+        people = people.drop("skipped")
     if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
         people = people.drop("window_ns")
     found = Answer(
         rows=rows,
         meta={
             "runs": rows.height,
-            "skip": skip,
+            "skip": None if skip == "auto" else skip,
             "batch_scope": batch_scope,
             **per_step(rows),
             **({} if images is None else {"images": images}),

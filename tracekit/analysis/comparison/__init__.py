@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis._cold_steps import Skip
     from tracekit.analysis.comparison._comparability import comparability
     from tracekit.analysis.comparison._compare import Comparison, compare
     from tracekit.analysis.comparison._headline import Metric
@@ -18,6 +19,7 @@ _HOMES = {
     "Comparison": "tracekit.analysis.comparison._compare",
     "Metric": "tracekit.analysis.comparison._headline",
     "Recorded": "tracekit.analysis.comparison._recordings",
+    "Skip": "tracekit.analysis._cold_steps",
     "change_points": "tracekit.analysis.comparison._history",
     "check_limit": "tracekit.analysis.comparison._limit",
     "comparability": "tracekit.analysis.comparison._comparability",
@@ -33,6 +35,7 @@ __all__ = [
     "Comparison",
     "Metric",
     "Recorded",
+    "Skip",
     "change_points",
     "check_limit",
     "comparability",

@@ -11,23 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis._student import quantile
-from tracekit.analysis.comparison._dependence import Floats
+from tracekit.analysis.comparison._long_run import Floats
 from tracekit.analysis.comparison._statistics import (
     LEVEL,
     adjusted,
-    interval_of_means,
     p_values,
     welch_error,
 )
 
-MANY = 8
-"""Recordings a side from which on intervals are found by drawing recordings."""
 _MOST = 1_000
 """More recordings than this are none that anyone makes."""
 METHOD = (
     "each recording counts as one number, its mean (or median) step; interval: Student's t on "
-    f"these, degrees of freedom by Welch, 95 %; with {MANY} recordings a side or more bootstrap, "
-    "9,999 resamples of whole recordings, expanded percentiles; p_value: Welch's t test on them, "
+    "these, degrees of freedom by Welch, 95 %; p_value: Welch's t test on them, "
     "adjusted for the number of rows by Benjamini-Hochberg; a verdict where the interval excludes "
     "0 and p_value is at most 0.05"
 )
@@ -55,11 +51,9 @@ def between(a: Floats, b: Floats, *, related: bool = True) -> Between:
     variance, freedom = difference_error(a, b)
     apart = b.mean(axis=1) - a.mean(axis=1)
     reach = quantile(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
-    low, high = apart - reach, apart + reach
-    if min(a.shape[1], b.shape[1]) >= MANY:
-        low, high = interval_of_means(a, b)
     p_value = p_values(apart, variance, freedom)
-    return Between(low, high, adjusted(p_value) if related and len(p_value) else p_value)
+    told = adjusted(p_value) if related and len(p_value) else p_value
+    return Between(apart - reach, apart + reach, told)
 
 
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:

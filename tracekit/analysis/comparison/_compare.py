@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._range_paths import shown, sorting, with_path_texts
@@ -17,13 +18,15 @@ from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
-from tracekit.analysis.comparison._outliers import step_notes
+from tracekit.analysis.comparison._outliers import cold_notes, step_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
+    in_one_account,
     parse_compare_keys,
     peak_memory,
     per_iteration,
+    with_hosts_matched,
 )
 from tracekit.analysis.comparison._statistics import METHOD
 from tracekit.analysis.comparison._step_change import (
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
+ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
+_FEW_STEPS = 20
+"""In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
 """So many ranges are named in which the host was."""
 
@@ -91,7 +97,7 @@ def compare(
     b: Trace,
     by: str | Sequence[str] = "stage",
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     names: tuple[str, str] = ("A", "B"),
     match_names: bool = False,
     traffic: tuple[Traffic, Traffic] | None = None,
@@ -125,7 +131,7 @@ def compare(
     by
         Keys out of `COMPARE_KEYS`, as a sequence or separated by commas.
     skip
-        How many iterations to leave out at the beginning.
+        How many iterations to leave out at the beginning; ``auto``: those that are cold.
     names
         What messages call the runs.
     match_names
@@ -158,7 +164,7 @@ def compare(
     ``p_value``           adjusted for the number of rows; null likewise
     ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
                           enough iterations`` (fewer than 5 in either run), ``unknown`` (steps that
-                          depend on each other too much); null if the runs are not comparable
+                          drift through the recording); null if the runs are not comparable
     ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
     ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
                           ``a_total_ns / (a_steps * a_devices)``
@@ -176,11 +182,10 @@ def compare(
     ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
     delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
     the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
-    few long steps move means and widen intervals, but no median; ``a_autocorrelation,
-    b_autocorrelation``, of each step with the next one, ``a_effective, b_effective``, how many
-    independent steps they are worth, ``reason``, why nothing is known of it, and ``shift_ns,
-    shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical step),
-    ``judged`` (by which metric and least change the headline judges, and what it found),
+    few long steps move means and widen intervals, but no median; ``a_effective,
+    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
+    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical
+    step), ``judged`` (by which metric and least change the headline judges, and what it found),
     ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
     it is not GPU work that was measured.
 
@@ -205,8 +210,10 @@ def compare(
     measured, empty = measure_runs((a, b), keys, skip, names, traffic or (None, None))
     reasons += empty
     has_verdict = anyway or not reasons
+    measured, told = in_one_account(measured, (a, b))
+    measured, matched = with_hosts_matched(measured)
     of_a, of_b = measured
-    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict)
+    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict, names=told)
     if keys == ("memory",):
         table = _memory_table(a, b, names)
     else:
@@ -216,10 +223,19 @@ def compare(
     if keys == ("step",):
         table = parts
     meta = {
-        "headline": headline(parts, step, reasons, metric=metric, least=least),
+        "headline": headline(
+            parts,
+            step,
+            reasons,
+            metric=metric,
+            least=least,
+            few=min(len(run.iterations) for run in measured) < _FEW_STEPS,
+        ),
         "names": list(names),
         "by": list(keys),
-        "skip": skip,
+        "skip": None if skip == "auto" else skip,
+        "a_skipped": measured[0].skipped,
+        "b_skipped": measured[1].skipped,
         "a_iterations": len(measured[0].iterations),
         "b_iterations": len(measured[1].iterations),
         "a_devices": measured[0].devices,
@@ -232,13 +248,15 @@ def compare(
             *verdict_notes(verdicts, names),
             *_notes(a, b, measured, names),
             *_idle_notes((a, b), measured, keys),
+            *([] if told == PARTS else [ONE_ACCOUNT]),
+            *matched,
             *step_notes(
                 [
                     (each, run.iterations, max(1, run.devices))
                     for each, run in zip(steps, measured, strict=True)
                 ],
-                skip,
             ),
+            *cold_notes(names, measured),
             *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
             *outside_notes(table),
         ],
@@ -314,7 +332,7 @@ def times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
 def measure_runs(
     runs: Sequence[Trace],
     keys: tuple[str, ...],
-    skip: int,
+    skip: Skip,
     names: Sequence[str],
     traffic: Sequence[Traffic | None],
 ) -> tuple[list[Measured], list[str]]:
@@ -325,7 +343,7 @@ def measure_runs(
     What was measured, and why its steps are not comparable.
     """
     whole = not all(map(has_iterations, runs))
-    if whole and skip:
+    if whole and skip not in (0, "auto"):
         raise UsageError(
             f"{' or '.join(names)} has no iterations to skip",
             "name the ranges that are steps: --iteration REGEX",

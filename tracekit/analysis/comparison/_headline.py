@@ -26,6 +26,7 @@ def headline(
     *,
     metric: Metric = "mean",
     least: float | None = None,
+    few: bool = False,
 ) -> str:
     """Say how much the step changed, whether that is shown, and which part carries it.
 
@@ -37,8 +38,10 @@ def headline(
         Why the runs are not comparable.
     metric, least
         What the step is judged by.
+    few
+        Whether so few steps could hide that they depend on each other.
     """
-    parts = [_change(step), *([_standing(step)] if step["delta_ns"] else [])]
+    parts = [_change(step), *([_standing(step, few=few)] if step["delta_ns"] else [])]
     parts += _typical(step)
     if metric != "mean" or least is not None:
         parts.append(judged(step, metric, least)["sentence"])
@@ -67,7 +70,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
     return "" if number is None else f" ({number} recording{'' if number == 1 else 's'})"
 
 
-def _standing(step: Mapping[str, Any]) -> str:
+def _standing(step: Mapping[str, Any], *, few: bool) -> str:
     if step["verdict"] is None:
         return "no verdict"
     if step.get("reason"):
@@ -77,9 +80,9 @@ def _standing(step: Mapping[str, Any]) -> str:
         told += " of these two recordings"
     if step["low_ns"] is None:
         return told
-    return (
-        f"{told}, 95 % interval {signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
-    )
+    supposed = ", if steps do not depend on each other over more than a few" if few else ""
+    ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
+    return f"{told}, 95 % interval {ends}{supposed}"
 
 
 def _typical(step: Mapping[str, Any]) -> list[str]:
@@ -129,8 +132,9 @@ def _carried(contributions: pl.DataFrame, change: float) -> str | None:
         return None
     same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
     named, known = [], 0.0
-    for part, delta in same.select("part", "delta_ns").iter_rows():
-        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)})")
+    for part, delta, verdict in same.select("part", "delta_ns", "verdict").iter_rows():
+        shown = "" if verdict in (None, *_SHOWN) else ", not shown"
+        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)}{shown})")
         known += delta
         if abs(known) >= _MOST * abs(change):
             break

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._dependence import Floats
+from tracekit.analysis.comparison._long_run import Floats
 from tracekit.analysis.comparison._per_iteration import per_iteration, steps_of
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
+    from tracekit.analysis._cold_steps import Skip
     from tracekit.analysis.comparison._headline import Metric
     from tracekit.model import Trace
 
@@ -114,7 +115,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     )
 
 
-def typical_step(trace: Trace, *, skip: int = 0, metric: Metric = "mean") -> float | None:
+def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") -> float | None:
     """Return the mean (or median) step of a recording, ns on a device; None where it has none."""
     if trace["iterations"].head(1).collect().is_empty():
         return None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._between import reach_of
-from tracekit.analysis.comparison._dependence import ENOUGH, mean_error
+from tracekit.analysis.comparison._headline import Metric, length_text
+from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, Flags, Floats, long_run
+from tracekit.analysis.comparison._outliers import outliers
+from tracekit.analysis.comparison._shift import shift
 from tracekit.analysis.comparison._statistics import welch_error
 from tracekit.errors import UsageError
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 _LEVEL = 0.95
 _MOST_STEPS = 100_000
 """More steps than this are none that anyone records."""
+_FEW = 3
+"""So many outliers are named."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,41 @@ class Limit:
     sentence: str
 
 
-def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False) -> Limit:
+@dataclass(frozen=True)
+class _Excess:
+    """By how much B is slower than A and the limit allow together.
+
+    Parameters
+    ----------
+    change
+        B over A, less 1, and what of it: ``steps change``.
+    base
+        A's time, by which ends are told in percent.
+    middle, low, high
+        The excess and its one-sided bounds at 95 %, in ns.
+    closer
+        How far the bound that decides is from the middle, with so many more of `noun`.
+    """
+
+    what: str
+    change: float
+    base: float
+    middle: float
+    low: float
+    high: float
+    closer: Callable[[int], float]
+    noun: str
+
+
+def check_limit(
+    comparison: Comparison, percent: float, *, metric: Metric = "mean", anyway: bool = False
+) -> Limit:
     """Tell whether B's steps are slower than A's by more than `percent` of A's.
 
-    With means a and b, ``b - (1 + percent / 100) a`` is held against 0 by Welch's t test with
-    effective numbers of steps, one-sided at 95 %: below it is shown to be within the limit, above
-    it to be above. Of several recordings a side it is Welch's t test on their means. It is unknown
-    where the steps depend on each other too much for a verdict.
+    Of the mean steps without outliers (which the sentence names), or the typical ones, a and b,
+    ``b - (1 + percent / 100) a`` is held against 0, one-sided at 95 %: below it is shown to be
+    within the limit, above it to be above. Of several recordings a side it is Welch's t test on
+    their means. It is unknown where steps drift.
 
     Parameters
     ----------
@@ -53,6 +86,8 @@ def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False)
         The comparison.
     percent
         The limit.
+    metric
+        ``mean``, or ``median``: the typical step, by the differences of all pairs.
     anyway
         Whether runs that are not comparable are judged too.
 
@@ -64,109 +99,161 @@ def check_limit(comparison: Comparison, percent: float, *, anyway: bool = False)
     if not (math.isfinite(percent) and percent >= 0):
         raise UsageError(f"{percent} % is no limit", "give 0 or more")
     meta = comparison.meta
-    step, steps = meta["step"], (meta["a_iterations"], meta["b_iterations"])
-    limit = f"{percent:g} %"
+    step, limit = meta["step"], f"{percent:g} %"
+    cannot = f"cannot tell whether it is within {limit}"
     if meta["not_comparable"] and not anyway:
-        reasons = "; ".join(meta["not_comparable"])
-        return Limit("unknown", f"cannot tell whether it is within {limit}: {reasons}")
-    if "a_runs" in step and step["a_ns"]:
-        return _judged(step, _Recordings.of(step, 1 + percent / 100), percent)
-    if min(steps) < ENOUGH or not step["a_ns"]:
-        need = f"record {ENOUGH} or more in each run"
-        few = f"{steps[0]} and {steps[1]} steps are too few"
-        return Limit("unknown", f"cannot tell whether it is within {limit}: {few}, {need}")
-    if step["reason"]:
-        return Limit("unknown", f"cannot tell whether it is within {limit}: {step['reason']}")
+        return Limit("unknown", f"{cannot}: {'; '.join(meta['not_comparable'])}")
     factor = 1 + percent / 100
-    spreads = (factor * step["a_sd_ns"], step["b_sd_ns"])
-    return _judged(
-        step, _Steps(spreads, steps, (step["a_effective"], step["b_effective"])), percent
-    )
+    if "a_runs" in step and step["a_ns"]:
+        return _judged(_of_recordings(step, factor, metric), limit, [])
+    of_a, of_b = (_steps(comparison, side) for side in "AB")
+    if min(len(of_a.every), len(of_b.every)) < ENOUGH or not step["a_ns"]:
+        need = f"record {ENOUGH} or more in each run"
+        few = f"{len(of_a.every)} and {len(of_b.every)} steps are too few"
+        return Limit("unknown", f"{cannot}: {few}, {need}")
+    return _of_steps(of_a, of_b, percent, metric)
 
 
-class _Sides(Protocol):
-    """What is known of the scatter of both sides."""
+def limit_of(a: Floats, b: Floats, percent: float, *, metric: Metric = "mean") -> Limit:
+    """Tell whether the steps of one run are slower than those of another one by more than a limit.
 
-    @property
-    def noun(self) -> str:
-        """What more of would tell."""
+    Parameters
+    ----------
+    a, b
+        The steps of either run, five or more.
+    percent, metric
+        As for `check_limit`.
+    """
+    is_outlier = [np.isin(np.arange(len(each)), outliers(each)) for each in (a, b)]
+    sides = [
+        _named(each, own, range(len(each)), side)
+        for each, own, side in zip((a, b), is_outlier, "AB", strict=True)
+    ]
+    return _of_steps(sides[0], sides[1], percent, metric)
 
-    def reach(self, more: int = 0) -> float:
-        """Return how far from the difference of means its one-sided bound is, with so many more."""
+
+def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:
+    factor = 1 + percent / 100
+    if metric == "median":
+        excess, left_out = _of_typical(a.every, b.every, factor), []
+    else:
+        excess, left_out = _of_means(a.kept, b.kept, factor), [*a.outliers, *b.outliers]
+    if excess is None:
+        drift = "steps drift through the recording, and have no mean that more would approach"
+        return Limit("unknown", f"cannot tell whether it is within {percent:g} %: {drift}")
+    return _judged(excess, f"{percent:g} %", left_out)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Standard deviations and numbers of steps of both runs, and what these are worth."""
+    """The steps of a run, those that are no outliers, and what the others are called."""
 
-    spreads: tuple[float, float]
-    steps: tuple[int, int]
-    effective: tuple[float, float]
-    noun: str = "steps of each"
+    every: Floats
+    kept: Floats
+    outliers: list[str]
 
-    def reach(self, more: int = 0) -> float:
-        """Return how far from the difference of means its one-sided bound is, with more steps."""
-        errors = [
-            mean_error(np.array([spread]), steps + more, np.array([worth * (1 + more / steps)]))
-            for spread, steps, worth in zip(self.spreads, self.steps, self.effective, strict=True)
-        ]
-        (of_a, free_a), (of_b, free_b) = errors
-        variance, freedom = welch_error((of_a, of_b), (free_a, free_b))
+
+def _steps(comparison: Comparison, side: str) -> _Steps:
+    own = comparison.tables["steps"].filter(side=side)
+    lengths, is_outlier = own["step_ns"].to_numpy(), own["is_outlier"].to_numpy()
+    return _named(lengths, is_outlier, own["iteration"].to_list(), side)
+
+
+def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
+    """Set outliers aside, unless too few steps would be left."""
+    if (~is_outlier).sum() < ENOUGH:
+        return _Steps(lengths, lengths, [])
+    told = [
+        f"step {numbers[at]} of {side} ({length_text(lengths[at])})"
+        for at in np.flatnonzero(is_outlier).tolist()
+    ]
+    return _Steps(lengths, lengths[~is_outlier], told)
+
+
+def _of_means(a: Floats, b: Floats, factor: float) -> _Excess | None:
+    of_a, of_b = (long_run(each[np.newaxis, :]) for each in (a, b))
+    if of_a.drifts[0] or of_b.drifts[0]:
+        return None
+    free = np.full(1, float(COSINES))
+
+    def reach(more: int) -> float:
+        variances = (
+            factor**2 * of_a.variance * len(a) / (len(a) + more),
+            of_b.variance * len(b) / (len(b) + more),
+        )
+        variance, freedom = welch_error(variances, (free, free))
         return float(quantile(freedom[0], _LEVEL) * math.sqrt(variance[0]))
 
-
-@dataclass(frozen=True)
-class _Recordings:
-    """Standard deviations of recordings, and how many there are of either side."""
-
-    spreads: tuple[float, float]
-    numbers: tuple[int, int]
-    noun: str = "recordings a side"
-
-    @classmethod
-    def of(cls, step: Mapping[str, Any], factor: float) -> Self:
-        """Take them from a step; of one recording the scatter is taken for that of the others."""
-        a, b = step["a_sd_ns"], step["b_sd_ns"]
-        of_a, of_b = b if a is None else a, a if b is None else b
-        return cls((factor * of_a, of_b), (step["a_runs"], step["b_runs"]))
-
-    def reach(self, more: int = 0) -> float:
-        """Return how far from the difference of means its one-sided bound is, with so many more."""
-        a, b = self.numbers
-        return reach_of(self.spreads, (a + more, b + more), 2 * _LEVEL - 1)
+    base, other = float(a.mean()), float(b.mean())
+    middle, now = other - factor * base, reach(0)
+    return _Excess("steps change", other / base - 1, base, middle, middle - now, middle + now,
+                   reach, "steps of each")  # fmt: skip
 
 
-def _judged(step: dict[str, Any], sides: _Sides, percent: float) -> Limit:
-    factor = 1 + percent / 100
-    excess = step["b_ns"] - factor * step["a_ns"]
-    reach = sides.reach()
-    change = f"steps change by {100 * (step['b_ns'] / step['a_ns'] - 1):+.1f} %"
-    ends = [100 * ((step["b_ns"] + side * reach) / step["a_ns"] - 1) for side in (-1, 1)]
-    if excess == 0 and reach == 0:
-        return Limit("within", f"within {percent:g} %: {change}, none varies")
-    if excess + reach < 0 or (excess <= 0 and reach == 0):
-        return Limit("within", f"within {percent:g} %: {change}, at most {ends[1]:+.1f} % at 95 %")
-    if excess - reach > 0:
-        return Limit("above", f"above {percent:g} %: {change}, at least {ends[0]:+.1f} % at 95 %")
-    told = f"cannot tell whether it is within {percent:g} %: {change}"
+def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
+    found = shift(factor * a, b, level=2 * _LEVEL - 1)
+    if found.interval is None:
+        return None
+    base, few = float(np.median(a)), min(len(a), len(b))
+    low, high = found.interval
+
+    def closer(more: int) -> float:
+        now = high - found.value if found.value < 0 else found.value - low
+        return now * math.sqrt(few / (few + more))
+
+    change = factor - 1 + found.value / base
+    return _Excess("the typical step changes", change, base, found.value, low, high, closer,
+                   "steps of each")  # fmt: skip
+
+
+def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
+    """Hold recordings against the limit; of one the scatter is taken for that of the others."""
+    own = "median_ns" if metric == "median" else "ns"
+    base, other = step[f"a_{own}"], step[f"b_{own}"]
+    a, b = step["a_sd_ns"], step["b_sd_ns"]
+    spreads = (factor * (b if a is None else a), a if b is None else b)
+    numbers = (step["a_runs"], step["b_runs"])
+
+    def reach(more: int) -> float:
+        return reach_of(spreads, (numbers[0] + more, numbers[1] + more), 2 * _LEVEL - 1)
+
+    middle, now = other - factor * base, reach(0)
+    return _Excess("steps change", other / base - 1, base, middle, middle - now, middle + now,
+                   reach, "recordings a side")  # fmt: skip
+
+
+def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
+    change = f"{excess.what} by {100 * excess.change:+.1f} %"
+    if left_out:
+        more = f" and {len(left_out) - _FEW} more" if len(left_out) > _FEW else ""
+        change += f" without {', '.join(left_out[:_FEW])}{more}"
+    moved = [(end - excess.middle) / excess.base for end in (excess.low, excess.high)]
+    ends = [100 * (excess.change + each) for each in moved]
+    if excess.low == excess.high == 0:
+        return Limit("within", f"within {limit}: {change}, none varies")
+    if excess.high < 0:
+        return Limit("within", f"within {limit}: {change}, at most {ends[1]:+.1f} % at 95 %")
+    if excess.low > 0:
+        return Limit("above", f"above {limit}: {change}, at least {ends[0]:+.1f} % at 95 %")
+    told = f"cannot tell whether it is within {limit}: {change}"
     span = f"{ends[0]:+.1f} % to {ends[1]:+.1f} %, one-sided 95 % each"
-    return Limit("unknown", f"{told} ({span}); {_needed(excess, sides)}")
+    return Limit("unknown", f"{told} ({span}); {_needed(excess)}")
 
 
-def _needed(excess: float, sides: _Sides) -> str:
-    """Say how many more steps of each run would tell, if they go on as they are."""
+def _needed(excess: _Excess) -> str:
+    """Say how many more of each would tell, if they go on as they are."""
     more = 1
     while more <= _MOST_STEPS:
-        if sides.reach(more) < abs(excess):
-            return f"about {_least(excess, sides, more):,} more {sides.noun} would tell"
+        if excess.closer(more) < abs(excess.middle):
+            return f"about {_least(excess, more):,} more {excess.noun} would tell"
         more *= 2
-    return f"no number of {sides.noun.split()[0]} would tell, this close to the limit"
+    return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"
 
 
-def _least(excess: float, sides: _Sides, enough: int) -> int:
-    """Return the least number of further steps that tells, of which `enough` do."""
+def _least(excess: _Excess, enough: int) -> int:
+    """Return the least number of further ones that tells, of which `enough` do."""
     low, high = enough // 2, enough
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if sides.reach(middle) < abs(excess) else (middle, high)
+        low, high = (low, middle) if excess.closer(middle) < abs(excess.middle) else (middle, high)
     return high

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracekit.analysis.comparison._dependence import ENOUGH, Numbers
 from tracekit.analysis.comparison._headline import length_text, signed_length
-from tracekit.analysis.comparison._modes import mode_edges
+from tracekit.analysis.comparison._long_run import ENOUGH, Floats, Numbers
 from tracekit.analysis.comparison._shift import Shift, shift, spread_of
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison._per_iteration import Measured
 
 _SPREADS = 5.0
 _LEAST = 0.2
 """An outlier is so many standard deviations, and such a share of the median, off the median."""
 _FEW = 3
 """So many are named."""
+_LEAST_STEPS = 10
+"""Fewer steps have no modes that could be told from chance."""
+_LEAST_SHARE = 0.1
+_LEAST_OF_A_MODE = 3
+"""Fewer steps, or a smaller share of them, are outliers and no mode."""
+_GAP = 4.0
+"""How many times as far apart the modes are as the steps of either spread."""
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
-def outliers(steps: Numbers) -> list[int]:
+def outliers(steps: Numbers | Floats) -> list[int]:
     """Return the places of steps that are unlike the others.
 
     They are 5 robust standard deviations and a fifth of the median off the median, or more. Where
@@ -33,42 +44,40 @@ def outliers(steps: Numbers) -> list[int]:
     return [int(place) for place in np.flatnonzero((off >= least) & (off > 0))]
 
 
-def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]], skip: int) -> list[str]:
+def step_notes(sides: Sequence[tuple[Numbers, Sequence[int], int]]) -> list[str]:
     """Name what is unlike the rest among the steps of each run.
 
     Parameters
     ----------
     sides
         Of each run: its steps, their numbers, and on how many devices their time is added.
-    skip
-        How many steps were left out at the beginning.
     """
     notes = [
         note
         for side, (steps, numbers, devices) in zip("AB", sides, strict=True)
-        for note in (*_outlier_notes(side, steps, numbers, skip), *_modes(side, steps, devices))
+        for note in (*_outlier_notes(side, steps, numbers), *_modes(side, steps, devices))
     ]
     return [*notes, *_mode_by_mode([(steps, devices) for steps, _, devices in sides])]
 
 
-def early_outliers(steps: Numbers) -> int:
-    """Return how many steps at the very beginning are outliers, and longer than the others."""
-    found = outliers(steps)
-    median = float(np.median(steps)) if found else 1.0
-    return sum(bool(place == at and steps[at] > median) for at, place in enumerate(found))
+def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
+    """Say how many iterations are left out at the beginning, and how many others are cold."""
+    skipped = [
+        f"{run.skipped} of {name}" for name, run in zip(names, measured, strict=True) if run.skipped
+    ]
+    cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
+    told = f"left out at the beginning: {', '.join(skipped)}; --skip 0 keeps all"
+    lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
+    return [*([told] if skipped else []), *([lie] if cold else [])]
 
 
-def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int], skip: int) -> list[str]:
+def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int]) -> list[str]:
     found = outliers(steps)
     median = float(np.median(steps)) if found else 1.0
-    early = early_outliers(steps)
     told = [
         f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
         for place in found
     ]
-    if early:
-        first = "; ".join(told[:early][:_FEW])
-        told = [f"{first}, probably warm-up; --skip {skip + early}", *told[early:]]
     more = len(told) - _FEW
     return [*told[:_FEW], *([f"{more} more steps of {side} are outliers"] if more > 0 else [])]
 
@@ -81,6 +90,44 @@ def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
     number = _NUMBERS.get(len(told), str(len(told)))
     listed = f"{', '.join(told[:-1])} and {told[-1]}"
     return [f"steps of {side} are of {number} kinds: {listed} (medians)"]
+
+
+def mode_edges(sample: Numbers | Floats) -> Floats:
+    """Return what parts the quick steps of each row from its slow ones; NaN where all are alike.
+
+    Modes are parted at the widest gap between steps, in order of their lengths, that leaves a
+    tenth of the steps and three at least on either side. They are modes where the gap is wider
+    than 4 times the standard deviation within them: steps of one kind leave no such gap.
+
+    Parameters
+    ----------
+    sample
+        A row per group, a column per step.
+    """
+    number = sample.shape[1]
+    edges = np.full(len(sample), np.nan)
+    least = max(_LEAST_OF_A_MODE, int(np.ceil(_LEAST_SHARE * number)))
+    if number < _LEAST_STEPS or not len(sample):
+        return edges
+    ordered = np.sort(sample, axis=1).astype(np.float64)
+    gaps = np.diff(ordered, axis=1)[:, least - 1 : number - least]
+    at = gaps.argmax(axis=1)
+    gap = np.take_along_axis(gaps, at[:, np.newaxis], axis=1)[:, 0]
+    upper = np.take_along_axis(ordered, (at + least)[:, np.newaxis], axis=1)[:, 0]
+    are_modes = gap > _GAP * _within(ordered, at + least)
+    return np.where(are_modes, upper - gap / 2, np.nan)
+
+
+def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
+    """Return the standard deviation within two parts, of which the second begins at `first`."""
+    number = ordered.shape[1]
+    is_slow = np.arange(number) >= first[:, np.newaxis]
+    squares = np.zeros(len(ordered))
+    for part in (is_slow, ~is_slow):
+        mean = (ordered * part).sum(axis=1) / part.sum(axis=1)
+        squares += (((ordered - mean[:, np.newaxis]) ** 2) * part).sum(axis=1)
+    spread: Floats = np.sqrt(squares / (number - 2))
+    return spread
 
 
 def modes(steps: Numbers) -> list[Numbers]:

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._breakdown import StepTimes, step_times
+from tracekit.analysis._cold_steps import Skip, cold_steps
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._ranks import with_devices
 from tracekit.analysis._steps import numbered_alike
@@ -80,6 +81,8 @@ class Measured:
     annotated, empty
         How many iterations the processes that run steps have, but skipped ones, added over
         processes; and in how many of these they ran nothing.
+    skipped, cold
+        How many iterations are left out at the beginning, and how many of the others are cold.
     windows
         ``process, device, iteration, start, end, on_host``: what its time is cut into.
     """
@@ -93,6 +96,8 @@ class Measured:
     devices: int
     annotated: int
     empty: int
+    skipped: int = 0
+    cold: int = 0
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
@@ -115,7 +120,7 @@ def per_iteration(
     trace: Trace,
     by: Sequence[str],
     *,
-    skip: int = 0,
+    skip: Skip = 0,
     whole: bool = False,
     traffic: Traffic | None = None,
 ) -> Measured:
@@ -133,7 +138,7 @@ def per_iteration(
     by
         Keys as `parse_compare_keys` returns them, but not ``memory``.
     skip
-        How many iterations to leave out at the beginning of each process.
+        How many iterations to leave out at the beginning of each process; ``auto``: the cold ones.
     whole
         Whether the whole run counts as one iteration.
     traffic
@@ -149,7 +154,21 @@ def per_iteration(
     paired = numbered_alike(trace)
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
-    trace = paired
+    given = 0 if skip == "auto" else skip
+    found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    cold = cold_steps(steps_of(found)) if found.iterations else 0
+    if skip == "auto" and cold:
+        # Iterations that do not count, as where the recording cut them, are skipped with them.
+        before = pl.col("iteration") < found.iterations[cold]
+        number = paired["iterations"].filter(before).group_by("process").len()
+        given, cold = int(number.select(pl.col("len").max()).collect().item()), 0
+        found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    return replace(found, skipped=given, cold=cold)
+
+
+def _measured(
+    trace: Trace, by: Sequence[str], skip: int, *, whole: bool, traffic: Traffic | None
+) -> Measured:
     named = _by_collective(trace) if by == ("collective",) else trace
     times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
     values = _values(trace, by, times, whole=whole, traffic=traffic)
@@ -160,7 +179,7 @@ def per_iteration(
     return Measured(
         columns, values, step_parts(times, whole=whole),
         _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
-        owners.height, times.annotated, times.empty, times.windows.drop("window"),
+        owners.height, times.annotated, times.empty, windows=times.windows.drop("window"),
     )  # fmt: skip
 
 
@@ -317,3 +336,56 @@ def steps_of(run: Measured) -> NDArray[np.int64]:
     steps = each.group_by("iteration").agg(pl.col("length_ns").sum()).sort("iteration")
     found: NDArray[np.int64] = steps["length_ns"].to_numpy()
     return found
+
+
+def in_one_account(
+    runs: Sequence[Measured], traces: Sequence[Trace]
+) -> tuple[list[Measured], tuple[str, ...]]:
+    """Return runs, and what their steps are made of, with idle time told alike in all.
+
+    Where iterations of a run follow from the structure of its GPU work, nothing says whether the
+    host was in one: then what is ``between`` steps elsewhere is ``idle`` there, and in all.
+    """
+    inferred = pl.col("source") == "structure"
+    if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
+        return list(runs), PARTS
+    part = pl.col("part").replace({"between": "idle"})
+    found = [
+        replace(
+            run,
+            parts=run.parts.group_by(part, "iteration", maintain_order=True).agg(
+                pl.col("length_ns").sum(),
+                pl.when(pl.col("busy_ns").count() > 0).then(pl.col("busy_ns").sum()),
+            ),
+            on_devices=run.on_devices.group_by("device", part, maintain_order=True).agg(
+                pl.col("mean_ns").sum()
+            ),
+        )
+        for run in runs
+    ]
+    return found, tuple(name for name in PARTS if name != "between")
+
+
+def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
+    """Return runs by node whose hosts stand for those of the first one, and how they were matched.
+
+    A host is a place and no group: where no run has a host of another one, they are matched in the
+    order of their names.
+    """
+    if not all("node" in run.columns for run in runs):
+        return list(runs), []
+    hosts = [run.values["node"].drop_nulls().unique().sort().to_list() for run in runs]
+    first = hosts[0]
+    if any(set(own) & set(first) for own in hosts[1:]) or len(set(map(len, hosts))) > 1:
+        return list(runs), []
+    found = [
+        replace(
+            run,
+            values=run.values.with_columns(
+                pl.col("node").replace_strict(own, first, default=None, return_dtype=pl.String)
+            ),
+        )
+        for run, own in zip(runs, hosts, strict=True)
+    ]
+    named = "; ".join(" is ".join(dict.fromkeys(each)) for each in zip(*hosts, strict=True))
+    return found, [f"hosts are matched in the order of their names: {named}"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._range_paths import shown, sorting
 from tracekit.analysis._verdicts import verdict_meta
@@ -16,6 +17,7 @@ from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (
+    ONE_ACCOUNT,
     OUTSIDE,
     Comparison,
     all_rows,
@@ -28,15 +30,17 @@ from tracekit.analysis.comparison._compare import (
     times_per,
     verdict_notes,
 )
-from tracekit.analysis.comparison._dependence import Flags, Floats
 from tracekit.analysis.comparison._headline import Metric, headline, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
-from tracekit.analysis.comparison._outliers import early_outliers
+from tracekit.analysis.comparison._long_run import Flags, Floats
+from tracekit.analysis.comparison._outliers import cold_notes
 from tracekit.analysis.comparison._per_iteration import (
     PARTS,
     Measured,
+    in_one_account,
     parse_compare_keys,
     steps_of,
+    with_hosts_matched,
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
 from tracekit.analysis.comparison._steps_table import step_rows
@@ -86,7 +90,7 @@ def compare_recordings(
     b: Sequence[Recorded],
     by: str | Sequence[str] = "stage",
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     names: tuple[str, str] = ("A", "B"),
     match_names: bool = False,
     anyway: bool = False,
@@ -98,7 +102,7 @@ def compare_recordings(
     Of each recording the mean step counts, and of each group its mean over steps and devices, as
     for `compare`; verdicts are of Welch's t test on these numbers, and hold for further recordings
     of the same programs. Where a side has one recording alone, its scatter is taken for that of the
-    other side. With 8 on either side or more, intervals are found by drawing recordings.
+    other side.
 
     Parameters
     ----------
@@ -136,8 +140,10 @@ def compare_recordings(
     measured, empty = measure_runs(traces, keys, skip, called, [each.traffic for each in every])
     reasons += empty
     has_verdict = anyway or not reasons
+    measured, told = in_one_account(measured, traces)
+    measured, matched = with_hosts_matched(measured)
     sides = (measured[: len(a)], measured[len(a) :])
-    parts, step = _step(sides, has_verdict=has_verdict)
+    parts, step = _step(sides, told, has_verdict=has_verdict)
     if keys == ("memory",):
         table = _memory_table(a, b)
     else:
@@ -148,7 +154,11 @@ def compare_recordings(
         "headline": headline(parts, step, reasons, metric=metric, least=least),
         "names": list(names),
         "by": list(keys),
-        "skip": skip,
+        "skip": None if skip == "auto" else skip,
+        **{
+            f"{side}_skipped": max(run.skipped for run in runs)
+            for side, runs in zip("ab", sides, strict=True)
+        },
         **_numbers(sides),
         "per": times_per(keys, is_host=not has_ops(a[0].trace)),
         "step": step,
@@ -157,7 +167,9 @@ def compare_recordings(
         "notes": [
             *verdict_notes(verdicts, called),
             *_left_out(every, measured),
-            *_warm_up(every, measured, skip),
+            *cold_notes(called, measured),
+            *([] if told == PARTS else [ONE_ACCOUNT]),
+            *matched,
             *scatter_notes(step, least),
             *outside_notes(table),
         ],
@@ -391,10 +403,13 @@ def _with_idle(table: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _step(
-    sides: tuple[Sequence[Measured], Sequence[Measured]], *, has_verdict: bool
+    sides: tuple[Sequence[Measured], Sequence[Measured]],
+    names: Sequence[str],
+    *,
+    has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return what the change of the step is made of, and the change."""
-    of_a, of_b = (np.stack([_parts(run) for run in side], axis=1) for side in sides)
+    of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(
         of_a.sum(axis=0, keepdims=True), of_b.sum(axis=0, keepdims=True), has_verdict=has_verdict
@@ -402,7 +417,7 @@ def _step(
     change = step["delta_ns"]
     share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
     found = differing(of_a, of_b, has_verdict=has_verdict)
-    parts = found.with_columns(share.alias("share"), part=pl.Series(PARTS)).select(
+    parts = found.with_columns(share.alias("share"), part=pl.Series(names)).select(
         *first, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs"
     )
     medians = [
@@ -420,9 +435,9 @@ def _step(
     }
 
 
-def _parts(run: Measured) -> Floats:
+def _parts(run: Measured, names: Sequence[str]) -> Floats:
     """Return what a recording's mean step is made of, on a device."""
-    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))
     return means
@@ -490,13 +505,3 @@ def _left_out(every: Sequence[Recorded], measured: Sequence[Measured]) -> list[s
         for each, run in zip(every, measured, strict=True)
         if run.left_out
     ]
-
-
-def _warm_up(every: Sequence[Recorded], measured: Sequence[Measured], skip: int) -> list[str]:
-    """Say in how many recordings the first steps are unlike the rest."""
-    early = [early_outliers(steps_of(run)) for run in measured]
-    some = sum(number > 0 for number in early)
-    if not some:
-        return []
-    far = f"the first steps of {some} of {len(every)} recordings are far longer than the rest"
-    return [f"{far}, probably warm-up; --skip {skip + max(early)}"]

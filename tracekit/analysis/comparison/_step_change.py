@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.comparison._dependence import ENOUGH, SURE, Dependence, Numbers, dependence
+from tracekit.analysis.comparison._long_run import ENOUGH, Numbers, long_run
 from tracekit.analysis.comparison._per_iteration import PARTS, Measured
 from tracekit.analysis.comparison._shift import shift
 from tracekit.analysis.comparison._statistics import LEVEL, differences
@@ -18,6 +18,9 @@ FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
 VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
 TOTALS = ("a_total_ns", "b_total_ns")
+_SLOW = 0.25
+"""A mean that is less certain than that of so many of its steps would be, if they were independent,
+is seldom so by chance."""
 Counts = NDArray[np.int64]
 """Over how many devices each row is added."""
 
@@ -107,10 +110,10 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 
 
 def contributions(
-    a: Measured, b: Measured, *, has_verdict: bool
+    a: Measured, b: Measured, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any], tuple[Numbers, Numbers]]:
     """Return what the change of the step is made of, the change, and the steps of both runs."""
-    rows = pl.DataFrame({"part": PARTS}).with_row_index("row")
+    rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
     ran_on = (max(1, a.devices), max(1, b.devices))
@@ -127,7 +130,7 @@ def contributions(
         step[f"{side}_total_ns"] = int(sample.sum())
         some = sample.shape[1] > 1
         step[f"{side}_sd_ns"] = float(sample.std(ddof=1)) / number if some else None
-        step.update(_dependence(side, sample))
+        step[f"{side}_effective"] = _effective(sample)
     is_unknown = step["p_value"] is None and min(each.shape[1] for each in steps) >= ENOUGH
     step["reason"] = _reason(*steps) if is_unknown else None
     step.update(_typical(steps[0][0], steps[1][0], ran_on, has_verdict=has_verdict))
@@ -168,61 +171,28 @@ def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
     return SLOWER if low > 0 else FASTER if high < 0 else NOT_SHOWN
 
 
-def _dependence(side: str, steps: Numbers) -> dict[str, float | None]:
-    """Return how far steps depend on each other; null where that is not defined."""
-    found = dependence(steps)
-    correlation = float(found.correlation[0])
-    is_known = not np.isnan(correlation)
-    return {
-        f"{side}_autocorrelation": correlation if is_known else None,
-        f"{side}_effective": float(found.effective[0]),
-    }
+def _effective(steps: Numbers) -> float | None:
+    """Return how many independent steps would tell as much of the mean; None of too few."""
+    return float(long_run(steps).effective[0]) if steps.shape[1] >= ENOUGH else None
 
 
 def dependence_note(step: Mapping[str, Any], steps: tuple[int, int]) -> list[str]:
-    """Say how each step goes with the next one, and how many independent ones they are worth."""
+    """Say of which run the steps vary slowly."""
     if min(steps) < ENOUGH:
         return []
-    told = [_correlation(step, side, number) for side, number in zip("ab", steps, strict=True)]
-    few = f"; fewer than {SURE} steps hardly show one" if min(steps) < SURE else ""
-    return [f"lag-1 correlation of steps: {', '.join(told)}{few}"]
-
-
-def _correlation(step: Mapping[str, Any], side: str, steps: int) -> str:
-    value, worth = step[f"{side}_autocorrelation"], step[f"{side}_effective"]
-    if value is None:
-        return f"none in {side.upper()}, no step varies"
-    return f"{np.clip(value, -1, 1):+.2f} in {side.upper()}{_counted(worth, steps)}"
-
-
-def _counted(worth: float, steps: int) -> str:
-    """Say what steps are worth that depend on each other: never more of them than there are."""
-    if worth == steps:
-        return ""
-    if worth > steps:
-        return f" ({steps} steps by turns, whose mean varies less than that of independent ones)"
-    return f" ({steps} steps worth {_worth(worth)} independent ones)"
-
-
-def _worth(number: float) -> str:
-    return f"{number:.1f}" if number < 2 * ENOUGH else f"{number:.0f}"
+    return [
+        f"{number} steps of {side.upper()} vary slowly: their mean is as certain as that of "
+        f"{step[f'{side}_effective']:.2g} independent ones"
+        for side, number in zip("ab", steps, strict=True)
+        if step[f"{side}_effective"] < number * _SLOW
+    ]
 
 
 def _reason(a: Numbers, b: Numbers) -> str:
     """Say why nothing is known of the means of steps."""
-    found = {"A": (a.shape[1], dependence(a)), "B": (b.shape[1], dependence(b))}
     return "; ".join(
-        f"{steps} steps of {side} {_why(each)}"
-        for side, (steps, each) in found.items()
-        if each.is_too_much[0] or each.persists[0]
+        f"{steps.shape[1]} steps of {side} drift through the recording, and have no mean that more "
+        "of them would approach"
+        for side, steps in zip("AB", (a, b), strict=True)
+        if long_run(steps).drifts[0]
     )
-
-
-def _why(steps: Dependence) -> str:
-    if steps.persists[0]:
-        return "are of two kinds in a few long blocks, which are no sample of how often each occurs"
-    correlated = f"(lag-1 correlation {min(1.0, steps.correlation[0]):.2f})"
-    if steps.effective[0] < ENOUGH:
-        worth = f"{_worth(steps.effective[0])} independent ones, of which {ENOUGH} are needed"
-        return f"depend on each other {correlated} and are worth {worth}"
-    return f"depend on each other {correlated} so much that they may be a random walk"

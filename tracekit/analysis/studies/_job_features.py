@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._launch_groups import NEEDED
 from tracekit.analysis._needs import how_to_record
@@ -35,7 +36,7 @@ _S = 1e-9
 
 
 def job_features(
-    trace: Trace, labels: Mapping[str, str], name: str, *, skip: int = 0
+    trace: Trace, labels: Mapping[str, str], name: str, *, skip: Skip = "auto"
 ) -> dict[str, Any]:
     """Return what a trace tells of a job, as a row of the columns `JOBS`.
 
@@ -75,7 +76,8 @@ def job_features(
         raise MissingDataError(
             f"{name} has no steps", "name the ranges that are steps: --iteration REGEX"
         )
-    steps = _kept(trace, skip)
+    skipped = row["skipped"] or 0
+    steps = _kept(trace, skipped)
     # Collectives have peers: of how many where only one GPU was recorded is not known.
     is_part = row["gpus"] == 1 and row["method"] != "none" and "gpus" not in labels
     owners = row["devices"]
@@ -87,7 +89,7 @@ def job_features(
         "input_bytes": _input_bytes(trace, steps, owners),
         "weight_bytes": _weight_bytes(trace, steps, owners, row["method"]),
         "measured_s": row["step_ns"] * _S,
-        **_busy(trace, skip),
+        **_busy(trace, skipped),
     }
 
 

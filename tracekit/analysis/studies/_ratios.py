@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._student import quantile
-from tracekit.analysis.comparison._dependence import ENOUGH, dependence, mean_error
+from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, long_run
 from tracekit.analysis.comparison._per_iteration import Measured, steps_of
 from tracekit.analysis.comparison._statistics import LEVEL, welch_error
 
@@ -23,20 +23,21 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
     Returns
     -------
-    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval with an effective
-    number of steps (the lower one at least 0, for no step takes less), ``step_se_ns``, the standard
-    error, and ``step_effective``, that number; null of fewer than 5 steps, or where these depend on
-    each other too much.
+    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval by `long_run`
+    (the lower one at least 0, for no step takes less), ``step_se_ns``, the standard error, and
+    ``step_effective``, how many independent steps would tell as much; null of fewer than 5 steps,
+    or where these drift.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective")
     steps = steps_of(found)[np.newaxis, :]
     number, devices = steps.shape[1], max(1, found.devices)
-    told = dependence(steps)
-    if number < ENOUGH or told.is_too_much[0] or told.persists[0]:
+    if number < ENOUGH:
         return dict.fromkeys(names)
-    variance, freedom = mean_error(steps.std(axis=1, ddof=1), number, told.effective)
-    error = float(np.sqrt(variance[0])) / devices
-    reach = float(quantile(freedom[0], (1 + LEVEL) / 2)) * error
+    told = long_run(steps)
+    if told.drifts[0]:
+        return dict.fromkeys(names)
+    error = float(np.sqrt(told.variance[0])) / devices
+    reach = float(quantile(COSINES, (1 + LEVEL) / 2)) * error
     mean = float(steps.mean()) / devices
     low = max(0.0, mean - reach)
     return dict(zip(names, (low, mean + reach, error, float(told.effective[0])), strict=True))
@@ -60,12 +61,11 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
     """
     several, mean = pl.len() >= _SEVERAL, pl.col(time).mean()
     scatter = (pl.col(time).std() / mean) ** 2
-    worth = pl.min_horizontal(pl.col("step_effective").first(), pl.col("iterations").first())
     alone = pl.lit(None, pl.Float64) if relative is None else relative.first() ** 2
     steps = pl.col("iterations").sum()
     return {
         "spread": pl.when(several).then(scatter / pl.len()).otherwise(alone),
-        "freedom": pl.when(several).then(pl.len() - 1.0).otherwise(worth - 1),
+        "freedom": pl.when(several).then(pl.len() - 1.0).otherwise(float(COSINES)),
         "scatter": pl.when(several).then(scatter),
         "steps": pl.when(steps > 0).then(steps),
     }

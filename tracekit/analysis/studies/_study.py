@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.analysis._work import HOST, Work, work_of
 from tracekit.analysis.communication._collective_calls import collective_calls
@@ -48,6 +49,7 @@ STUDY = pl.Schema(
         "parameters": pl.Int64,
         "basis": pl.String,
         "iterations": pl.Int64,
+        "skipped": pl.Int64,
         "window_ns": pl.Float64,
         "step_ns": pl.Float64,
         "step_low_ns": pl.Float64,
@@ -92,7 +94,7 @@ def study_row(
     labels: Mapping[str, str],
     name: str,
     *,
-    skip: int = 0,
+    skip: Skip = "auto",
     batch_scope: BatchScope = "gpu",
 ) -> dict[str, Any]:
     """Return the row of a run in a study.
@@ -171,7 +173,7 @@ def study_row(
     read = _read_labels(labels, name)
     try:
         measured = _measured(trace, skip)
-        moved = _moved(trace, skip)
+        moved = _moved(trace, measured.get("skipped", 0))
     except TracekitError as error:
         raise type(error)(f"run {name!r}: {error.what}", error.hint) from error
     # A label may know what a trace does not show.
@@ -341,14 +343,14 @@ def _active(trace: Trace) -> int:
 # -- time --------------------------------------------------------------------------------------
 
 
-def _measured(trace: Trace, skip: int) -> dict[str, Any]:
+def _measured(trace: Trace, skip: Skip) -> dict[str, Any]:
     """Return the number of steps and the means of lengths."""
     work = work_of(trace)
     return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
 
 
-def _lengths(work: Work, trace: Trace, skip: int) -> dict[str, Any]:
-    if trace["iterations"].head(1).collect().is_empty() and not skip:
+def _lengths(work: Work, trace: Trace, skip: Skip) -> dict[str, Any]:
+    if trace["iterations"].head(1).collect().is_empty() and skip in (0, "auto"):
         return _without_steps(work.trace)
     if trace["iterations"].head(1).collect().is_empty():
         raise UsageError(
@@ -377,6 +379,7 @@ def _means(found: Measured) -> dict[str, Any]:
     return {
         **means,
         "iterations": steps,
+        "skipped": found.skipped,
         "devices": devices,
         "window_ns": totals["step_ns"] / devices,
         "wu_residual_ns": (totals["step_ns"] - totals["fp_bp_ns"]) / (steps * devices),

@@ -1,0 +1,88 @@
+"""How many steps at the beginning of a run are cold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from trace_builder import TraceBuilder
+
+from tracekit.analysis._cold_steps import cold_steps
+from tracekit.analysis.comparison import compare
+from tracekit.analysis.studies import study_row
+from tracekit.model import Trace
+
+
+def _calm(number: int) -> list[int]:
+    return [1000 + n * n * 7 % 31 for n in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "cold"),
+    [
+        ([9000, 3000, 1500], 27, 3),  # the most usual recording of all
+        ([3000], 5, 1),
+        ([3000], 4, 0),  # four others are no sample
+        ([1100], 29, 1),
+        ([1040], 29, 0),  # 4 % longer is no warm-up
+        ([100], 29, 0),  # nor is a short step
+        ([1000, 3000], 28, 0),  # nor is what comes later
+        ([], 0, 0),
+        ([], 30, 0),
+    ],
+)
+def test_by_hand(first: list[int], others: int, cold: int) -> None:
+    assert cold_steps([*first, *_calm(others)]) == cold
+
+
+def test_a_slow_kind_of_steps_is_not_cold() -> None:
+    """Every tenth step is slow, of which the first one is no warm-up; of one alone it is."""
+    steps = [length * (5 if n % 10 == 0 else 1) for n, length in enumerate(_calm(40))]
+    assert cold_steps(steps) == 0
+    assert cold_steps(steps[:9]) == 1
+    # One stall later on hides no warm-up.
+    assert cold_steps([5000, 3000, *_calm(20), 9000, *_calm(10)]) == 2
+
+
+def test_a_third_of_the_steps_is_the_most() -> None:
+    assert cold_steps([5000] * 13 + _calm(27)) == 13
+    assert cold_steps([5000] * 20 + _calm(20)) == 0  # a kind of steps
+    assert cold_steps([*range(5000, 1000, -100)]) < 13
+
+
+def test_noise_is_seldom_cut() -> None:
+    random = np.random.default_rng(1)
+    for steps, most in ((6, 0.1), (12, 0.02), (30, 0.01), (200, 0.005)):
+        found = [cold_steps(100 + 2 * random.normal(size=steps)) for _ in range(1000)]
+        assert np.mean(np.array(found) > 0) <= most
+
+
+def _run(*lengths: int, first: int = 0) -> Trace:
+    b = TraceBuilder()
+    at = 0
+    for number, length in enumerate(lengths):
+        b.iteration(number + first, at, at + length)
+        b.op("fw", at=at, start=at, end=at + length, stage="FP")
+        at += length
+    return b.trace()
+
+
+def test_comparisons_and_studies_leave_out_the_same_steps() -> None:
+    """Three warm-up steps before 27 others: both kinds of answers are of the 27."""
+    a = _run(9000, 3000, 1500, *_calm(27), first=10)
+    b = _run(8000, 2500, *(length + 100 for length in _calm(28)))
+    found = compare(a, b)
+    assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (27, 28)
+    assert (found.meta["skip"], found.meta["a_skipped"], found.meta["b_skipped"]) == (None, 3, 2)
+    assert found.meta["step"]["verdict"] == "slower"
+    told = "left out at the beginning: 3 of A, 2 of B; --skip 0 keeps all"
+    assert told in found.meta["notes"]
+    row = study_row(a, {}, "a")
+    assert (row["iterations"], row["skipped"]) == (27, 3)
+    assert row["step_ns"] == pytest.approx(found.meta["step"]["a_ns"])
+    whole = compare(a, b, skip=0)
+    assert (whole.meta["a_iterations"], whole.meta["a_skipped"]) == (30, 0)
+    assert (
+        "cold steps at the beginning: 3 of A, 2 of B; --skip auto leaves them out"
+        in (whole.meta["notes"])
+    )
+    assert study_row(a, {}, "a", skip=0)["skipped"] == 0
