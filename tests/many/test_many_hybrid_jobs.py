@@ -39,7 +39,11 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
         (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
         (Job(node_reports=True, clocks=STEPS, seed=2), False),
         (Job(payloads=False), True),
-        (Job(tensor=4, pipeline=4, data=4, steps=2, microbatches=2, node_reports=True), False),
+        pytest.param(
+            Job(tensor=4, pipeline=4, data=4, steps=2, microbatches=2, node_reports=True),
+            False,
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["a report per rank", "pipelines across nodes", "a clock steps", "a log", "64 ranks"],
 )
@@ -101,13 +105,16 @@ def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]
 @pytest.mark.parametrize(
     ("job", "exact"),
     [
-        (Job(steps=12, starts_off=300_000, clocks=APART), {"tensor", "world"}),
+        pytest.param(
+            Job(steps=12, starts_off=300_000, clocks=APART), {"tensor", "world"},
+            marks=pytest.mark.nightly,
+        ),
         (Job(steps=12, node_reports=True, clocks=APART), {"tensor", "world", "pipeline"}),
         (Job(steps=3, starts_off=300_000, clocks=APART), {"tensor"}),
-        (
+        pytest.param(
             Job(tensor=4, pipeline=4, data=4, steps=9, microbatches=2, node_reports=True,
                 clocks=tuple(NodeClock(off=10**6 * n, drift=1e-6 * n) for n in range(8))),
-            {"tensor", "world"},
+            {"tensor", "world"}, marks=pytest.mark.nightly,
         ),
     ],
     ids=["a report per rank", "a report per node", "too few calls for clocks", "64 ranks"],
