@@ -207,7 +207,9 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
 
     told = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
     named = {name: table.with_columns(whatif=told) for name, table in answer.tables.items()}
-    people = None if answer.people is None else answer.people.with_columns(whatif=told)
+    replay = pl.format("By replay: {}.", told)
+    advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
+    people = answer.for_people.with_columns(advice=advice)
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
 
 
