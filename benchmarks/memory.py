@@ -43,6 +43,7 @@ QUESTIONS = {
     "info": ("info",),
     "compare": ("compare", "@latest", "@latest"),
     "compare by kernel": ("compare", "@latest", "@latest", "--by", "kernel"),
+    "stalls": ("stalls",),
     "study": ("study",),
     "scaling": ("scaling",),
     "overhead": ("overhead",),

@@ -56,6 +56,8 @@ def stalls(
     from tracekit.analysis.studies import before_and_after, data_stalls, stalls_of_run
 
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
+    for run in runs:
+        run.require_memory("stalls")
     tables = [data_stalls(run.trace, skip=skip) for run in runs]
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
