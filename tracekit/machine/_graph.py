@@ -181,10 +181,6 @@ class Machine:
         graph.add_edges_from((*link.ends, {"link": link}) for link in links)
         return cls(name, graph, origin, tuple(warnings), source)
 
-    def with_origin(self, origin: Origin) -> Machine:
-        """Return the same machine, come from elsewhere."""
-        return replace(self, origin=origin)
-
     def with_links(self, links: Iterable[Link]) -> Machine:
         """Return the same nodes, joined by other links."""
         nodes = dict(self.graph.nodes(data=True))

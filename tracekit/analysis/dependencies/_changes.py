@@ -23,7 +23,6 @@ WORKERS = " workers"
 _EACH = 0.5
 """What each of several workers makes at least, of what one alone does."""
 _DONE = ("work", "transfer")
-_COMMUNICATES = pl.col("work").is_in(["comm"])
 _WAITS = ("event", "return", "block", "stream")
 
 
