@@ -238,7 +238,7 @@ class Machine:
         return next(joined, None)
 
     def switch_route(self, src: int | None, dst: int | None) -> Route | None:
-        """Return what is crossed between a GPU and its NVSwitch (None); None where it has none."""
+        """Return the piece between a GPU and its NVSwitch; None where it has none."""
         gpu = dst if src is None else src
         switch = None if gpu is None else self.switch(gpu)
         if switch is None:

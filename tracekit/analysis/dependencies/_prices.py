@@ -1,4 +1,4 @@
-"""What findings are worth by replay: each that a change mends names it, with its range."""
+"""Prices of findings: the step's range when `whatif` replays the change that mends one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Price:
-    """What a change is worth: options of `tracekit whatif`, and the range of a step with it.
+    """Options of `tracekit whatif` for a change, and the range of a step with it.
 
     The range is null where it is too wide to say.
     """
@@ -38,7 +38,7 @@ class Price:
 
     @property
     def text(self) -> str:
-        """What to ask for, and the range of a step, as a person reads it."""
+        """The command, and the range of a step, in words."""
         told = f"`tracekit whatif {self.options}`"
         if self.low_ns is None or self.high_ns is None:
             return f"{told}: too wide a range to say"
@@ -46,7 +46,7 @@ class Price:
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Price | None:
-    """Return what mending the finding of a rule is worth by replay; none where no replay tells it.
+    """Replay the change that mends a rule's finding; return None where no replay can price it.
 
     Parameters
     ----------
