@@ -45,14 +45,14 @@ class Price:
         return f"{told}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
 
 
-def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Price | None:
+def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
     """Replay the change that mends a rule's finding; return None where no replay can price it.
 
     Parameters
     ----------
     rule
         Name of the rule of `tracekit diagnose`.
-    trace, traffic, skip
+    trace, traffic
         As `whatif` takes them.
 
     Raises
@@ -64,7 +64,7 @@ def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Pri
         return None
     options, changes = CHANGES[rule]
     try:
-        rows = whatif(trace, traffic, parse_changes(**changes), skip=skip).rows
+        rows = whatif(trace, traffic, parse_changes(**changes)).rows
     except UndecidedError:
         return Price(options)
     row = rows.row(-1, named=True)
