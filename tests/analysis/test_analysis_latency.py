@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -17,7 +16,6 @@ from tracekit.analysis.communication._latency import (
     latency,
     latency_speedup,
     message_histogram,
-    speedup_by_class,
 )
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, Trace
@@ -282,20 +280,6 @@ class TestSpeedup:
         rows = calls(call(0, 10, None), call(20, 30, None, collective="barrier"))
         table = latency_speedup(latency(rows).rows, latency(rows).rows)
         assert table.select("operation", "speedup").rows() == [("all_reduce", None), ("barrier", 1)]
-
-    def test_by_class(self) -> None:
-        def run(*durations: int) -> pl.DataFrame:
-            sizes = (4, 64, MIB)
-            return latency(
-                calls(*(call(0, d, size) for d, size in zip(durations, sizes, strict=True)))
-            ).rows
-
-        table = speedup_by_class(latency_speedup(run(50, 160, 100), run(10, 10, 71)))
-        small, large = table.rows(named=True)
-        assert (small["class"], small["buckets"]) == ("small", 2)
-        assert (small["min_speedup"], small["max_speedup"]) == (5, 16)
-        assert small["speedup"] == pytest.approx(math.sqrt(5 * 16))
-        assert large["reduction_percent"] == pytest.approx(29)
 
     def test_tables_of_classes(self) -> None:
         tables = [latency(calls(call(0, d, 64)), buckets="class").rows for d in (30, 10)]

@@ -144,4 +144,3 @@ def test_a_machine_with_other_links_keeps_the_rest(dgx1v: Machine) -> None:
     assert bare.gpus == dgx1v.gpus
     assert bare.links == []
     assert (bare.name, bare.origin, bare.source) == ("dgx1v", "preset", dgx1v.source)
-    assert dgx1v.with_origin("assumed").origin == "assumed"

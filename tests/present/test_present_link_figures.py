@@ -22,9 +22,9 @@ BINS = {
 MS = 10**6
 
 
-def matrix(rows: list[tuple[Any, ...]], root: int | None = None) -> go.Figure:
+def matrix(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, PAIRS, orient="row")
-    return matrix_figure(frame, title="Bytes", subtitle="run r", root=root)
+    return matrix_figure(frame, title="Bytes", subtitle="run r")
 
 
 def timeline(rows: list[tuple[Any, ...]]) -> go.Figure:
@@ -106,16 +106,6 @@ def test_small_numbers_do_not_read_as_none() -> None:
     figure = matrix([(0, 1, 5, 1, "measured", "p2p"), (1, 0, 10**10, 1, "measured", "p2p")])
     assert figure.data[1].text[0][1] == "&lt;0.1"
     assert figure.data[1].text[1][0] == "10.0"
-
-
-def test_the_root_is_framed() -> None:
-    figure = matrix([(0, 2, 5, 1, "measured", "p2p")], root=2)
-    assert figure.layout.xaxis.ticktext[2] == "<b>GPU 2</b>"
-    assert [(s.x0, s.x1, s.y0, s.y1) for s in figure.layout.shapes] == [
-        (-0.5, 2.5, 1.5, 2.5), (1.5, 2.5, -0.5, 2.5)
-    ]  # fmt: skip
-    assert texts(figure)[1:] == ["framed: GPU 2, the root of the pattern"]
-    assert not matrix([(0, 2, 5, 1, "measured", "p2p")], root=9).layout.shapes
 
 
 def test_numbers_that_are_no_gpus_take_no_room() -> None:

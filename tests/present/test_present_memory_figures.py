@@ -116,17 +116,6 @@ def test_a_line_that_reaches_far_ends_where_it_crosses_and_has_its_number() -> N
     assert [trace.name for trace in figure.data] == [first, None, None, None, "B"]
 
 
-def test_the_interval_along_a_line() -> None:
-    curve = pl.DataFrame({"batch": [32, 0, 64], "low_bytes": [5, 1, None], "high_bytes": [7, 3, 9]})
-    fit = [(None, 1.0, 2.0, 12, 80, 12, 11, 13)]
-    line = pl.DataFrame(fit, FIT, orient="row").drop("network")
-    points = pl.DataFrame({"batch": [16], "training_bytes": [4]})
-    figure = memory_fit_figure(points, line, title="", subtitle="", curve=curve)
-    band = figure.data[3]
-    assert (band.x, band.y) == ((0, 32, 32, 0), (3.0, 7.0, 5.0, 1.0))
-    assert "band: 95 % prediction interval" in texts(figure)
-
-
 def test_points_without_a_line_and_none_at_all() -> None:
     figure = fitted([("A", 16, 4 * GB), ("A", 32, None)], [("A", *[None] * 7)])
     (points,) = figure.data

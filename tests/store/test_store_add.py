@@ -151,19 +151,10 @@ def test_a_run_that_lost_its_columns_is_made_again(store):
     next(store.root.glob("runs/*/0/ops/00000.parquet")).unlink()
     with pytest.raises(StoreError, match=r"lacks 0/ops/00000\.parquet.*ingest aa\.sqlite again"):
         store.open(first)
-    assert store.find_content("aa", "{}") is None
     again, made = add(store, trace=lambda: tiny(4))
     assert made
     assert again.id == first.id
     assert store.open(again).read("devices").height == 4
-
-
-def test_find_content_wants_both_content_and_options(store):
-    assert store.find_content("aa", "{}") is None
-    record, _ = add(store, options="{}")
-    assert store.find_content("aa", "{}") == record
-    assert store.find_content("aa", "[]") is None
-    assert store.find_content("bb", "{}") is None
 
 
 def test_a_taken_name_is_refused_before_anything_is_made(store):

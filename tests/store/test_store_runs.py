@@ -51,7 +51,6 @@ def test_where_there_is_no_store_nothing_is_created_by_looking(tmp_path, monkeyp
     store = Store.discover(start=tmp_path)
     assert store.root == tmp_path / ".tracekit-of-this-test"
     assert store.runs() == []
-    assert store.find_content("aa", "{}") is None
     for look in (store.find, store.remove, lambda name: store.rename(name, "x")):
         with pytest.raises(UnknownRunError, match=r"is empty.*tracekit ingest"):
             look("@latest")

@@ -74,11 +74,6 @@ def _quantile(freedom: bytes, level: float) -> bytes:
     return found.tobytes()
 
 
-def normal_tail(reach: float) -> float:
-    """Return how likely a value of at least `reach` is in the standard normal distribution."""
-    return math.erfc(reach / math.sqrt(2)) / 2
-
-
 def _summed(free: Floats, far: Floats) -> Floats:
     """Return the tail as the integral of the density, as far as there is any."""
     length = 60 / ((free + 1) * far / (free + far * far) + 6)

@@ -466,7 +466,7 @@ class _Recorder:
         return self.ingest(reports, name, labels)
 
     def cost(self, plan: "Plan") -> "Cost":
-        """Tell what it costs to record what was planned."""
+        """Measure and print what recording the plan costs."""
         from tracekit.recording import calibrate
 
         def started(number: int, count: int) -> None:

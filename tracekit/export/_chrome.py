@@ -19,7 +19,7 @@ _LONG = 80
 
 
 def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
-    """Write tracks; ``otherData`` has the long names by what slices are called instead."""
+    """Write tracks; ``otherData`` maps the short names of slices to the long ones."""
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     separator, names = b"", _Names()
     for event in _events(tracks, names):
@@ -29,14 +29,14 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 class _Names:
-    """What slices are called: by their names, or by short ones of which no two are equal."""
+    """Names of slices: their own, or unique short ones."""
 
     def __init__(self) -> None:
         self.long: dict[str, str] = {}
         self._shown: dict[str, str] = {}
 
     def shown(self, name: str) -> str:
-        """Return what a slice of this name is called."""
+        """Return the short name for a slice's name."""
         if len(name) <= _LONG:
             return name
         if name not in self._shown:

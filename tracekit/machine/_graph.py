@@ -181,10 +181,6 @@ class Machine:
         graph.add_edges_from((*link.ends, {"link": link}) for link in links)
         return cls(name, graph, origin, tuple(warnings), source)
 
-    def with_origin(self, origin: Origin) -> Machine:
-        """Return the same machine, come from elsewhere."""
-        return replace(self, origin=origin)
-
     def with_links(self, links: Iterable[Link]) -> Machine:
         """Return the same nodes, joined by other links."""
         nodes = dict(self.graph.nodes(data=True))
@@ -242,7 +238,7 @@ class Machine:
         return next(joined, None)
 
     def switch_route(self, src: int | None, dst: int | None) -> Route | None:
-        """Return what is crossed between a GPU and its NVSwitch (None); None where it has none."""
+        """Return the piece between a GPU and its NVSwitch; None where it has none."""
         gpu = dst if src is None else src
         switch = None if gpu is None else self.switch(gpu)
         if switch is None:

@@ -26,7 +26,7 @@ _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _OF_PARTS = ("all_gather", "reduce_scatter")
 
 IN_SWITCH = ("nvls", "nvls_tree", "multicast_one_shot", "reduced_one_shot")
-"""Algorithms by which GPUs and their NVSwitch exchange what no other single GPU sends or gets."""
+"""Algorithms in which the NVSwitch reduces or multicasts."""
 
 _PAIRS = {
     "one_shot": ("all_reduce",), "two_shot": ("all_reduce",), "direct": _OF_PARTS,
@@ -261,7 +261,7 @@ def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
 def _through_switch(
     algorithm: str, collective: str, islands: Sequence[Sequence[int]]
 ) -> Iterator[Edge]:
-    """Yield what GPUs and their switches exchange.
+    """Yield the transfers between GPUs and their switches.
 
     A part that the switch reduces is read from every GPU, the one that asks for it too; one that
     it multicasts is stored at every GPU. Of several switches each GPU reduces and multicasts the
@@ -286,7 +286,7 @@ def _through_switch(
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield what PAT moves: each rank's part along a binomial tree, the furthest ranks first."""
+    """Yield PAT's transfers: each rank's part along a binomial tree, the furthest ranks first."""
     ranks = len(gpus)
     direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
     if direction is None:

@@ -123,7 +123,7 @@ class Clock:
         return _moved(column, pl.lit(self.offset), drift, pl.lit(self.since), steps)
 
     def added(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what is to be added to times."""
+        """Return the correction to add to times."""
         run = np.round((times - self.since) * self.drift).astype(np.int64)
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
@@ -166,7 +166,7 @@ def same_machine(one: Place, other: Place) -> bool:
 
 
 Steps = Sequence[tuple[pl.Expr, pl.Expr]]
-"""When a clock was set anew, and what is added from then on."""
+"""When a clock was reset, and the correction from then on."""
 
 
 def on_clock(

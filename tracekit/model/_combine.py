@@ -459,7 +459,7 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Say once what several reports warn of: texts that differ by numbers alone have one cause."""
+    """Merge equal warnings of several reports: texts that differ only by numbers have one cause."""
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

@@ -88,7 +88,7 @@ KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
 HOST_MEMORY = pl.Enum(["pageable", "pinned", "managed"])
-"""What memory on the host a copy is from or to; `managed` is unified memory."""
+"""Type of host memory of a copy; `managed` is unified memory."""
 VERDICT = pl.Enum(VERDICTS)
 COLLECTIVE = pl.Enum(COLLECTIVES)
 RANGE_STYLE = pl.Enum(RANGE_STYLES)

@@ -146,7 +146,7 @@ def _plain(
 
 
 def _short(table: pl.DataFrame, keys: Sequence[str], labels: pl.Series) -> list[str]:
-    """Return what bars are called, cut where long, so that no two are called alike."""
+    """Return unique names of bars, shortened where long."""
     import polars as pl
 
     if "name" not in keys:

@@ -57,6 +57,7 @@ VERDICT_COLOURS = {
 
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
+_INTERVAL = "95 % interval"
 _LEAST_SHARE = 0.06
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
@@ -271,7 +272,6 @@ def changes_figure(
     names: tuple[str, str],
     title: str,
     subtitle: str,
-    interval: str = "95 % interval",
 ) -> go.Figure:
     """Return the largest changes of groups, such as kernels, with their intervals.
 
@@ -291,8 +291,6 @@ def changes_figure(
         Plain names of the runs A and B.
     title, subtitle
         Plain texts; see `figure_layout`.
-    interval
-        What the interval is, such as ``95 % interval``.
 
     Raises
     ------
@@ -311,7 +309,7 @@ def changes_figure(
     labels = _labels(groups)
     margin = {"l": max(text_width(labels) + 20, 160), "r": 148, "b": 62}
     lines = legend_lines(
-        [bar.name for bar in bars] + [interval], _WIDTH - margin["l"] - margin["r"]
+        [bar.name for bar in bars] + [_INTERVAL], _WIDTH - margin["l"] - margin["r"]
     )
     layout = figure_layout(
         title,
@@ -325,7 +323,7 @@ def changes_figure(
     figure = go.Figure(layout={**layout, "barmode": "overlay", "legend": legend})
     figure.add_traces(bars)
     if any(_has_interval(group) for group in groups):
-        figure.add_trace(_intervals(groups, unit, interval))
+        figure.add_trace(_intervals(groups, unit))
     _changes_axes(figure, groups, labels, unit)
     return figure
 
@@ -430,7 +428,7 @@ def _taken(value: float | None, unit: tuple[int, str]) -> str:
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 
-def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str], name: str) -> go.Scatter:
+def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> go.Scatter:
     """Return the intervals as whiskers."""
     import plotly.graph_objects as go
 
@@ -442,7 +440,7 @@ def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str], name: st
         mode="lines+markers",
         line={"color": INK, "width": 1.3},
         marker={"symbol": "line-ns", "size": 8, "line": {"color": INK, "width": 1.3}},
-        name=figure_text(name),
+        name=_INTERVAL,
         hoverinfo="skip",
         showlegend=True,
     )

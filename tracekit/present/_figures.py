@@ -284,10 +284,10 @@ def _channels(colour: str) -> list[int]:
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
 
 
-def faint(colour: str, opacity: float = 0.18) -> str:
+def faint(colour: str) -> str:
     """Return a colour that lets what is below it be seen."""
     red, green, blue = _channels(colour)
-    return f"rgba({red}, {green}, {blue}, {opacity})"
+    return f"rgba({red}, {green}, {blue}, 0.18)"
 
 
 def colour_bar(title: str) -> dict[str, Any]:

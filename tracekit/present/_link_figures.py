@@ -36,7 +36,6 @@ _MOST_GPUS = 64
 _MOST_NUMBERED = 20
 _MOST_UPRIGHT = 10
 _MARK = "*"
-_ROOT_COLOUR = STAGE_COLOURS["BP"]
 _COUNTED_COLOUR = STAGE_COLOURS["BP"]
 
 _MOST_TRACKS = 40
@@ -55,7 +54,6 @@ def matrix_figure(
     *,
     title: str,
     subtitle: str,
-    root: int | None = None,
     recorded: Collection[int] | None = None,
     unsized: int = 0,
 ) -> go.Figure:
@@ -69,8 +67,6 @@ def matrix_figure(
         ``modelled``) and ``method``; ``least_bytes`` and ``most_bytes`` where bytes lie between.
     title, subtitle
         Plain texts; see `figure_layout`.
-    root
-        The GPU that most transfers begin or end at, which is marked.
     recorded
         The GPUs that were recorded; None for all. What others sent each other is not known.
     unsized
@@ -94,15 +90,14 @@ def matrix_figure(
             height=side + margin["t"] + margin["b"],
             margin={**margin, "r": max(margin["r"], 560 - side - margin["l"])},
             notes=[
-                *_matrix_notes(cells, root, devices),
+                *_matrix_notes(cells),
                 *_missing_notes(devices, recorded, unsized),
             ],
         )
     )
     figure.add_traces([_blanks(devices, recorded), _heat(cells, devices, unit)])
     _label_unknown(figure, cells, devices)
-    _matrix_axes(figure, devices, root)
-    _mark_root(figure, devices, root)
+    _matrix_axes(figure, devices)
     return figure
 
 
@@ -276,9 +271,9 @@ def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[
     )
 
 
-def _matrix_axes(figure: go.Figure, devices: Sequence[int], root: int | None) -> None:
+def _matrix_axes(figure: go.Figure, devices: Sequence[int]) -> None:
     places = list(range(len(devices)))
-    labels = [f"<b>{_name(each)}</b>" if each == root else _name(each) for each in devices]
+    labels = [_name(each) for each in devices]
     look = {"tickvals": places, "ticktext": labels, **_LABELS}
     ends = [-0.5, len(devices) - 0.5]
     angle = 0 if len(devices) <= _MOST_UPRIGHT else -90
@@ -286,27 +281,13 @@ def _matrix_axes(figure: go.Figure, devices: Sequence[int], root: int | None) ->
     figure.update_yaxes(**look, range=ends[::-1], title_text="from")
 
 
-def _mark_root(figure: go.Figure, devices: Sequence[int], root: int | None) -> None:
-    """Draw a frame around the row and the column of the root."""
-    if root not in devices:
-        return
-    place, ends = devices.index(root), (-0.5, len(devices) - 0.5)
-    own = (place - 0.5, place + 0.5)
-    for x, y in ((ends, own), (own, ends)):
-        figure.add_shape(
-            type="rect", x0=x[0], x1=x[1], y0=y[0], y1=y[1], layer="above",
-            line={"color": _ROOT_COLOUR, "width": 2},
-        )  # fmt: skip
-
-
-def _matrix_notes(cells: Sequence[_Cell], root: int | None, devices: Sequence[int]) -> list[str]:
+def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
     notes = {
         _MODELLED_NOTE: any(cell.modelled for cell in cells),
         "a to b: by the algorithms of which one ran; coloured by the most": any(
             cell.most > cell.bytes for cell in cells
         ),
         "? bytes unknown; ≥ those of some transfers unknown": any(cell.unknown for cell in cells),
-        f"framed: {_name(root or 0)}, the root of the pattern": root in devices,
     }
     return [note for note, applies in notes.items() if applies]
 

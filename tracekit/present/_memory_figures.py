@@ -20,7 +20,6 @@ from tracekit.present._figures import (
     SCALE,
     SERIES_COLOURS,
     empty_figure,
-    faint,
     figure_layout,
     figure_text,
     legend_above,
@@ -186,7 +185,6 @@ class _Line(NamedTuple):
     points: pl.DataFrame
     fit: dict[str, Any]
     """A row of the fit; empty without one."""
-    curve: pl.DataFrame | None
 
     @property
     def last(self) -> float:
@@ -211,16 +209,13 @@ def memory_fit_figure(
     *,
     title: str,
     subtitle: str,
-    curve: pl.DataFrame | None = None,
     capacity_bytes: int | None = None,
-    interval: str = "95 % prediction interval",
 ) -> go.Figure:
     """Return the memory in training over the batch size, the lines fitted to it, and the limit.
 
     One colour per line, at most 8; each ends at the largest batch that is estimated to fit, or the
-    largest that was measured, and is dashed beyond that. A whisker at its end, or a band along the
-    line if `curve`
-    is given, is its interval.
+    largest that was measured, and is dashed beyond that. A whisker at its end is the 95 %
+    prediction interval.
 
     Parameters
     ----------
@@ -233,18 +228,13 @@ def memory_fit_figure(
         ``usable_bytes``, ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
     title, subtitle
         Plain texts; see `figure_layout`.
-    curve
-        The lines at more batches: the columns that tell them apart, ``batch``, ``low_bytes`` and
-        ``high_bytes``.
     capacity_bytes
         What the GPU has; ``usable_bytes`` is that less a margin.
-    interval
-        What the interval is.
     """
     points = points.drop_nulls(["batch", "training_bytes"])
     if points.is_empty():
         return empty_figure(title, subtitle, NO_MEMORY)
-    lines = _lines(points, fit, curve)
+    lines = _lines(points, fit)
     shown = lines[:_MOST_LINES]
     limits = {"usable": max((each for each in fit["usable_bytes"] if each), default=None)}
     limits["capacity"] = capacity_bytes
@@ -257,8 +247,6 @@ def memory_fit_figure(
     # An interval far wider than all the rest may run out of the plot.
     ends = [line.fit["high_bytes"] for line in shown if _ends_inside(line)]
     heights.append(min(max(ends, default=0), 2 * max(heights)))
-    banded = [line for line in shown if _has_band(line)]
-    mark = "band" if banded else "whisker"
     unit = unit_of(max(heights), BYTE_UNITS)
     figure = _fit_plot(
         [line.name for line in shown],
@@ -266,7 +254,7 @@ def memory_fit_figure(
         subtitle=subtitle,
         notes=[
             *(["no line could be fitted"] if not any(line.at(0) for line in shown) else []),
-            *([f"{mark}: {interval}"] if banded or ends else []),
+            *(["whisker: 95 % prediction interval"] if ends else []),
             *([f"not shown: {len(lines) - len(shown):,} more"] if len(lines) > len(shown) else []),
         ],
     )
@@ -280,7 +268,7 @@ def memory_fit_figure(
     return figure
 
 
-def _lines(points: pl.DataFrame, fit: pl.DataFrame, curve: pl.DataFrame | None) -> list[_Line]:
+def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
     """Return the lines in the order in which their first points were measured."""
     keys = [key for key in _LINE_KEYS if key in fit.columns and key in points.columns]
     fits = {tuple(row[key] for key in keys): row for row in fit.iter_rows(named=True)}
@@ -296,24 +284,14 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame, curve: pl.DataFrame | None) 
         if largest is not None:
             beyond = ", extrapolated" if largest > max(group["batch"]) else ""
             name += f"; largest batch {largest:,}{beyond}"
-        lines.append(_Line(name, group, row, None if curve is None else _of(curve, keys, own)))
+        lines.append(_Line(name, group, row))
     return lines
-
-
-def _of(curve: pl.DataFrame, keys: Sequence[str], own: Sequence[Any]) -> pl.DataFrame:
-    for key, value in zip(keys, own, strict=True):
-        curve = curve.filter(curve[key].eq_missing(value))
-    return curve.drop_nulls(["batch", "low_bytes", "high_bytes"]).sort("batch")
 
 
 def _ends_inside(line: _Line) -> bool:
     """Tell whether a line ends at its largest batch, of which the interval is known."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
-
-
-def _has_band(line: _Line) -> bool:
-    return line.curve is not None and line.curve.height > 1
 
 
 def _fit_plot(
@@ -330,7 +308,7 @@ def _fit_plot(
 
 
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
-    """Return what was measured, the line through it, and the interval, as a band or a whisker."""
+    """Return what was measured, the line through it, and its interval as a whisker."""
     import plotly.graph_objects as go
 
     colour, name = SERIES_COLOURS[place % len(SERIES_COLOURS)], figure_text(line.name)
@@ -356,24 +334,9 @@ def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scat
             heights = [height / unit[0] for height in ends if height is not None]
             look = {"color": colour, "width": 2, "dash": dash}
             traces.append(go.Scatter(x=[begin, end], y=heights, mode="lines", line=look, **quiet))
-    if line.curve is not None and _has_band(line):
-        traces.append(_interval_band(line.curve, colour, unit, quiet))
-    elif _ends_inside(line):
+    if _ends_inside(line):
         traces.append(_whisker(line.fit, colour, unit, quiet))
     return traces
-
-
-def _interval_band(
-    curve: pl.DataFrame, colour: str, unit: tuple[int, str], quiet: dict[str, Any]
-) -> go.Scatter:
-    import plotly.graph_objects as go
-
-    batches = curve["batch"].to_list()
-    there, back = curve["high_bytes"] / unit[0], (curve["low_bytes"] / unit[0]).reverse()
-    return go.Scatter(
-        x=batches + batches[::-1], y=[*there, *back], mode="lines", line={"width": 0},
-        fill="toself", fillcolor=faint(colour), **quiet,
-    )  # fmt: skip
 
 
 def _whisker(

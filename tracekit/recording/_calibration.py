@@ -1,4 +1,4 @@
-"""What recording costs a program: short runs of it by turns, without and with nsys."""
+"""Cost of recording a program: alternating short runs without and with nsys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Cost:
     has_steps: bool
 
     def __str__(self) -> str:
-        """Return it in words: as a range, or that it cannot be told."""
+        """Return the cost in words: a range, or that it cannot be told."""
         low, high = min(self.ratios), max(self.ratios)
         what = "steps" if self.has_steps else "the whole program"
         makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
@@ -72,7 +72,7 @@ class Cost:
 
 
 def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
-    """Run a program by turns without and with what records it, and tell what that costs.
+    """Measure what recording costs, by alternating runs without and with nsys.
 
     Nothing of it is kept. A first run by itself, which may find its files on a slow disk, counts
     for nothing; the order within pairs changes, so that what gets slower all the time does
@@ -149,7 +149,7 @@ def _period(lines: str) -> float | None:
 
 
 def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
-    """Return what the pairs of runs tell; of steps where all of these know them."""
+    """Return the cost from pairs of runs: per step where all runs know theirs, else per run."""
     known = [
         (one.step_ns, other.step_ns)
         for one, other in zip(alone, recorded, strict=True)

@@ -191,10 +191,10 @@ def size_text(size: float) -> str:
     return f"{size / divisor:,.4g} {unit}"
 
 
-def _round_values(low: float, high: float, wanted: int = 5) -> list[float]:
+def _round_values(low: float, high: float) -> list[float]:
     if high <= low:
         return [low]
-    rough = (high - low) / wanted
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)

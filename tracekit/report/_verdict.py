@@ -45,7 +45,7 @@ _DOES = {
     "staged": "copies between GPUs through the host", "h2d": "copies from the host",
     "d2h": "copies to the host", "d2d": "copies within a GPU", "memset": "fills",
 }  # fmt: skip
-"""What kinds of ops are in words."""
+"""Kinds of ops in words."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
 
 
 def _does(subject: Subject) -> str:
-    """Say what GPUs do most of the recording, by kind of op; kinds may run at once."""
+    """Name the kinds of ops that GPUs spend most time on; kinds may run at once."""
     kinds = subject.run.breakdown(by="kind").filter(pl.col("share") >= _LEAST)
     told = kinds.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
     return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in told)

@@ -76,7 +76,7 @@ def memory_answer(
     )
 
 
-def memory_points(chosen: Sequence[OpenedRun], samples: pl.DataFrame | None = None) -> pl.DataFrame:
+def memory_points(chosen: Sequence[OpenedRun]) -> pl.DataFrame:
     """Return the memory of each GPU of several runs, for what is compared between them.
 
     Returns
@@ -84,7 +84,7 @@ def memory_points(chosen: Sequence[OpenedRun], samples: pl.DataFrame | None = No
     ``run, network, batch, method`` (labels), ``gpu`` and the columns of
     `tracekit.analysis.studies.memory_use`.
     """
-    return _of_runs(chosen, samples)[0]
+    return _of_runs(chosen, None)[0]
 
 
 def _of_runs(

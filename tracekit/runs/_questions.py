@@ -191,7 +191,7 @@ def diagnose(
 def _replays(
     run: OpenedRun, rules: Iterable[str], traffic: Traffic, *, price: bool
 ) -> dict[str, str]:
-    """Return by rule what to ask `whatif` for, and what it says."""
+    """Return for each rule the `whatif` that prices it, and its answer."""
     from tracekit.analysis.dependencies import CHANGES, price_of
 
     named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
@@ -202,7 +202,7 @@ def _replays(
 
 
 def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
-    """Put beside each finding what replays say of it."""
+    """Add to each finding its price by replay."""
     import polars as pl
 
     told = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)

@@ -55,7 +55,7 @@ class Copies:
         return known.with_columns(host_memory=self._of_host())
 
     def _of_host(self) -> pl.Expr:
-        """Return what memory on the host a copy is from or to."""
+        """Return the type of host memory of a copy."""
         names = dict(zip(self.host_memory, HOST_MEMORY.categories, strict=False)) | dict.fromkeys(
             self.managed_memory, "managed"
         )

@@ -148,11 +148,6 @@ class Store:
         """
         return resolve(self._entries(), reference, str(self.root)).record
 
-    def find_content(self, digest: str, options: str) -> RunRecord | None:
-        """Return the run of this content and these options whose columns are there, if any."""
-        entry = _of_content(self._entries(), digest)
-        return entry.record if entry and self._holds(entry, options) else None
-
     def may_hold(self, size: int) -> bool:
         """Tell whether a run may be of reports that are so large; else none can be of them."""
         return any(entry.record.size in (size, None) for entry in self._entries())

@@ -72,7 +72,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Let questions take so many bytes, where their run does not say; None: what is free."""
+    """Limit questions whose run sets no limit to so many bytes; None: the free memory."""
     token = _ALLOWED.set(size)
     try:
         yield
@@ -81,7 +81,7 @@ def allowing(size: int | None) -> Iterator[None]:
 
 
 def allowed() -> int | None:
-    """Return how many bytes `allowing` lets a question take; None: what is free."""
+    """Return the limit that `allowing` set, in bytes; None: the free memory."""
     return _ALLOWED.get()
 
 

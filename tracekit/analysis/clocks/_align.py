@@ -228,7 +228,7 @@ class _Aligning:
         }
 
     def _on(self, other: int, own: Clock) -> Clock:
-        """Return a clock on that of a report, of what sets a report apart from that one.
+        """Compose a report's clock from another report's and the difference between them.
 
         How far it may be off adds up along the reports between.
         """

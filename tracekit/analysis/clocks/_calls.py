@@ -61,7 +61,7 @@ class Calls:
 
 
 def clock_calls(trace: Trace) -> Calls:
-    """Return the calls of a report by which its clock may be told."""
+    """Return the calls of a report that can set its clock."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
     return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))

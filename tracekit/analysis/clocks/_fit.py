@@ -1,4 +1,4 @@
-"""How far two clocks are apart, by what both recorded: offset, drift, steps, and a bound.
+"""Fit the difference of two clocks from events that both recorded: offset, drift, steps, bound.
 
 Participants of a collective end it together, and none leaves before the last has entered; no
 message is received before it begins to be sent. The first gives an estimate. The others bound it,
@@ -86,7 +86,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fit:
-    """What to add to the times of the other report, and how well both then agree.
+    """Correction of the other report's times, and how well both then agree.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return between what corrections of a clock are if nothing ends before it begins elsewhere."""
+    """Return bounds of a clock's correction: no call may end before it begins elsewhere."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         mine, times = np.concatenate(own), np.concatenate(others)

@@ -36,7 +36,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return what is known of each op, as a person reads it.
+    """Return the details of each op as text.
 
     Parameters
     ----------

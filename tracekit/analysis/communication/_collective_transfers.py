@@ -1,4 +1,4 @@
-"""What collectives move between GPUs: a model, but for messages whose ends were recorded."""
+"""Bytes that collectives move between GPUs: modelled, except messages with recorded ends."""
 
 from __future__ import annotations
 

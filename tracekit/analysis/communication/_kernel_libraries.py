@@ -1,4 +1,4 @@
-"""Which library a collective kernel is of, and the algorithm of those that are made for one.
+"""The library of a collective kernel, and its algorithm if it implements only one.
 
 NCCL's general kernels (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``) run any algorithm and protocol:
 the name is that of the code that was inlined into them. Its kernels for symmetric memory, and those
@@ -39,7 +39,7 @@ _SYMMETRIC = r"ncclSymk?DevKernel_(\w+?)(?:_(?:sum|avg|profile)\w*)?(?:\(|$)"
 
 
 def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add what short names of kernels tell.
+    """Add each kernel's library and algorithm, as its short name tells them.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:
-    """Return what the first pattern stands for that a name contains."""
+    """Return the value of the first pattern that a name contains."""
     each = [
         pl.when(name.str.contains(pattern)).then(pl.lit(text)) for pattern, text in patterns.items()
     ]

@@ -225,36 +225,6 @@ def latency_speedup(
     )  # fmt: skip
 
 
-def speedup_by_class(speedups: pl.DataFrame) -> pl.DataFrame:
-    """Return the speedups of `latency_speedup` by class of message.
-
-    Each size counts once, however many messages of it there were: the two runs may hold different
-    numbers of each. A power of two in which a class ends is none's.
-
-    Returns
-    -------
-    ``operation, class``; ``buckets``, how many have a speedup; ``min_speedup, speedup,
-    max_speedup``, where the one in the middle is their geometric mean; ``reduction_percent``,
-    what that is.
-    """
-    ratio = pl.col("speedup")
-    return (
-        speedups.filter(ratio.is_not_null(), pl.col("class") != "mixed")
-        .group_by("operation", "class")
-        .agg(
-            pl.len().cast(pl.Int64).alias("buckets"),
-            ratio.min().alias("min_speedup"),
-            ratio.log().mean().exp().alias("mean"),
-            ratio.max().alias("max_speedup"),
-        )
-        .sort("operation", "class")
-        .select(
-            "operation", "class", "buckets", "min_speedup", pl.col("mean").alias("speedup"),
-            "max_speedup", reduction_percent=100 * (1 - 1 / pl.col("mean")),
-        )
-    )  # fmt: skip
-
-
 def message_histogram(
     calls: Trace | pl.DataFrame,
     *,

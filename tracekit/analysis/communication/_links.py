@@ -174,7 +174,7 @@ def _bounded(
 
 
 def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return what its algorithms move of each collective: ``least``, ``most``, ``seen`` of them."""
+    """Return bounds of the bytes of each collective: ``least, most``, over ``seen`` algorithms."""
     moved = pl.col("moved")
     return (
         rows.drop_nulls("choice")
@@ -334,6 +334,6 @@ def expected_traffic(
 
 
 def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
-    """Return the least and the most that collectives moved of which the algorithm is not known."""
+    """Return bounds of the bytes of collectives whose algorithm is unknown."""
     each = _alternatives(transfers, ())
     return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

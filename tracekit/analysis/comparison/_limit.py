@@ -146,7 +146,7 @@ def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a run, those that are no outliers, and what the others are called."""
+    """The steps of a run, with and without outliers, and the outliers' names."""
 
     every: Floats
     kept: Floats

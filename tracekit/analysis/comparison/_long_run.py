@@ -32,7 +32,7 @@ _AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class LongRun:
-    """What is known of the means of samples, row by row.
+    """Certainty of the means of samples, row by row.
 
     Parameters
     ----------

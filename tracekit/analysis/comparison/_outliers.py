@@ -93,7 +93,7 @@ def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
 
 
 def mode_edges(sample: Numbers | Floats) -> Floats:
-    """Return what parts the quick steps of each row from its slow ones; NaN where all are alike.
+    """Return the threshold between the quick and the slow steps of each row; NaN without one.
 
     Modes are parted at the widest gap between steps, in order of their lengths, that leaves a
     tenth of the steps and three at least on either side. They are modes where the gap is wider
@@ -119,7 +119,7 @@ def mode_edges(sample: Numbers | Floats) -> Floats:
 
 
 def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
-    """Return the standard deviation within two parts, of which the second begins at `first`."""
+    """Return the standard deviation within the two parts before and from `first`."""
     number = ordered.shape[1]
     is_slow = np.arange(number) >= first[:, np.newaxis]
     squares = np.zeros(len(ordered))

@@ -177,7 +177,7 @@ def _effective(steps: Numbers) -> float | None:
 
 
 def dependence_note(step: Mapping[str, Any], steps: tuple[int, int]) -> list[str]:
-    """Say of which run the steps vary slowly."""
+    """Name the runs whose steps vary slowly."""
     if min(steps) < ENOUGH:
         return []
     return [

@@ -21,9 +21,8 @@ _LATENCY_NS = {"collective": 50_000, "copy": 10_000}
 WORKERS = " workers"
 """The end of the label of a change of workers."""
 _EACH = 0.5
-"""What each of several workers makes at least, of what one alone does."""
+"""Least throughput of each of several workers, as a share of one that works alone."""
 _DONE = ("work", "transfer")
-_COMMUNICATES = pl.col("work").is_in(["comm"])
 _WAITS = ("event", "return", "block", "stream")
 
 
@@ -193,7 +192,7 @@ def _times(factor: float) -> str:
 
 
 def _latency() -> pl.Expr:
-    """Return what of a transfer may be no bandwidth."""
+    """Return the most of a transfer's time that bandwidth does not shorten."""
     most = pl.when(pl.col("op_kind") == "collective").then(_LATENCY_NS["collective"]).otherwise(
         _LATENCY_NS["copy"]
     )  # fmt: skip

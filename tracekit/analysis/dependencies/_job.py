@@ -1,4 +1,4 @@
-"""A job's dependency graph with its steps as moments: what both questions to it begin with."""
+"""A job's dependency graph with its steps as moments, for `critical-path` and `whatif`."""
 
 from __future__ import annotations
 

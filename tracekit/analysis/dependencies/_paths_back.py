@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 CAUSES = ("gpu", "comm", "host", "input", "latency", "unexplained")
 """What time on a path is: see ``docs/critical-path.md``."""
-_LATENCY = ("launch", "stream", "event", "return", "block", "queue", "order")
 _HOST = ("host", "call", "handover")
 
 

@@ -1,4 +1,4 @@
-"""What findings are worth by replay: each that a change mends names it, with its range."""
+"""Prices of findings: the step's range when `whatif` replays the change that mends one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Price:
-    """What a change is worth: options of `tracekit whatif`, and the range of a step with it.
+    """Options of `tracekit whatif` for a change, and the range of a step with it.
 
     The range is null where it is too wide to say.
     """
@@ -38,21 +38,21 @@ class Price:
 
     @property
     def text(self) -> str:
-        """What to ask for, and the range of a step, as a person reads it."""
+        """The command, and the range of a step, in words."""
         told = f"`tracekit whatif {self.options}`"
         if self.low_ns is None or self.high_ns is None:
             return f"{told}: too wide a range to say"
         return f"{told}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
 
 
-def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Price | None:
-    """Return what mending the finding of a rule is worth by replay; none where no replay tells it.
+def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
+    """Replay the change that mends a rule's finding; return None where no replay can price it.
 
     Parameters
     ----------
     rule
         Name of the rule of `tracekit diagnose`.
-    trace, traffic, skip
+    trace, traffic
         As `whatif` takes them.
 
     Raises
@@ -64,7 +64,7 @@ def price_of(rule: str, trace: Trace, traffic: Traffic, *, skip: int = 0) -> Pri
         return None
     options, changes = CHANGES[rule]
     try:
-        rows = whatif(trace, traffic, parse_changes(**changes), skip=skip).rows
+        rows = whatif(trace, traffic, parse_changes(**changes)).rows
     except UndecidedError:
         return Price(options)
     row = rows.row(-1, named=True)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
 _FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
 _STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
-_RECORDS = r"^cu(da)?EventRecord"
 
 
 def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -37,9 +37,9 @@ MEASURED, UNCHANGED, ALL = "measured", "unchanged, replayed", "all of these"
 WIDEST = 0.2
 """A range wider than this share of a measured step says too little for a number."""
 _OWN_NS = 1_500
-"""What a call that waits does beside waiting, at least."""
+"""Least time that a waiting call takes beside its wait."""
 _PREPARED_NS = 10_000
-"""What a thread does to prepare such a call, at most."""
+"""Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside: docs/whatif.md shows 30 of them."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
@@ -185,7 +185,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with some changes, with what is not known at both ends."""
+    """Replay a job's graph with some changes, at both ends of every unknown."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):

@@ -126,7 +126,7 @@ class Facts:
         )
 
     def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Say what the host executed in some pieces of gaps, where its stacks were sampled."""
+        """Name the functions that the host executed in pieces of gaps, from sampled call stacks."""
         met = sampled(self.trace, pieces, pairs_of(self.trace, self._gaps[0]))
         each = met.group_by("name").len().sort("len", "name", descending=[True, False])
         told = each.head(_MOST_PLACES).rows()

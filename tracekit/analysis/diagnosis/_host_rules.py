@@ -35,7 +35,7 @@ _INSTEAD_OF_WAITING = {
     BLOCKING_COPY: "Copy without blocking: from pinned memory (`pin_memory=True`) with "
     "`non_blocking=True`, ahead of the step that needs it.",
 }
-"""Advice by what the host waits in for longest."""
+"""Advice by the call or state in which the host waits longest."""
 _SURE = 0.9
 """Of input that comes late so much is won; launches and copies then show that it had hidden."""
 

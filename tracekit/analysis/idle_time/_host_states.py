@@ -25,7 +25,7 @@ _STAGED_NS = 100_000
 """A call that copies takes a few us; in one of more than this the host copies, or waits."""
 ITEM = "copy of a number to the host (as by .item())"
 BLOCKING_COPY = "copy from the host that it waits for"
-"""What copies are called in which the host waits."""
+"""Names of copies in which the host waits."""
 _NUMBER_BYTES = 64
 _LINKING = r"^cuLink(Create|Add|Complete)"
 _OFF = "off the CPU"
@@ -279,7 +279,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
 
 
 def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host executed in pieces of gaps, as far as its call stacks were sampled.
+    """Return the functions that the host executed in pieces of gaps, from sampled call stacks.
 
     Parameters
     ----------

@@ -257,7 +257,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
 
 
 def _with_samples(trace: Trace, found: _Found) -> pl.DataFrame:
-    """Return the pieces; of a host of which nothing else tells, `detail` says what it executed."""
+    """Return the pieces; where nothing else tells of the host, `detail` is the sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (

@@ -59,7 +59,7 @@ _RESTS_ON = {
 }  # fmt: skip
 SWITCHES, OS_CALLS, LOADERS = "context switches", "OS calls", "loader threads"
 SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, LOADERS, "MPI calls"])
-"""What is recorded that a cause rests on; of input and sleep it depends on the piece."""
+"""Recorded evidence of each cause; that of input and sleep depends on the piece."""
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
 SHORT = 5
@@ -130,7 +130,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return what the host of each pair did, by what it is: ``pair, start, end, name``."""
+    """Return the states of each pair's host, by kind: ``pair, start, end, name``."""
     threads = threads_of(pairs)
     known = trace.once(_of_threads)
     asleep = pl.concat([known[state] for state in _SLEEPS])
@@ -191,7 +191,7 @@ def _detail() -> pl.Expr:
 
 
 def _rests_on() -> pl.Expr:
-    """Return what is recorded that says so."""
+    """Return the recorded evidence of a cause."""
     asleep = pl.when(pl.col("off_cpu").is_not_null()).then(pl.lit(SWITCHES)).otherwise(
         pl.lit(OS_CALLS)
     )  # fmt: skip

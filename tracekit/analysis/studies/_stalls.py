@@ -98,7 +98,7 @@ def _layer() -> pl.Expr:
 
 
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, wait_ns, rests_on``: idle time of which input is the cause."""
+    """Return ``process, device, wait_ns, rests_on``: idle time that input causes."""
     _, pieces = idle_pieces(trace, windows)
     own = pieces.filter(pl.col("cause") == "input").select(*_OWNER, *_SPAN, "rests_on")
     each = inside_steps(own, windows).group_by(*_OWNER, "rests_on").agg(wait_ns=_LENGTH.sum())

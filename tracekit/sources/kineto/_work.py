@@ -115,7 +115,7 @@ def _copied() -> pl.Expr:
 
 
 def _of_host() -> pl.Expr:
-    """Return what memory on the host a copy is from or to, as its name says."""
+    """Return the type of host memory of a copy, from its name."""
     kind = pl.col("kind").cast(pl.String)
     side = pl.when(kind == "h2d").then("source").when(kind == "d2h").then("target")
     return side.str.to_lowercase().cast(HOST_MEMORY, strict=False).alias("host_memory")

@@ -1,4 +1,4 @@
-"""What threads executed, from the samples that the recorder took of their call stacks."""
+"""Functions that threads executed, from sampled call stacks."""
 
 from __future__ import annotations
 
