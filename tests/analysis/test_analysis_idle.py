@@ -292,6 +292,31 @@ def test_code_is_compiled_by_a_child_process() -> None:
     assert "compiling" not in _causes(_with(b.trace(), host=[worker]))
 
 
+def test_a_wait_before_code_is_linked_is_no_compiling() -> None:
+    b = _simple(500 * US)
+    b.thread(1)
+    _call(b, 400_000, 401_000, "cuLinkComplete", thread=1)
+    # All threads sleep, so that none compiles.
+    rows = [{**_POLL, "thread": thread, "start": 2_000, "end": 302_000} for thread in (0, 1)]
+    trace = _with(b.trace(), host=rows)
+    assert _causes(trace) == {
+        "off_cpu": 300_000, "compiling": 100_000, "late_launch": 100_000, "launch": 10
+    }  # fmt: skip
+    child = {**_POLL, "name": "posix_spawn", "group": "child", "start": 102_000, "end": 103_000}
+    assert _causes(_with(b.trace(), host=[*rows, child])) == {
+        "off_cpu": 100_000, "compiling": 300_000, "late_launch": 100_000, "launch": 10
+    }  # fmt: skip
+
+
+def test_input_that_is_read_before_code_is_linked_is_no_compiling() -> None:
+    b = _simple(500 * US)
+    b.range(0, 300 * US, "next", stage="IO")
+    _call(b, 400_000, 401_000, "cuLinkComplete")
+    assert _causes(b.trace()) == {
+        "input": 299_000, "compiling": 101_000, "late_launch": 100_000, "launch": 10
+    }  # fmt: skip
+
+
 def test_what_was_not_recorded_of_threads_is_said() -> None:
     def missing(feature: dict[str, Any] | None) -> bool:
         row = {"report": 0, "source_table": "T", "rows": None, "tells": "", "record_with": "X"}

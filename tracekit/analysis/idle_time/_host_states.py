@@ -191,11 +191,12 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
     return pl.concat([known.filter(alone).select(columns), both])
 
 
-def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
     """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
 
     That is the last call in the gap that links; or the last one that loads code, where another
-    program was started before it in the gap.
+    program was started before it in the gap. While all known threads of the process sleep, and no
+    other program was started yet in the gap, nothing is compiled.
 
     Parameters
     ----------
@@ -203,6 +204,8 @@ def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
         The run.
     gaps
         ``pair, process, start, end``.
+    asleep
+        ``thread, start, end``: whenever any thread sleeps.
     """
     calls = trace["calls"]
     made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
@@ -219,8 +222,43 @@ def compilations(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
         _with_latest(wanted, "end", each.select("process", "since", "name", until="end"), "until")
         for each in (links, loaded)
     )
-    inside = found.filter(pl.col("since") >= pl.col("begin"))
-    return inside.select("pair", start="begin", end="until", name="name")
+    inside = found.filter(pl.col("since") >= pl.col("begin")).sort("begin").join_asof(
+        born.select("process", child="since").sort("child"),
+        left_on="begin", right_on="child", by="process", strategy="forward",
+        check_sortedness=False,
+    )  # fmt: skip
+    rows = inside.select("pair", "process", "name", "child", start="begin", end="until")
+    if rows.is_empty():
+        return rows.select("pair", "start", "end", "name")
+    still = states(_all_asleep(trace, asleep), "process", "threads")
+    whole = split_at(rows, still, "process", "threads")
+    end = pl.col("end")
+    first = pl.coalesce(pl.col("child").clip(pl.col("start"), end), "end")
+    begin = pl.when(pl.col("threads").is_null()).then("start").otherwise(first)
+    return whole.select("pair", "end", "name", start=begin).select(
+        "pair", "start", "end", "name"
+    ).filter(pl.col("start") < end)  # fmt: skip
+
+
+def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, start, end, threads``: while all threads that are known of it sleep."""
+    keys = ["process", "thread"]
+    of_os = trace["host"].filter(pl.col("library") == "os")
+    known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])
+    threads = known.unique().drop_nulls().collect()
+    number = threads.group_by("process").agg(threads=pl.len().cast(pl.Int64))
+    blocks = merged(asleep, ["thread"]).join(threads, on="thread")
+    edges = [
+        blocks.select("process", time=edge, step=pl.lit(step, pl.Int64))
+        for edge, step in (("start", 1), ("end", -1))
+    ]
+    counted = pl.concat(edges).sort("process", "time", "step").with_columns(
+        level=pl.col("step").cum_sum().over("process"),
+        end=pl.col("time").shift(-1).over("process"),
+    ).join(number, on="process", maintain_order="left")  # fmt: skip
+    return counted.filter(
+        pl.col("level") == pl.col("threads"), pl.col("end") > pl.col("time")
+    ).select("process", "end", "threads", start="time")  # fmt: skip
 
 
 def _with_latest(

@@ -140,7 +140,7 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
         else of_pairs(intervals, threads)
         for state, intervals in known.items()
     }
-    return found | {"compiling": compilations(trace, gaps)}
+    return found | {"compiling": compilations(trace, gaps, asleep)}
 
 
 def _by_host(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -220,7 +220,7 @@ def _cause() -> pl.Expr:
         .when(pl.col("loading").is_not_null()).then(pl.lit("loading"))
         .when(pl.col("collective").is_not_null()).then(pl.lit("behind_collective"))
         .when(pl.col("message").is_not_null()).then(pl.lit("behind_stage"))
-        .when(pl.col("compiling").is_not_null()).then(pl.lit("compiling"))
+        .when(pl.col("compiling").is_not_null() & ~_IS_IN_INPUT).then(pl.lit("compiling"))
         .when(is_kept_out).then(pl.lit("off_cpu"))
         .when(pl.col("phase") == "call").then(pl.lit("launch"))
         .when(_IS_IN_INPUT).then(pl.lit("input"))
