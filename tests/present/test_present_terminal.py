@@ -84,6 +84,15 @@ def test_a_narrow_terminal_leaves_out_what_others_imply_and_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", range(12, 60))
+def test_an_interval_loses_no_end_alone(width: int) -> None:
+    frame = pl.DataFrame(
+        {"stage": ["FP"], "delta_ns": [10**6], "low_ns": [10**5], "high_ns": [10**7]}
+    )
+    head = lines(terminal(frame, {}, width=width))[0].split()
+    assert ("low" in head) == ("high" in head)
+
+
 def test_nothing_is_shortened_or_left_out_without_a_terminal() -> None:
     text = terminal(KERNELS, {})
     assert "void at::native::elementwise_kernel<4, float>(int, float)" in text

@@ -91,9 +91,11 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
     stacked = [_stacked(column) for column in _merged(columns)]
     hidden: list[str] = []
     while len(stacked) > 1 and _least_width(stacked) > width:
-        victim = _most_spare(stacked)
-        hidden.append(victim.column.name)
-        stacked.remove(victim)
+        spare = _most_spare(stacked).column.name
+        # Half an interval tells less than none.
+        left_out = {spare, spare.replace("high", "low"), spare.replace("low", "high")}
+        hidden += [p.column.name for p in stacked if p.column.name in left_out]
+        stacked = [p for p in stacked if p.column.name not in left_out]
     return _squeeze(stacked, width), hidden
 
 
@@ -142,7 +144,11 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
 
     What a table is about leaves it when nothing else is left but the first column.
     """
-    unknown = (p for p in reversed(placed) if set(p.column.texts) == {NULL})
+    unknown = (
+        p
+        for p in reversed(placed)
+        if NULL in (texts := set(p.column.texts)) and texts <= {NULL, ""}
+    )
     names = {p.column.name for p in placed}
     spare = sorted(
         (place, number) for number, p in enumerate(placed)

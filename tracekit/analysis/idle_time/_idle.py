@@ -282,7 +282,8 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
         pl.format(" ({})", "detail")
     )  # fmt: skip
     length = pl.col("length") / 1e6
-    text = pl.format("{} ms: {}{}", length.round_sig_figs(4), "said", detail)
+    digits = length.round_sig_figs(4).cast(pl.String).str.replace(r"\.0$", "")
+    text = pl.format("{} ms: {}{}", digits, "said", detail)
     texts = (
         of_cause.with_columns(text=text)
         .sort("gap", "length", "said", descending=[False, True, False])
