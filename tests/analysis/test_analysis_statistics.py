@@ -217,6 +217,24 @@ def test_equal_runs_are_seldom_told_to_differ(kind: str, as_independent: float) 
     assert (plain <= 0.05).mean() >= as_independent
 
 
+@pytest.mark.parametrize("steps", [30, 200])
+def test_a_random_walk_is_mostly_unknown(steps: int) -> None:
+    random = np.random.default_rng(4)
+    a, b = (np.rint(1e6 + 1e4 * random.normal(size=(400, steps)).cumsum(axis=1)).astype(np.int64)
+            for _ in range(2))  # fmt: skip
+    found = differences(a, b, related=False)
+    assert found.is_unknown.mean() >= 0.85
+    assert (found.p_value <= 0.05).mean() <= 0.08
+
+
+@pytest.mark.parametrize("steps", [12, 30])
+def test_independent_steps_are_hardly_ever_unknown(steps: int) -> None:
+    random = np.random.default_rng(5)
+    a, b = (np.rint(1e6 + 2e4 * random.normal(size=(2_000, steps))).astype(np.int64)
+            for _ in range(2))  # fmt: skip
+    assert differences(a, b, related=False).is_unknown.mean() <= (0.02 if steps < 30 else 0.001)
+
+
 def test_few_steps_that_differ_are_told() -> None:
     """12 independent steps of 2 % each, 5 % apart."""
     random = np.random.default_rng(2)

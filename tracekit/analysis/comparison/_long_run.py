@@ -26,6 +26,11 @@ WIDER = 1.2
 _DRIFT, _CHANCE = 0.7, 0.01
 """Steps drift where the two lowest frequencies hold this share of their variance, and chance would
 give them as much in so few recordings of independent steps."""
+_MOST, _STILL, _HARDLY = 0.6, 12.0, 0.001
+"""Or where all four hold this share, and neighbours are so alike: the sum of squares of changes
+between them, over that of distances from the mean, is below this over the number of steps. Of
+a random walk it is in most recordings (Sargan and Bhargava 1983); of independent steps that ratio
+is 2, and chance would give the four as much in so few recordings."""
 _AT_ONCE = 1 << 22
 """Numbers that are looked at together."""
 
@@ -42,8 +47,8 @@ class LongRun:
         So many independent steps would have a mean as certain; as many as there are where none
         varies. Of independent steps it is right on average only.
     drifts
-        Whether nearly all that varies is one drift through the recording, as of a random walk: then
-        the steps have no mean that more of them would approach.
+        Whether most of what varies is a drift through the recording, as of a random walk: then the
+        steps have no mean that more of them would approach.
     """
 
     variance: Floats
@@ -80,11 +85,22 @@ def _of_block(sample: Numbers | Floats) -> tuple[Floats, Floats, Flags]:
     plain = powers.mean(axis=0) / number
     effective = np.full(len(sample), float(number))
     np.divide(total / (number - 1), plain, out=effective, where=plain > 0)
-    share = np.zeros(len(sample))
+    return WIDER**2 * plain, effective, _drift(apart, powers, total)
+
+
+def _drift(apart: Floats, powers: Floats, total: Floats) -> Flags:
+    number = apart.shape[1]
+    share, most = np.zeros(len(apart)), np.zeros(len(apart))
     np.divide(powers[:2].sum(axis=0), total, out=share, where=total > 0)
-    # Two of n - 1 equal parts hold so large a share of independent steps by this chance.
-    by_chance = np.clip(1 - share, 0, 1) ** ((number - 3) / 2)
-    return WIDER**2 * plain, effective, (share > _DRIFT) & (by_chance < _CHANCE)
+    np.divide(powers.sum(axis=0), total, out=most, where=total > 0)
+    # Two, and four, of n - 1 equal parts hold so large a share of independent steps by this chance.
+    rest, rest_of_most = np.clip(1 - share, 0, 1), np.clip(1 - most, 0, 1)
+    chance = rest ** ((number - 3) / 2)
+    chance_of_most = rest_of_most ** ((number - 5) / 2) * (1 + (number - 5) / 2 * most)
+    changes = (np.diff(apart, axis=1) ** 2).sum(axis=1)
+    is_still = (changes * number < _STILL * total) & (most > _MOST) & (chance_of_most < _HARDLY)
+    found: Flags = ((share > _DRIFT) & (chance < _CHANCE)) | is_still
+    return found
 
 
 @lru_cache(maxsize=16)
