@@ -77,8 +77,9 @@ def test_a_gap_in_which_code_is_compiled_is_no_late_launch(
 ) -> None:
     run = exported("jax_compile")
     causes = _causes(run)
-    # Of 948 ms; launching and copying calls take 0.8 ms, and all large gaps link code.
-    assert causes["compiling"] == pytest.approx(933.8, abs=0.1)
+    # Of 948 ms; launching and copying calls take 0.8 ms, and all large gaps link code. For 2.3 ms
+    # of these all threads of the process sleep.
+    assert causes["compiling"] == pytest.approx(931.4, abs=0.1)
     assert causes["late_launch"] + causes["launch"] < 15
     rules = run.diagnose()["rule"].to_list()
     assert rules[0] == "compilation"
