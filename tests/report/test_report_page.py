@@ -17,7 +17,8 @@ import tracekit
 from tracekit.analysis import closeup
 from tracekit.errors import UsageError
 from tracekit.present import to_json
-from tracekit.runs._reports import report_of
+from tracekit.report._subject import Subject
+from tracekit.runs._reports import _Library, report_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -241,3 +242,12 @@ def test_every_cause_of_idle_time_has_words() -> None:
     from tracekit.report._verdict import _BECAUSE
 
     assert set(_BECAUSE) == set(CAUSE_COLOURS)
+
+
+def test_what_a_page_says_of_idle_time_is_of_the_same_steps(tmp_path: Path) -> None:
+    """The first step of this run is cold, and is left out where runs are compared."""
+    run, _ = tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", store=tmp_path / "store")
+    assert tracekit.study([run])["skipped"].item() == 1
+    close = Subject(_Library(), (run,)).close
+    idle = close.facts["idle_ns"] + close.facts["between_ns"]
+    assert close.idle.rows["step_ns"].sum() == pytest.approx(idle)

@@ -14,7 +14,7 @@ from tracekit.present import count
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
-    from tracekit.analysis.comparison import Comparison
+    from tracekit.analysis.comparison import Comparison, Skip
     from tracekit.model import Answer, Trace
 
 _SEPARATOR = " · "
@@ -66,8 +66,8 @@ class Library(Protocol):
 
     version: str
 
-    def study(self, runs: Sequence[AskedRun], /) -> Answer:
-        """Return what steps of some runs take."""
+    def study(self, runs: Sequence[AskedRun], /, *, skip: Skip = "auto") -> Answer:
+        """Return what steps of some runs take, without so many at the beginning of each."""
 
     def compare(self, a: AskedRun, b: AskedRun, by: str, /) -> Comparison:
         """Return what differs between two runs."""
@@ -123,8 +123,11 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The row of the run in a study: lengths of its steps, and of what they are made of."""
-        return self.library.study([self.run]).rows.row(0, named=True)
+        """The row of the run in a study: lengths of its steps, and of what they are made of.
+
+        Of all steps, as idle time and stages on the page are.
+        """
+        return self.library.study([self.run], skip=0).rows.row(0, named=True)
 
     @cached_property
     def spans(self) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from tracekit.runs._study_answers import studied, study_answer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracekit.analysis.comparison import Comparison
+    from tracekit.analysis.comparison import Comparison, Skip
     from tracekit.model import Answer
     from tracekit.report import AskedRun
 
@@ -22,9 +22,9 @@ class _Library:
 
     version = __version__
 
-    def study(self, runs: Sequence[Any], /) -> Answer:
-        """Return what steps of some runs take."""
-        return study_answer(studied(list(runs)))
+    def study(self, runs: Sequence[Any], /, *, skip: Skip = "auto") -> Answer:
+        """Return what steps of some runs take, without so many at the beginning of each."""
+        return study_answer(studied(list(runs), skip=skip), skip=skip)
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
         """Return what differs between two runs."""
