@@ -163,7 +163,7 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
         str(own["data-name"]): own.get("data-value")
         for _, own in parsed.tags if own.get("class") == "tile"
     }  # fmt: skip
-    facts = tracekit.study([hostile_run]).row(0, named=True)
+    facts = tracekit.study([hostile_run], skip=0).row(0, named=True)
     found = closeup.exposed_communication(
         hostile_run.trace, closeup.step_spans(hostile_run.trace)
     ).sum()
