@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare history ingest input_cost memory memory_points open overhead
+        bubbles compare hang history ingest input_cost memory memory_points open overhead
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
@@ -47,6 +47,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
+    "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.studies": """
         COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
@@ -110,12 +111,15 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare history ingest input_cost memory
+        Run Time bubble_model bubbles compare hang history ingest input_cost memory
         memory_points open overhead project report_of scaling select_runs stalls study
         study_dgx1
     """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
+    """,
+    "tracekit.sources.hang_dumps": """
+        Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
     """,
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",

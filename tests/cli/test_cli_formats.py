@@ -155,6 +155,7 @@ LISTINGS = {
         ["memory"],
         *(["memory", "--table", str(MEMORY), "--what", w, "--capacity", "16GB"] for w in OF_MEMORY),
     ],
+    "hang": [["hang", str(ROOT / "sample_traces/recorded/hang")]],
     "latency": [
         *(["latency", *SIZED, "--buckets", each] for each in ("power2", "exact", "class")),
         *(["latency", "--what", w] for w in ("histogram", "pointer-queries", "staging")),

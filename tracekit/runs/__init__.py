@@ -15,6 +15,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
     from tracekit.runs._dgx1 import study_dgx1
+    from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
     from tracekit.runs._memories import memory
     from tracekit.runs._memory_answers import memory_points
@@ -32,6 +33,7 @@ _HOMES = {
     "bubble_model": "tracekit.runs._waits",
     "bubbles": "tracekit.runs._waits",
     "compare": "tracekit.runs._comparisons",
+    "hang": "tracekit.runs._hangs",
     "history": "tracekit.runs._history",
     "ingest": "tracekit.runs._opening",
     "input_cost": "tracekit.runs._waits",
@@ -54,6 +56,7 @@ __all__ = [
     "bubble_model",
     "bubbles",
     "compare",
+    "hang",
     "history",
     "ingest",
     "input_cost",
