@@ -24,7 +24,7 @@ PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
         bubbles compare hang history ingest input_cost memory memory_points open overhead
-        project scaling select_runs stalls study
+        project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
         DeviceSums api_by_run api_calls breakdown capabilities chosen_steps confusion features
@@ -49,6 +49,7 @@ PUBLIC = {
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
+    "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """
         COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
         Hardware Measured Published ScalingMode ScalingTime basis_of batch_label
@@ -112,8 +113,8 @@ PUBLIC = {
     """,
     "tracekit.runs": """
         Run Time bubble_model bubbles compare hang history ingest input_cost memory
-        memory_points open overhead project report_of scaling select_runs stalls study
-        study_dgx1
+        memory_points open overhead project report_of scaling select_runs stalls straggler_cost
+        study study_dgx1
     """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
@@ -121,6 +122,7 @@ PUBLIC = {
     "tracekit.sources.hang_dumps": """
         Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
     """,
+    "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         scaling,
         select_runs,
         stalls,
+        straggler_cost,
         study,
     )
     from tracekit.store import RunRecord, Store
@@ -63,6 +64,7 @@ _HOMES = {
     "scaling": "tracekit.runs",
     "select_runs": "tracekit.runs",
     "stalls": "tracekit.runs",
+    "straggler_cost": "tracekit.runs",
     "study": "tracekit.runs",
 }
 
@@ -89,6 +91,7 @@ __all__ = [
     "scaling",
     "select_runs",
     "stalls",
+    "straggler_cost",
     "study",
 ]
 

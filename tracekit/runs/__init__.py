@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
     from tracekit.runs._selecting import select_runs
+    from tracekit.runs._straggler_cost import straggler_cost
     from tracekit.runs._studies import overhead, scaling, study
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
@@ -46,6 +47,7 @@ _HOMES = {
     "scaling": "tracekit.runs._studies",
     "select_runs": "tracekit.runs._selecting",
     "stalls": "tracekit.runs._waits",
+    "straggler_cost": "tracekit.runs._straggler_cost",
     "study": "tracekit.runs._studies",
     "study_dgx1": "tracekit.runs._dgx1",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "scaling",
     "select_runs",
     "stalls",
+    "straggler_cost",
     "study",
     "study_dgx1",
 ]
