@@ -84,7 +84,7 @@ PUBLIC = {
         PathTree Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
         damaged_files in_any is_checked layered_lengths
         missing_files normalised_name path_number path_texts replace_table same_machine
-        traits union_length with_one_tree
+        traits union_length with_clocks with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS

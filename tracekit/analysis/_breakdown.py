@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis._device_sums import KeptSums, kept_sums
 from tracekit.analysis._group_tally import GroupTally
+from tracekit.analysis._host_time import Work
 from tracekit.analysis._keys import (
     OF_PROCESSES,
     OF_WINDOWS,
@@ -35,7 +36,7 @@ from tracekit.analysis._tallies import Named
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._words import OUTSIDE_STEPS
-from tracekit.analysis._work import HOST, Work, work_of
+from tracekit.analysis._work import HOST, work_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Answer, Trace
 

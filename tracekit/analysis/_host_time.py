@@ -6,9 +6,13 @@ nothing of this is ever put beside GPU time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from tracekit.analysis._launch_groups import host_marks
+from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
+from tracekit.analysis._windows import Cutter, iteration_windows
 from tracekit.model import STAGE_SOURCE, Trace
 
 _EVENT = ["line", "time", "begins", "turn"]
@@ -207,3 +211,21 @@ def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
             is_open=False,
         )
     )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured: a run with its ops, or with stretches of its ranges in place of them."""
+
+    trace: Trace
+    is_host: bool = False
+
+    def counting(self, *, is_cut: bool) -> Counting:
+        """Return how what is measured is counted."""
+        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
+        return pieces if is_cut else whole
+
+    @property
+    def cutter(self) -> Cutter:
+        """What cuts its time into iterations."""
+        return host_windows if self.is_host else iteration_windows

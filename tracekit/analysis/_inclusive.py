@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis._group_tally import GroupTally
+from tracekit.analysis._host_time import Work
 from tracekit.analysis._open_ranges import SUMS, OpenTally, start_end_ranges
 from tracekit.analysis._outside import outside_ranges
 from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
 from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._range_loops import carry_up, count_twice
 from tracekit.analysis._tallies import Counting, Tally
-from tracekit.analysis._work import Work
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace, union_length
 from tracekit.support.compiled import compiled, given
 

@@ -13,7 +13,7 @@ from tracekit.analysis._pieces import Receivers, hand_out
 from tracekit.analysis._tallies import Named
 
 if TYPE_CHECKING:
-    from tracekit.analysis._work import Work
+    from tracekit.analysis._host_time import Work
 
 NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 """Work of FP and BP that is in no layer."""

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis._groups import group_of
-from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.model import with_clocks
 
 _OVERLAP_PERCENT = 95
 """How many of a pair of lanes' collectives have to overlap in time for them to be the same."""

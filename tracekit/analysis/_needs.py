@@ -13,9 +13,9 @@ import polars as pl
 from tracekit.analysis._host_time import on_host
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._summary import Number, summarise
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._nccl_calls import communicators, read_calls
 from tracekit.errors import TracekitError
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

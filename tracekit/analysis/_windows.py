@@ -13,8 +13,8 @@ import polars as pl
 from tracekit.analysis._latest import latest
 from tracekit.analysis._launch_groups import NEEDED, LaunchGroups
 from tracekit.analysis._step_ends import with_step_ends
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracekit.analysis._host_time import has_ops, host_windows, on_host
+from tracekit.analysis._host_time import Work, has_ops, on_host
 from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
-from tracekit.analysis._windows import Cutter, iteration_windows
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
@@ -19,24 +16,6 @@ HOST = "host, from NVTX ranges: the run holds no GPU work"
 """What is said of numbers that are not of GPU time."""
 _KEYS = ("stage", "iteration", "rank", "node", "range")
 """What ranges on the host can be laid out by."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is measured: a run with its ops, or with stretches of its ranges in place of them."""
-
-    trace: Trace
-    is_host: bool = False
-
-    def counting(self, *, is_cut: bool) -> Counting:
-        """Return how what is measured is counted."""
-        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
-        return pieces if is_cut else whole
-
-    @property
-    def cutter(self) -> Cutter:
-        """What cuts its time into iterations."""
-        return host_windows if self.is_host else iteration_windows
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:

@@ -2,7 +2,7 @@
 
 from tracekit.model._answer import Answer, Face
 from tracekit.model._checks import damaged_files, is_checked
-from tracekit.model._clocks import Clock, Place, same_machine
+from tracekit.model._clocks import Clock, Place, same_machine, with_clocks
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._intervals import layered_lengths, union_length
 from tracekit.model._kernel_names import normalised_name
@@ -145,5 +145,6 @@ __all__ = [
     "same_machine",
     "traits",
     "union_length",
+    "with_clocks",
     "with_one_tree",
 ]  # fmt: skip

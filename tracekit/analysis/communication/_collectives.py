@@ -9,7 +9,6 @@ import polars as pl
 
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._collective_calls import (
     ASSUMED,
@@ -18,7 +17,7 @@ from tracekit.analysis.communication._collective_calls import (
     find_collectives,
 )
 from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
-from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace
+from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog

@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._routes import crossings
-from tracekit.model import EVIDENCE, METRIC, REPORTS, PolarsType, Trace
+from tracekit.model import EVIDENCE, METRIC, REPORTS, PolarsType, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine

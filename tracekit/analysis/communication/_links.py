@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._routes import crossings, with_routes
 from tracekit.errors import UsageError
-from tracekit.model import REPORTS, Trace, union_length
+from tracekit.model import REPORTS, Trace, union_length, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_transfers import (
     Ranks,
     message_transfers,
@@ -38,7 +37,7 @@ from tracekit.analysis.communication._links import (
 from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
 from tracekit.machine import reducing_gpus
-from tracekit.model import TRANSFERS, Answer, Trace
+from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine, NcclLog, Placed

@@ -13,12 +13,12 @@ from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._steps import numbered_alike, torn
 from tracekit.analysis._windows import first_iterations, iteration_windows
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._moments import MOMENT
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.dependencies._what_edges_are import described_edges
 from tracekit.errors import MissingDataError
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication._traffic import Traffic

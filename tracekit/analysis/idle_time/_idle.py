@@ -16,13 +16,12 @@ from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._steps import counted_steps, with_steps
 from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace
+from tracekit.model import Answer, Trace, with_clocks
 
 _KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
 _OWNER = ["process", "device"]

@@ -10,9 +10,8 @@ import polars as pl
 from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis._windows import first_iterations
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import union_length
+from tracekit.model import union_length, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

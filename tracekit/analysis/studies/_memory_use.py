@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from tracekit.analysis import _student
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.errors import UsageError
-from tracekit.model import KERNEL_KINDS, Answer, Trace
+from tracekit.model import KERNEL_KINDS, Answer, Trace, with_clocks
 
 _TRAINING = ("FP", "BP", "WU")
 _SAMPLED = ("time", "gpu", "uuid", "memory_used")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._cold_steps import Skip
+from tracekit.analysis._host_time import Work
 from tracekit.analysis._verdicts import unknown_passes
-from tracekit.analysis._work import HOST, Work, work_of
+from tracekit.analysis._work import HOST, work_of
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
 from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
