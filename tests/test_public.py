@@ -27,9 +27,8 @@ PUBLIC = {
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
-        DeviceSums api_by_run api_calls breakdown capabilities chosen_steps confusion features
-        identify parse_iterations profiler_overhead projected_ranges query range_paths some_steps
-        summarise verdict_evidence verdict_meta
+        api_by_run api_calls breakdown capabilities confusion features identify
+        profiler_overhead query summarise verdict_evidence verdict_meta
     """,
     "tracekit.analysis.arithmetic": "flops",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
@@ -75,16 +74,15 @@ PUBLIC = {
         unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES DEVICE_SUMS
-        EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS
-        KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS
-        PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES
-        REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
-        TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathNodes
-        PathTree Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
-        damaged_files in_any is_checked layered_lengths
-        missing_files normalised_name path_number path_texts replace_table same_machine
-        traits union_length with_clocks with_one_tree
+        Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column DERIVED
+        DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES HOST
+        HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS
+        METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
+        PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
+        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream TABLES
+        THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED VERDICT VERDICTS combine
+        damaged_files in_any is_checked missing_files normalised_name path_number path_texts
+        replace_table same_machine traits with_clocks with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
@@ -128,6 +126,16 @@ PUBLIC = {
         open_executor
         run_digest
     """,
+    "tracekit.engine": """
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
+        counted_steps cut extended first_iterations hand_out has_ops host_marks
+        inclusive_kernels inclusive_ranges innermost_stretches inside_steps
+        iteration_windows kept_sums latest launch_groups layered_lengths named_ranges
+        numbered_alike on_host parse_iterations projected_ranges range_layers range_paths
+        shown some_steps sorting split step_windows torn union_length with_path_texts
+        with_steps
+    """,
 }
 
 EVERYWHERE = {"errors", "support", "_version"}
@@ -137,16 +145,18 @@ MAY_IMPORT = {
     "sources": {"model", "machine"},
     "attribution": {"model", "machine"},
     "store": {"model", "sources", "attribution"},
-    "analysis": {"model", "machine"},
+    "engine": {"model"},
+    "analysis": {"model", "machine", "engine"},
     "present": {"model", "analysis", "machine"},
     "report": {"model", "analysis", "machine", "present"},
-    "export": {"model", "analysis"},
+    "export": {"model", "engine", "analysis"},
     "runs": {
         "model",
         "sources",
         "machine",
         "attribution",
         "store",
+        "engine",
         "analysis",
         "present",
         "report",

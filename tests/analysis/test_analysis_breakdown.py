@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis._keys import KEYS, parse_keys, share_meaning
-from tracekit.analysis._outside import OUTSIDE
+from tracekit.engine._outside import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 

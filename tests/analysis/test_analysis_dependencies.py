@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
@@ -32,7 +31,7 @@ from tracekit.analysis.dependencies._sweeps import (
     walk_back,
 )
 from tracekit.analysis.diagnosis._rules import RULES
-from tracekit.analysis.studies._step_windows import step_windows
+from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import DeviceSums, breakdown, summarise
-from tracekit.analysis._device_sums import kept_sums
+from tracekit.analysis import breakdown, summarise
+from tracekit.engine import DeviceSums, kept_sums
 from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Trace, combine
 
 KINDS_OF_OPS = st.sampled_from(KINDS)

@@ -13,11 +13,10 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis import _group_tally, _numbering
-from tracekit.analysis._durations import Durations
-from tracekit.analysis._group_tally import GroupTally
-from tracekit.analysis._numbering import Numbers
-from tracekit.analysis._tallies import Named
+from tracekit.engine import GroupTally, Named, _numbering
+from tracekit.engine import _group_sums as _group_tally
+from tracekit.engine._durations import Durations
+from tracekit.engine._numbering import Numbers
 from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support import compiled as _compiled
 

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis import breakdown, projected_ranges, range_paths
-from tracekit.analysis._outside import OUTSIDE
+from tracekit.analysis import breakdown
+from tracekit.engine import range_paths
+from tracekit.engine._inclusive import projected_ranges
+from tracekit.engine._outside import OUTSIDE
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 

@@ -8,7 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._latest import latest
+from tracekit.engine import latest
 from tracekit.support import compiled as _compiled
 
 OWNERS = ["process", "device"]

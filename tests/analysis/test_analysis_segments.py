@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis._segments import feed
-from tracekit.model import Trace, union_length
+from tracekit.engine import union_length
+from tracekit.engine._segments import feed
+from tracekit.model import Trace
 from tracekit.support import batches
 
 Row = tuple[int, int, int]

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis._launch_groups import NEEDED, thinned
-from tracekit.analysis._lines import Lines
-from tracekit.analysis._stage_tally import StageTally
-from tracekit.analysis._windows import iteration_windows
+from tracekit.engine import NEEDED, Lines, StageTally, iteration_windows
+from tracekit.engine._launch_groups import thinned
 from tracekit.model import STAGE, STAGE_SOURCE, STAGES
 from tracekit.support import compiled as _compiled
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tracekit.model import layered_lengths, union_length
+from tracekit.engine import layered_lengths, union_length
 
 BIG = 1 << 60  # a float cannot tell neighbouring integers of this size apart
 

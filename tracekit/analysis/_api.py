@@ -8,8 +8,9 @@ import polars as pl
 
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._needs import how_to_record
+from tracekit.engine import union_length
 from tracekit.errors import MissingDataError
-from tracekit.model import Answer, Trace, union_length
+from tracekit.model import Answer, Trace
 
 _KEYS = {"name": ("name",), "api": ("api",), "process": ("pid",), "thread": ("pid", "tid")}
 API_KEYS = {

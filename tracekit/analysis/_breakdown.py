@@ -8,9 +8,6 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from tracekit.analysis._device_sums import KeptSums, kept_sums
-from tracekit.analysis._group_tally import GroupTally
-from tracekit.analysis._host_time import Work
 from tracekit.analysis._keys import (
     OF_PROCESSES,
     OF_WINDOWS,
@@ -20,23 +17,31 @@ from tracekit.analysis._keys import (
     parse_keys,
     share_meaning,
 )
-from tracekit.analysis._outside import named_ranges
-from tracekit.analysis._pieces import Receivers, hand_out
-from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._ranks import outlier_ranks, process_ranks, with_devices
-from tracekit.analysis._stage_tally import StageSums, StageTally
-from tracekit.analysis._steps import (
-    Counted,
-    by_host,
-    counted_steps,
-    numbered_alike,
-    with_steps,
-)
-from tracekit.analysis._tallies import Named
 from tracekit.analysis._verdicts import unknown_passes, verdict_meta
 from tracekit.analysis._views import chosen_view
 from tracekit.analysis._words import OUTSIDE_STEPS
 from tracekit.analysis._work import HOST, work_of
+from tracekit.engine import (
+    Counted,
+    GroupTally,
+    KeptSums,
+    Named,
+    Receivers,
+    StageSums,
+    StageTally,
+    Work,
+    by_host,
+    counted_steps,
+    hand_out,
+    kept_sums,
+    named_ranges,
+    numbered_alike,
+    shown,
+    sorting,
+    with_path_texts,
+    with_steps,
+)
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Answer, Trace
 

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._group_tally import GroupTally
-from tracekit.analysis._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
-from tracekit.analysis._pieces import Receivers, hand_out
-from tracekit.analysis._tallies import Named
+from tracekit.engine import (
+    BY_RANGE,
+    BY_SEQUENCE,
+    GroupTally,
+    Named,
+    RangeLayers,
+    Receivers,
+    hand_out,
+    range_layers,
+)
 
 if TYPE_CHECKING:
-    from tracekit.analysis._host_time import Work
+    from tracekit.engine import Work
 
 NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 """Work of FP and BP that is in no layer."""

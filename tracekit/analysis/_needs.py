@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from tracekit.analysis._host_time import on_host
 from tracekit.analysis._ranks import process_ranks
 from tracekit.analysis._summary import Number, summarise
 from tracekit.analysis.communication._nccl_calls import communicators, read_calls
+from tracekit.engine import on_host
 from tracekit.errors import TracekitError
 from tracekit.model import with_clocks
 

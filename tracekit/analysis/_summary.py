@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis._device_sums import kept_sums
-from tracekit.analysis._stage_tally import StageTally
 from tracekit.analysis._verdicts import verdict_meta
-from tracekit.model import KERNEL_KINDS, STAGE, Trace, union_length
+from tracekit.engine import StageTally, kept_sums, union_length
+from tracekit.model import KERNEL_KINDS, STAGE, Trace
 from tracekit.support.batches import in_batches
 
 Number = int | float | str | None

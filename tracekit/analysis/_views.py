@@ -8,10 +8,8 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from tracekit.analysis._host_time import Work
-from tracekit.analysis._inclusive import inclusive_ranges
-from tracekit.analysis._inclusive_kernels import inclusive_kernels
 from tracekit.analysis._layers import layers
+from tracekit.engine import Work, inclusive_kernels, inclusive_ranges
 from tracekit.errors import UsageError
 
 View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracekit.analysis._host_time import Work, has_ops, on_host
 from tracekit.analysis._needs import how_to_record
+from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:

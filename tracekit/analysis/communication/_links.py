@@ -9,8 +9,9 @@ import polars as pl
 
 from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
 from tracekit.analysis.communication._routes import crossings, with_routes
+from tracekit.engine import union_length
 from tracekit.errors import UsageError
-from tracekit.model import REPORTS, Trace, union_length, with_clocks
+from tracekit.model import REPORTS, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine

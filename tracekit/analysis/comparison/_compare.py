@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._range_paths import shown, sorting, with_path_texts
 from tracekit.analysis._verdicts import verdict_meta
 from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
@@ -41,6 +39,7 @@ from tracekit.analysis.comparison._step_change import (
 )
 from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.idle_time._idle_ranges import idle_ranges
+from tracekit.engine import has_ops, shown, sorting, with_path_texts
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_one_tree
 

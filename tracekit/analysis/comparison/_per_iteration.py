@@ -14,10 +14,10 @@ from tracekit.analysis._breakdown import StepTimes, step_times
 from tracekit.analysis._cold_steps import Skip, cold_steps
 from tracekit.analysis._keys import chosen_keys
 from tracekit.analysis._ranks import with_devices
-from tracekit.analysis._steps import numbered_alike
 from tracekit.analysis.communication._mpi_calls import mpi_calls
 from tracekit.analysis.idle_time._idle import idle_causes
 from tracekit.analysis.studies._memory_use import memory_use
+from tracekit.engine import numbered_alike
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace
 

@@ -10,8 +10,6 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._range_paths import shown, sorting
 from tracekit.analysis._verdicts import verdict_meta
 from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
@@ -44,6 +42,7 @@ from tracekit.analysis.comparison._per_iteration import (
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
 from tracekit.analysis.comparison._steps_table import step_rows
+from tracekit.engine import has_ops, shown, sorting
 from tracekit.errors import UsageError
 from tracekit.model import Trace, with_one_tree
 

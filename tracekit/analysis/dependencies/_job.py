@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import numbered_alike, torn
-from tracekit.analysis._windows import first_iterations, iteration_windows
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._moments import MOMENT
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.dependencies._what_edges_are import described_edges
+from tracekit.engine import (
+    first_iterations,
+    has_ops,
+    iteration_windows,
+    launch_groups,
+    numbered_alike,
+    torn,
+)
 from tracekit.errors import MissingDataError
 from tracekit.model import with_clocks
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, facts_of
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._rules import RULES
+from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
 

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import idle_pieces
 from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
-from tracekit.model import Trace, union_length, with_clocks
+from tracekit.engine import (
+    chosen_windows,
+    counted_steps,
+    cut,
+    launch_groups,
+    union_length,
+    with_steps,
+)
+from tracekit.model import Trace, with_clocks
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:

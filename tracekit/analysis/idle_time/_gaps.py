@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._lines import Lines, extended
 from tracekit.analysis.idle_time._gap_loops import Found, Ops, Reached, find_gaps
 from tracekit.analysis.idle_time._lull_loops import OUT_OF_ORDER
+from tracekit.engine import Lines, extended
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._host_time import innermost_stretches
-from tracekit.analysis._launch_groups import host_marks
 from tracekit.analysis.idle_time._timeline import covered, merged, split_at, states
+from tracekit.engine import host_marks, innermost_stretches
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -8,18 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
 from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis._needs import how_to_record
 from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
 from tracekit.analysis._words import OUTSIDE_STEPS, with_words
 from tracekit.analysis.communication._collective_calls import collective_calls
 from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
 from tracekit.analysis.idle_time._idle_ranges import plain_name
 from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
+from tracekit.engine import chosen_windows, counted_steps, cut, has_ops, launch_groups, with_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
 

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._host_time import Work, innermost_stretches
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._steps import by_host, counted_steps, split, with_steps
-from tracekit.analysis._windows import chosen_windows
 from tracekit.analysis._work import work_of
 from tracekit.analysis.idle_time._lulls import lulls
 from tracekit.analysis.idle_time._timeline import follow
+from tracekit.engine import (
+    Work,
+    by_host,
+    chosen_windows,
+    counted_steps,
+    innermost_stretches,
+    launch_groups,
+    split,
+    with_steps,
+)
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._lines import Lines
-from tracekit.analysis._windows import cut
 from tracekit.analysis.idle_time._lull_loops import OUT_OF_ORDER, Lulls, find_lulls
+from tracekit.engine import Lines, cut
 from tracekit.support.batches import in_batches
 from tracekit.support.compiled import compiled, given
 

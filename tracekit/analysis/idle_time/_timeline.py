@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analysis._latest import latest
+from tracekit.engine import latest
 from tracekit.support.batches import at_least_one
 
 _LENGTH = pl.col("end") - pl.col("start")

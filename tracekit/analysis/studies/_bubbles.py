@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._windows import first_iterations
+from tracekit.engine import first_iterations, has_ops, numbered_alike, union_length
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import union_length, with_clocks
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import Work
 from tracekit.analysis._verdicts import unknown_passes
 from tracekit.analysis._work import HOST, work_of
 from tracekit.analysis.communication._collective_calls import collective_calls
@@ -17,6 +16,7 @@ from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis.studies._ratios import step_interval
 from tracekit.analysis.studies._run_labels import batch_label, label_number, parameters_label
+from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._latest import latest
-from tracekit.analysis._launch_groups import NEEDED, LaunchGroups
-from tracekit.analysis._step_ends import with_step_ends
+from tracekit.engine._latest import latest
+from tracekit.engine._launch_groups import NEEDED, LaunchGroups
+from tracekit.engine._step_ends import with_step_ends
 from tracekit.errors import UsageError
 from tracekit.model import with_clocks
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._host_time import Work
-from tracekit.analysis._open_ranges import kernels_during, start_end_ranges
-from tracekit.analysis._outside import outside_ranges
-from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
-from tracekit.analysis._pieces import Receivers, hand_out
-from tracekit.analysis._range_loops import carry_up, find_holders
-from tracekit.analysis._tallies import Counting, Named
+from tracekit.engine._host_time import Work
+from tracekit.engine._open_ranges import kernels_during, start_end_ranges
+from tracekit.engine._outside import outside_ranges
+from tracekit.engine._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
+from tracekit.engine._range_loops import carry_up, find_holders
+from tracekit.engine._stream import Receivers, hand_out
+from tracekit.engine._tallies import Counting, Named
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE
 from tracekit.support.compiled import compiled, given
 

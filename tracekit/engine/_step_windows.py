@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
+from tracekit.engine._steps import counted_steps, with_steps
+from tracekit.engine._windows import chosen_windows, cut
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._stage_tally import StageTally
+from tracekit.engine._stage_sums import StageTally
 from tracekit.model import DEVICE_SUMS, KERNEL_KINDS
 
 if TYPE_CHECKING:

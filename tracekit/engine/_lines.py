@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._numbering import Numbers
-from tracekit.analysis._sweep_loops import Course, Windows
+from tracekit.engine._numbering import Numbers
+from tracekit.engine._sweep_loops import Course, Windows
 from tracekit.support.compiled import given
 
 Array: TypeAlias = NDArray[Any]

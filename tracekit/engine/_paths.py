@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._range_loops import find_shortcuts, lay_out
-from tracekit.analysis._range_paths import range_paths
+from tracekit.engine._range_loops import find_shortcuts, lay_out
+from tracekit.engine._range_paths import range_paths
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._tallies import Named
+from tracekit.engine._tallies import Named
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

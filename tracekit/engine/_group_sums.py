@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._durations import Durations
-from tracekit.analysis._lines import LinesInWindows, extended
-from tracekit.analysis._numbering import Numbers
-from tracekit.analysis._sweep_loops import (
+from tracekit.engine._durations import Durations
+from tracekit.engine._lines import LinesInWindows, extended
+from tracekit.engine._numbering import Numbers
+from tracekit.engine._sweep_loops import (
     COUNTED,
     SEEN,
     USED,
@@ -22,8 +22,8 @@ from tracekit.analysis._sweep_loops import (
     GroupsReached,
     GroupSums,
     sweep_groups,
-)  # fmt: skip
-from tracekit.analysis._tallies import Named
+)
+from tracekit.engine._tallies import Named
 from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support.compiled import compiled, given
 

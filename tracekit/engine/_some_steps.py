@@ -6,7 +6,7 @@ import re
 
 import polars as pl
 
-from tracekit.analysis._steps import numbered_alike
+from tracekit.engine._steps import numbered_alike
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._duration_loops import MOST_BITS, Found, deal, find_middles
+from tracekit.engine._duration_loops import MOST_BITS, Found, deal, find_middles
 from tracekit.support.compiled import compiled
 
 Array: TypeAlias = NDArray[Any]

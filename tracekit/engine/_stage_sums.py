@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._lines import LinesInWindows, extended
-from tracekit.analysis._sweep_loops import Ops, Reached, Sums, sweep
+from tracekit.engine._lines import LinesInWindows, extended
+from tracekit.engine._sweep_loops import Ops, Reached, Sums, sweep
 from tracekit.model import STAGE, STAGE_SOURCE, STAGE_SOURCES, STAGES
 from tracekit.support.compiled import compiled, given
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analysis._outside import outside_text
+from tracekit.engine._outside import outside_text
 from tracekit.model import PATH_TEXTS, Trace, path_texts
 
 _TEXT = "range_text"

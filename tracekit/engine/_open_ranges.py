@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._paths import Array, path_number
-from tracekit.model import KERNEL_KINDS, Trace, union_length
+from tracekit.engine._intervals import union_length
+from tracekit.engine._paths import Array, path_number
+from tracekit.model import KERNEL_KINDS, Trace
 
 if TYPE_CHECKING:
-    from tracekit.analysis._tallies import Counting
+    from tracekit.engine._tallies import Counting
 
 SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
 """What is added up of the ops of a range."""

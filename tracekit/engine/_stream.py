@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._segments import feed
-from tracekit.analysis._windows import Cutter, chosen_windows, cut, iteration_windows
+from tracekit.engine._launch_groups import launch_groups
+from tracekit.engine._segments import feed
+from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
-    from tracekit.analysis._tallies import Sweep, Tally
+    from tracekit.engine._tallies import Sweep, Tally
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._lines import Lines
-from tracekit.analysis._sweep_loops import (
+from tracekit.engine._lines import Lines
+from tracekit.engine._sweep_loops import (
     INPUT,
     NONE,
     OWN_INPUT,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
-from tracekit.analysis._windows import Cutter, iteration_windows
+from tracekit.engine._launch_groups import host_marks
+from tracekit.engine._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
+from tracekit.engine._windows import Cutter, iteration_windows
 from tracekit.model import STAGE_SOURCE, Trace
 
 _EVENT = ["line", "time", "begins", "turn"]

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._group_tally import GroupTally
-from tracekit.analysis._host_time import Work
-from tracekit.analysis._open_ranges import SUMS, OpenTally, start_end_ranges
-from tracekit.analysis._outside import outside_ranges
-from tracekit.analysis._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
-from tracekit.analysis._pieces import Receivers, hand_out
-from tracekit.analysis._range_loops import carry_up, count_twice
-from tracekit.analysis._tallies import Counting, Tally
-from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace, union_length
+from tracekit.engine._group_sums import GroupTally
+from tracekit.engine._host_time import Work
+from tracekit.engine._intervals import union_length
+from tracekit.engine._open_ranges import SUMS, OpenTally, start_end_ranges
+from tracekit.engine._outside import outside_ranges
+from tracekit.engine._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
+from tracekit.engine._range_loops import carry_up, count_twice
+from tracekit.engine._stream import Receivers, hand_out
+from tracekit.engine._tallies import Counting, Tally
+from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace
 from tracekit.support.compiled import compiled, given
 
 _LENGTH = pl.col("end") - pl.col("start")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis._windows import Cutter, first_iterations
+from tracekit.engine._launch_groups import host_marks
+from tracekit.engine._windows import Cutter, first_iterations
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
