@@ -39,6 +39,7 @@ PUBLIC = {
     "tracekit.analysis.communication": """
         Buckets Measure Traffic collective_calls collectives communicators latency
         latency_speedup links message_histogram pointer_queries read_calls staging
+        unsized_of_others why_unsized
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded Skip change_points check_limit comparability compare
@@ -46,18 +47,18 @@ PUBLIC = {
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
-    "tracekit.analysis.idle_time": "idle idle_ranges",
+    "tracekit.analysis.idle_time": "idle idle_causes idle_ranges",
     "tracekit.analysis.studies": """
-        COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
-        Hardware Measured Published ScalingMode ScalingTime basis_of batch_label
-        before_and_after bubble_theory bubbles_of_run crossovers data_stalls
-        dgx1_questions differential_stalls distribution epoch_bytes epoch_time exchange
-        gains hardware_names images_per_step iterations_per_epoch job_features
-        jobs_frame largest_batch load_hardware load_published measured_against
-        memory_extra memory_growth memory_table memory_use of_epochs overhead
-        overhead_matrix pipeline_bubbles project_architectures read_jobs
-        read_memory_table read_times scaling stalls_of_run step_times study
-        study_iterations study_row study_stages sweep_hardware weighted_means
+        Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
+        STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
+        before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
+        differential_stalls distribution epoch_bytes epoch_time exchange gains
+        hardware_names images_per_step is_pipeline iterations_per_epoch job_features
+        jobs_frame largest_batch load_hardware load_published measured_against memory_extra
+        memory_growth memory_table memory_use of_epochs overhead overhead_matrix
+        pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
+        read_times scaling stalls_of_run step_times study study_iterations study_row
+        study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
     "tracekit.support": "",
@@ -136,6 +137,36 @@ PUBLIC = {
         shown some_steps sorting split step_windows torn union_length with_path_texts
         with_steps
     """,
+    "tracekit.analysis.breakdowns": "StepTimes breakdown step_times",
+    "tracekit.analysis.calls": """
+        ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
+        communicators ends_by_arrivals find_collectives from_the_start log_processes
+        made_communicators mpi_calls nccl_calls outermost outlier_ranks participants
+        process_ranks read_calls with_devices with_kernels within
+    """,
+    "tracekit.analysis.facts": """
+        DEGREES Evidence Facts HOST NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
+        chosen_keys columns_of confusion dividing how_to_record identify is_by_stage
+        parse_keys share_meaning summarise unknown_passes verdict_evidence verdict_meta
+        with_words work_of
+    """,
+    "tracekit.analysis.idle_account": """
+        BEHIND BLOCKING_COPY CAUSES ITEM OS_CALLS QUEUED_NS SWITCHES allocations covered
+        idle_pieces idle_ranges in_ranges merged merged_in_batches pairs_of plain_name
+        sampled waits
+    """,
+    "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
+    "tracekit.analysis.operators": "backward_nodes counted_operators recorded_operators",
+    "tracekit.analysis.overview": "capabilities features query",
+    "tracekit.analysis.statistics": """
+        COSINES ENOUGH Flags Floats LEVEL METHOD Numbers Shift Skip adjusted cold_steps
+        differences long_run p_values quantile shift spread_of welch_error
+    """,
+    "tracekit.analysis.step_sums": """
+        Measured PARTS in_one_account parse_compare_keys peak_memory per_iteration steps_of
+        with_hosts_matched
+    """,
+    "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",
 }
 
 EVERYWHERE = {"errors", "support", "_version"}
@@ -261,7 +292,7 @@ def test_a_name_is_loaded_when_it_is_used() -> None:
 NEVER = {
     "plotly", "networkx", "scipy", "numba", "dask", "adbc_driver_sqlite", "nanoarrow", "sqlalchemy",
     "asyncio", "unittest", "multiprocessing", "pydantic", "tracekit.machine", "tracekit.sources",
-    "tracekit.attribution", "tracekit.analysis.communication._links", "tracekit.cli._record",
+    "tracekit.attribution", "tracekit.analysis.traffic._links", "tracekit.cli._record",
 }  # fmt: skip
 """What no breakdown by stage and no comparison of stored runs takes."""
 

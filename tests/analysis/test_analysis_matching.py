@@ -11,7 +11,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._matching import _followers, match
+from tracekit.analysis.calls._matching import _followers, match
 from tracekit.model import REPORTS, with_clocks
 
 _SCHEMA = {

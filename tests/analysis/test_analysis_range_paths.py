@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis._query import query
-from tracekit.analysis.comparison._compare import compare
+from tracekit.analysis.comparison import compare
+from tracekit.analysis.overview._query import query
 from tracekit.engine import range_paths
 from tracekit.model import PATH_TEXTS, Trace, combine
 

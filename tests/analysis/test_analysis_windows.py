@@ -16,8 +16,9 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.analysis.comparison import compare
-from tracekit.analysis.comparison._per_iteration import PARTS, per_iteration
-from tracekit.analysis.idle_time import _idle_ranges, idle_ranges
+from tracekit.analysis.idle_account import _idle_ranges
+from tracekit.analysis.idle_time import idle_ranges
+from tracekit.analysis.step_sums import PARTS, per_iteration
 from tracekit.analysis.studies import study_row
 from tracekit.engine import iteration_windows
 from tracekit.errors import UsageError

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._needs import how_to_record
 from tracekit.analysis.arithmetic._work_done import work_done
+from tracekit.analysis.facts import chosen_keys, how_to_record
 from tracekit.engine import (
     chosen_windows,
     counted_steps,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.arithmetic._counted import counted_operators
 from tracekit.analysis.arithmetic._precision import (
     multiplies,
     of_input,
@@ -14,7 +13,7 @@ from tracekit.analysis.arithmetic._precision import (
     precision_by_name,
     precision_by_type,
 )
-from tracekit.analysis.arithmetic._recorded import backward_nodes, recorded_operators
+from tracekit.analysis.operators import backward_nodes, counted_operators, recorded_operators
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.idle_account import merged
 from tracekit.engine import inside_steps, layered_lengths
 from tracekit.support.batches import at_least_one
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.idle_account import idle_pieces, merged
 from tracekit.engine import cut, inside_steps
 
 if TYPE_CHECKING:

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._collectives import collective_calls, collectives
+    from tracekit.analysis.calls import communicators, read_calls
+    from tracekit.analysis.communication._collectives import (
+        collective_calls,
+        collectives,
+        unsized_of_others,
+        why_unsized,
+    )
     from tracekit.analysis.communication._latency import (
         Buckets,
         Measure,
@@ -13,25 +19,25 @@ if TYPE_CHECKING:
         latency_speedup,
         message_histogram,
     )
-    from tracekit.analysis.communication._links import links
-    from tracekit.analysis.communication._nccl_calls import communicators, read_calls
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic, links
 
 _HOMES = {
     "Buckets": "tracekit.analysis.communication._latency",
     "Measure": "tracekit.analysis.communication._latency",
-    "Traffic": "tracekit.analysis.communication._traffic",
+    "Traffic": "tracekit.analysis.traffic",
     "collective_calls": "tracekit.analysis.communication._collectives",
     "collectives": "tracekit.analysis.communication._collectives",
-    "communicators": "tracekit.analysis.communication._nccl_calls",
+    "communicators": "tracekit.analysis.calls",
     "latency": "tracekit.analysis.communication._latency",
     "latency_speedup": "tracekit.analysis.communication._latency",
-    "links": "tracekit.analysis.communication._links",
+    "links": "tracekit.analysis.traffic",
     "message_histogram": "tracekit.analysis.communication._latency",
     "pointer_queries": "tracekit.analysis.communication._pointer_queries",
-    "read_calls": "tracekit.analysis.communication._nccl_calls",
+    "read_calls": "tracekit.analysis.calls",
     "staging": "tracekit.analysis.communication._pointer_queries",
+    "unsized_of_others": "tracekit.analysis.communication._collectives",
+    "why_unsized": "tracekit.analysis.communication._collectives",
 }
 
 __all__ = [
@@ -48,6 +54,8 @@ __all__ = [
     "pointer_queries",
     "read_calls",
     "staging",
+    "unsized_of_others",
+    "why_unsized",
 ]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

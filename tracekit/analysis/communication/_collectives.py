@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
-from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
-from tracekit.analysis.communication._collective_calls import (
+from tracekit.analysis.calls import (
     ASSUMED,
     Found,
     collective_calls,
     find_collectives,
+    process_ranks,
 )
+from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
+from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
 
 if TYPE_CHECKING:

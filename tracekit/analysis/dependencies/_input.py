@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.idle_time._timeline import covered, merged
+from tracekit.analysis.idle_account import covered, merged
 from tracekit.engine import host_marks
 
 if TYPE_CHECKING:

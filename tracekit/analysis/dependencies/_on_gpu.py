@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.dependencies._edges import edges
 from tracekit.analysis.dependencies._moments import LANE, MOMENT
 from tracekit.model import with_clocks

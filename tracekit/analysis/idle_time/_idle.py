@@ -8,14 +8,17 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis._words import OUTSIDE_STEPS, with_words
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
-from tracekit.analysis.idle_time._idle_ranges import plain_name
-from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
+from tracekit.analysis.calls import collective_calls, process_ranks
+from tracekit.analysis.facts import OUTSIDE_STEPS, chosen_keys, how_to_record, with_words
+from tracekit.analysis.idle_account import (
+    CAUSES,
+    QUEUED_NS,
+    idle_pieces,
+    in_ranges,
+    pairs_of,
+    plain_name,
+    sampled,
+)
 from tracekit.engine import chosen_windows, counted_steps, cut, has_ops, launch_groups, with_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks

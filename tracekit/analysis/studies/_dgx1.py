@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.studies._memory_use import memory_extra, memory_growth
+from tracekit.analysis.memory import memory_extra, memory_growth
 from tracekit.analysis.studies._overhead import overhead
 from tracekit.analysis.studies._published import Published, beside
 from tracekit.analysis.studies._scaling import scaling

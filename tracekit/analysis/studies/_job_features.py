@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.statistics import Skip
 from tracekit.analysis.studies._study import study_row
+from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import (
     NEEDED,
     has_ops,

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis.idle_time._pieces import idle_pieces
+from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.idle_account import idle_pieces
 from tracekit.engine import (
     NEEDED,
     has_ops,
