@@ -39,7 +39,6 @@ PUBLIC = {
     "tracekit.analysis.communication": """
         Buckets Measure Traffic collective_calls collectives communicators latency
         latency_speedup links message_histogram pointer_queries read_calls staging
-        unsized_of_others why_unsized
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded Skip change_points check_limit comparability compare
@@ -47,14 +46,14 @@ PUBLIC = {
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
-    "tracekit.analysis.idle_time": "idle idle_causes idle_ranges",
+    "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.studies": """
         Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
         STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
         before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
         differential_stalls distribution epoch_bytes epoch_time exchange gains
-        hardware_names images_per_step is_pipeline iterations_per_epoch job_features
-        jobs_frame largest_batch load_hardware load_published measured_against memory_extra
+        hardware_names images_per_step iterations_per_epoch job_features jobs_frame
+        largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
         read_times scaling stalls_of_run step_times study study_iterations study_row
@@ -137,23 +136,24 @@ PUBLIC = {
         shown some_steps sorting split step_windows torn union_length with_path_texts
         with_steps
     """,
-    "tracekit.analysis.breakdowns": "StepTimes breakdown step_times",
+    "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
         communicators ends_by_arrivals find_collectives from_the_start log_processes
         made_communicators mpi_calls nccl_calls outermost outlier_ranks participants
-        process_ranks read_calls with_devices with_kernels within
+        process_ranks read_calls unsized_of_others why_unsized with_devices with_kernels
+        within
     """,
     "tracekit.analysis.facts": """
         DEGREES Evidence Facts HOST NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
-        chosen_keys columns_of confusion dividing how_to_record identify is_by_stage
-        parse_keys share_meaning summarise unknown_passes verdict_evidence verdict_meta
-        with_words work_of
+        WAITING chosen_keys columns_of confusion counted_micro_batches dividing
+        how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
+        unknown_passes verdict_evidence verdict_meta with_words work_of
     """,
     "tracekit.analysis.idle_account": """
-        BEHIND BLOCKING_COPY CAUSES ITEM OS_CALLS QUEUED_NS SWITCHES allocations covered
-        idle_pieces idle_ranges in_ranges merged merged_in_batches pairs_of plain_name
-        sampled waits
+        BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
+        covered idle_causes idle_pieces idle_ranges in_ranges merged merged_in_batches
+        pairs_of pieces_in_windows plain_name sampled waits
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": "backward_nodes counted_operators recorded_operators",
@@ -163,8 +163,9 @@ PUBLIC = {
         differences long_run p_values quantile shift spread_of welch_error
     """,
     "tracekit.analysis.step_sums": """
-        Measured PARTS in_one_account parse_compare_keys peak_memory per_iteration steps_of
-        with_hosts_matched
+        KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account
+        parse_compare_keys peak_memory per_iteration stages_of step_times steps_by_keys
+        steps_of sums_by_keys with_hosts_matched
     """,
     "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",
 }
@@ -198,6 +199,21 @@ MAY_IMPORT = {
     **{part: set() for part in EVERYWHERE},
 }
 """What each part may import of ours, beside itself and `EVERYWHERE`; the rest may import all."""
+
+
+SHARED = {
+    "calls": set(),
+    "statistics": set(),
+    "operators": set(),
+    "facts": {"calls", "operators"},
+    "clocks": {"calls"},
+    "memory": {"statistics"},
+    "traffic": {"calls", "facts"},
+    "idle_account": {"calls", "facts"},
+    "step_sums": {"calls", "statistics", "facts", "memory", "traffic", "idle_account"},
+}
+"""Which other wings of `analysis` each wing that several read may import. All others are questions:
+they import these, and never each other."""
 
 
 def _packages() -> list[str]:
@@ -338,6 +354,26 @@ def test_imports_follow_the_design(name: str) -> None:
         is_package = (PACKAGE / other).is_dir()
         is_private = any(word.startswith("_") for word in rest.split("."))
         assert not (is_package and is_private), f"{name} imports {imported}, private"
+
+
+WINGED = [name for name in FILES if name.startswith("analysis/") and name.count("/") == 2]
+
+
+def test_what_analysis_holds_is_in_wings() -> None:
+    assert {file.name for file in (PACKAGE / "analysis").glob("*.py")} == {"__init__.py"}
+    assert set(SHARED) <= {name.split("/")[1] for name in WINGED}
+
+
+@pytest.mark.parametrize("name", WINGED)
+def test_wings_face_one_way(name: str) -> None:
+    wing = name.split("/")[1]
+    for imported in _imports(PACKAGE / name):
+        part, _, target = imported.removeprefix("tracekit.").partition(".")
+        other, _, rest = target.partition(".")
+        if part != "analysis" or other == wing:
+            continue
+        assert other in SHARED.get(wing, SHARED), f"{name} imports {imported}"
+        assert not rest.startswith("_"), f"{name} imports {imported}, private"
 
 
 def _module(name: str) -> Path | None:

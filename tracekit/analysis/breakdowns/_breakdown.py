@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.breakdowns._views import chosen_view
-from tracekit.analysis.calls import outlier_ranks, process_ranks, with_devices
+from tracekit.analysis.calls import outlier_ranks, with_devices
 from tracekit.analysis.facts import (
     HOST,
-    OF_PROCESSES,
-    OF_WINDOWS,
     OUTSIDE_STEPS,
     columns_of,
     dividing,
@@ -24,30 +22,25 @@ from tracekit.analysis.facts import (
     verdict_meta,
     work_of,
 )
+from tracekit.analysis.step_sums import (
+    KeySums,
+    group_lengths,
+    grouped_sums,
+    stages_of,
+    steps_by_keys,
+    sums_by_keys,
+)
 from tracekit.engine import (
-    Counted,
-    GroupTally,
-    KeptSums,
-    Named,
-    Receivers,
     StageSums,
-    StageTally,
     Work,
-    by_host,
-    counted_steps,
-    hand_out,
-    kept_sums,
-    named_ranges,
     numbered_alike,
     shown,
     sorting,
     with_path_texts,
-    with_steps,
 )
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Answer, Trace
 
-_Some = TypeVar("_Some")
 _PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
 _OWNER = ("process", "device")
 _PASSES = ("FP", "BP")
@@ -58,7 +51,6 @@ _SUMS = (
 )  # fmt: skip
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _LENGTH = pl.col("end") - pl.col("start")
-_SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 
 def breakdown(
@@ -175,9 +167,9 @@ def _measured(
             )
         table, more = view(work, skip)
         return table, {**_whole_meta(trace, skip), **more}
-    found = _found(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
+    found = sums_by_keys(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
     table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
-    meta = _meta(work, found.whole, skip)
+    meta = _meta(work, found.of_all, skip)
     if "iteration" in keys:
         return table, {**meta, **_denominator(meta, is_of_steps=True)}
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
@@ -192,7 +184,7 @@ def _measured(
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
     """Return what the stages of a run are measured against, whatever its rows are by."""
     work = work_of(trace, ("stage",))
-    return _meta(work, _found(work, ("stage",), skip=skip, with_whole=True).whole, skip)
+    return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
@@ -219,107 +211,8 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     return table.with_columns(means).drop("devices")
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What was added up, of which windows.
-
-    Parameters
-    ----------
-    stages
-        What was added up by stage.
-    grouped
-        What was added up by other keys, if there are any.
-    whole
-        As `stages`, of the windows that the run is measured by.
-    windows
-        The windows.
-    """
-
-    stages: StageSums | None
-    grouped: GroupTally | None
-    whole: StageSums | None
-    windows: pl.DataFrame
-
-    @property
-    def sums(self) -> GroupTally | StageSums:
-        """What has the sums of groups."""
-        return self.grouped or _there(self.stages)
-
-
-def _there(sums: StageSums | None) -> StageSums:
-    if sums is None:
-        raise AssertionError("stages are added up where this is asked")
-    return sums
-
-
-def _found(
-    work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False,
-    with_whole: bool = False, with_durations: bool = False,
-) -> _Found:  # fmt: skip
-    per_iteration = "iteration" in keys
-    is_whole = with_whole and not per_iteration
-    of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
-    # What was added up when the run was ingested is that of its devices as a whole.
-    kept = None if skip or work.is_host else kept_sums(work.trace)
-    grouped = None if of_windows else _group_tally(work, keys, keeps_durations=with_durations)
-    stages = (
-        _stage_sums(work, None if per_iteration else kept, of_stages_alone=not is_whole)
-        if of_windows or with_stages or is_whole
-        else None
-    )
-    whole = _stage_sums(work, kept) if with_whole and per_iteration else None
-    if isinstance(stages, KeptSums) and grouped is None:
-        return _Found(stages, None, stages, stages.windows())
-    windows = hand_out(
-        work.trace,
-        Receivers(sweeps=[*_swept(stages), *_those(grouped)], whole=_swept(whole)),
-        skip=skip,
-        per_iteration=per_iteration,
-        cutter=by_host(work.cutter) if per_iteration else work.cutter,
-    )
-    return _Found(
-        stages, grouped, stages if is_whole else whole,
-        with_steps(windows) if per_iteration else windows,
-    )  # fmt: skip
-
-
-def _stage_sums(work: Work, kept: KeptSums | None, *, of_stages_alone: bool = False) -> StageSums:
-    return kept or StageTally(of_pieces=work.is_host, of_stages_alone=of_stages_alone)
-
-
-def _swept(sums: StageSums | None) -> Sequence[StageTally]:
-    """Return what is still to be added up."""
-    return (sums,) if isinstance(sums, StageTally) else ()
-
-
-def _those(one: _Some | None) -> Sequence[_Some]:
-    return () if one is None else (one,)
-
-
-def _group_tally(work: Work, keys: Sequence[str], *, keeps_durations: bool) -> GroupTally:
-    columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
-    named = {name: _named(work.trace, name) for name in columns if name in _NAMED}
-    return GroupTally(
-        columns, named, of_kernels="kernel" in keys, keeps_durations=keeps_durations,
-        of_pieces=work.is_host,
-    )  # fmt: skip
-
-
-_NAMED = ("pid", "range", *OF_PROCESSES)
-
-
-def _named(trace: Trace, name: str) -> Named:
-    if name == "range":
-        return named_ranges(trace)
-    if name == "pid":
-        pids = trace["processes"].select("process", "pid").sort("process").collect()["pid"]
-        return Named(("process",), pl.col("process"), pids)
-    return Named(("process",), pl.col("process"), process_ranks(trace)[name])
-
-
-def _meta(work: Work, sums: StageSums | None, skip: int) -> dict[str, Any]:
+def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     """Return what a breakdown is measured against."""
-    found = _there(sums)
     stages, windows = found.stages(), found.windows()
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -356,9 +249,9 @@ def _residual(work: Work, length: int) -> dict[str, Any]:
 
 
 def _table(
-    work: Work, keys: Sequence[str], found: _Found, *, skip: int, per_iteration: bool
+    work: Work, keys: Sequence[str], found: KeySums, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
-    groups = _grouped(keys, found)
+    groups = grouped_sums(keys, found)
     if is_by_stage(keys) and "iteration" in keys:
         groups = _with_idle(groups, found, dividing(keys))
     measured = _with_windows(keys, groups, found)
@@ -372,32 +265,7 @@ def _table(
     return shown(table)
 
 
-def _grouped(keys: Sequence[str], found: _Found) -> pl.DataFrame:
-    """Return the measures of each group, added over windows."""
-    columns = columns_of(keys)
-    of_windows = found.windows.select("window", *OF_WINDOWS)
-    if is_by_stage(keys):
-        stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
-        sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
-        return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    groups = found.sums.groups().join(of_windows, on="window", how="left", maintain_order="left")
-    if found.grouped is None or not found.grouped.keeps_durations:
-        return groups.group_by(columns).agg(_SUMMED)
-    return _with_durations(groups, found.grouped, columns)
-
-
-def _with_durations(
-    groups: pl.DataFrame, tally: GroupTally, columns: Sequence[str]
-) -> pl.DataFrame:
-    """Return groups of kernels, added over windows, with statistics of their durations."""
-    rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
-    numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
-    return pl.concat([rows.drop("row"), tally.durations(numbers)], how="horizontal").with_columns(
-        mean_ns=pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
-    )
-
-
-def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: _Found) -> pl.DataFrame:
+def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
     """Add the length of each group's window, what of it is idle, and the group's share of it."""
     own, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
@@ -419,7 +287,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: _Found) -> pl
     )
 
 
-def _between(found: _Found, own: Sequence[str]) -> pl.DataFrame:
+def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
     """Return for how long nothing runs while the host is in no iteration."""
     busy = found.sums.groups().group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
@@ -430,9 +298,9 @@ def _between(found: _Found, own: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _with_idle(groups: pl.DataFrame, found: _Found, own: Sequence[str]) -> pl.DataFrame:
+def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
     """Add the time in which nothing runs, so that the rows of a step add up to it."""
-    busy = _stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
+    busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
     idle = (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
@@ -483,9 +351,9 @@ def _with_statistics(
         raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
     columns = columns_of(keys)
     paired = replace(work, trace=numbered_alike(work.trace))
-    found, _ = _found_steps(paired, keys, skip)
+    found, _ = steps_by_keys(paired, keys, skip)
     inside = found.windows.drop_nulls("iteration")
-    each = _lengths(keys, found).drop_nulls("iteration")
+    each = group_lengths(keys, found).drop_nulls("iteration")
     statistics = (
         table.select(columns)
         .join(inside.select("iteration").unique(), how="cross")
@@ -514,67 +382,3 @@ def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
     """Return what percentiles are called: by kernel, there are medians of durations beside them."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """What the steps of a run took on GPUs, read once.
-
-    Parameters
-    ----------
-    groups
-        The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
-        added over devices. What a group lacks is not listed; `iteration` is null for what lies
-        outside of the steps that count.
-    stages
-        ``window, stage, busy_ns, exposed_ns``.
-    windows
-        ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
-        whole run is one window it is null throughout, as `process` is.
-    left_out
-        How many steps do not count because not all processes have them.
-    annotated, empty
-        How many iterations there are but skipped ones, of processes that have steps; and in how
-        many of these their process ran nothing.
-    """
-
-    groups: pl.DataFrame
-    stages: pl.DataFrame
-    windows: pl.DataFrame
-    left_out: int = 0
-    annotated: int = 0
-    empty: int = 0
-
-
-def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
-    """Return what each step took, or the whole run if so asked, by some keys."""
-    work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
-    if whole:
-        found = _found(work, keys, skip=0, with_stages=True)
-        windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
-        return StepTimes(_lengths(keys, found), _stages_of(found), windows.select(names))
-    found, counted = _found_steps(work, keys, skip, with_stages=True)
-    return StepTimes(
-        _lengths(keys, found), _stages_of(found), counted.windows.select(names),
-        counted.left_out, counted.annotated, counted.empty,
-    )  # fmt: skip
-
-
-def _stages_of(found: _Found) -> pl.DataFrame:
-    return _there(found.stages).stages().select("window", "stage", "busy_ns", "exposed_ns")
-
-
-def _found_steps(
-    work: Work, keys: Sequence[str], skip: int, *, with_stages: bool = False
-) -> tuple[_Found, Counted]:
-    """Return what was added up, and the steps that count, which the windows have the numbers of."""
-    found = _found(work, [*keys, "iteration"], skip=0, with_stages=with_stages)
-    counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
-    return replace(found, windows=counted.windows), counted
-
-
-def _lengths(keys: Sequence[str], found: _Found) -> pl.DataFrame:
-    """Return what of each group is compared over iterations: ``ops`` and ``length_ns``."""
-    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
-    each = _grouped([*keys, "iteration"], found)
-    return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

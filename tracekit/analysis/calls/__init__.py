@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         with_kernels,
     )
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
+    from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 
 _HOMES = {
     "ASSUMED": "tracekit.analysis.calls._collective_calls",
@@ -49,6 +50,8 @@ _HOMES = {
     "participants": "tracekit.analysis.calls._collective_calls",
     "process_ranks": "tracekit.analysis.calls._ranks",
     "read_calls": "tracekit.analysis.calls._nccl_calls",
+    "unsized_of_others": "tracekit.analysis.calls._sizes",
+    "why_unsized": "tracekit.analysis.calls._sizes",
     "with_devices": "tracekit.analysis.calls._ranks",
     "with_kernels": "tracekit.analysis.calls._nccl_calls",
     "within": "tracekit.analysis.calls._mpi_calls",
@@ -74,6 +77,8 @@ __all__ = [
     "participants",
     "process_ranks",
     "read_calls",
+    "unsized_of_others",
+    "why_unsized",
     "with_devices",
     "with_kernels",
     "within",

@@ -6,12 +6,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.calls import communicators, read_calls
-    from tracekit.analysis.communication._collectives import (
-        collective_calls,
-        collectives,
-        unsized_of_others,
-        why_unsized,
-    )
+    from tracekit.analysis.communication._collectives import collective_calls, collectives
     from tracekit.analysis.communication._latency import (
         Buckets,
         Measure,
@@ -36,8 +31,6 @@ _HOMES = {
     "pointer_queries": "tracekit.analysis.communication._pointer_queries",
     "read_calls": "tracekit.analysis.calls",
     "staging": "tracekit.analysis.communication._pointer_queries",
-    "unsized_of_others": "tracekit.analysis.communication._collectives",
-    "why_unsized": "tracekit.analysis.communication._collectives",
 }
 
 __all__ = [
@@ -54,8 +47,6 @@ __all__ = [
     "pointer_queries",
     "read_calls",
     "staging",
-    "unsized_of_others",
-    "why_unsized",
 ]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

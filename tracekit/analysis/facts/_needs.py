@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from tracekit.analysis.calls import communicators, process_ranks, read_calls
+from tracekit.analysis.facts._pipeline import is_pipeline
 from tracekit.analysis.facts._summary import Number, summarise
 from tracekit.engine import on_host
 from tracekit.errors import TracekitError
@@ -232,9 +233,6 @@ def _machine(facts: Facts) -> Evidence:
 
 
 def _pipeline(facts: Facts) -> Evidence:
-    # Which is a study, and studies need what is here.
-    from tracekit.analysis.studies import is_pipeline  # noqa: PLC0415
-
     if is_pipeline(facts.trace):
         return Evidence("yes", "passes in numbered parts, or handed on")
     passes = facts.trace["ranges"].filter(pl.col("stage").is_not_null()).head(1).collect()

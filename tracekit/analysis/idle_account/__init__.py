@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.idle_account._causes import IdlePieces, idle_causes, pieces_in_windows
     from tracekit.analysis.idle_account._held import BEHIND
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
@@ -33,17 +34,20 @@ _HOMES = {
     "BLOCKING_COPY": "tracekit.analysis.idle_account._host_states",
     "CAUSES": "tracekit.analysis.idle_account._pieces",
     "ITEM": "tracekit.analysis.idle_account._host_states",
+    "IdlePieces": "tracekit.analysis.idle_account._causes",
     "OS_CALLS": "tracekit.analysis.idle_account._pieces",
     "QUEUED_NS": "tracekit.analysis.idle_account._pieces",
     "SWITCHES": "tracekit.analysis.idle_account._pieces",
     "allocations": "tracekit.analysis.idle_account._host_states",
     "covered": "tracekit.analysis.idle_account._timeline",
+    "idle_causes": "tracekit.analysis.idle_account._causes",
     "idle_pieces": "tracekit.analysis.idle_account._pieces",
     "idle_ranges": "tracekit.analysis.idle_account._idle_ranges",
     "in_ranges": "tracekit.analysis.idle_account._host_states",
     "merged": "tracekit.analysis.idle_account._timeline",
     "merged_in_batches": "tracekit.analysis.idle_account._timeline",
     "pairs_of": "tracekit.analysis.idle_account._host_states",
+    "pieces_in_windows": "tracekit.analysis.idle_account._causes",
     "plain_name": "tracekit.analysis.idle_account._idle_ranges",
     "sampled": "tracekit.analysis.idle_account._host_states",
     "waits": "tracekit.analysis.idle_account._host_states",
@@ -57,14 +61,17 @@ __all__ = [
     "OS_CALLS",
     "QUEUED_NS",
     "SWITCHES",
+    "IdlePieces",
     "allocations",
     "covered",
+    "idle_causes",
     "idle_pieces",
     "idle_ranges",
     "in_ranges",
     "merged",
     "merged_in_batches",
     "pairs_of",
+    "pieces_in_windows",
     "plain_name",
     "sampled",
     "waits",

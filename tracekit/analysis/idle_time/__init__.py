@@ -6,17 +6,15 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.idle_account import idle_ranges
-    from tracekit.analysis.idle_time._idle import idle, idle_causes
+    from tracekit.analysis.idle_time._idle import idle
 
 _HOMES = {
     "idle": "tracekit.analysis.idle_time._idle",
-    "idle_causes": "tracekit.analysis.idle_time._idle",
     "idle_ranges": "tracekit.analysis.idle_account",
 }
 
 __all__ = [
     "idle",
-    "idle_causes",
     "idle_ranges",
 ]
 

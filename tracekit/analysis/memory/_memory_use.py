@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analysis.statistics import _student
+from tracekit.analysis.statistics import quantile
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace, with_clocks
 
@@ -554,13 +554,13 @@ def _predicted(lines: pl.DataFrame, level: float) -> pl.DataFrame:
     if not 0 < level < 1:
         raise UsageError(f"an interval of level {level} makes no sense", "give one between 0 and 1")
     freedom = (lines["points"] - 2).clip(lower_bound=1).cast(pl.Float64).to_numpy()
-    quantile = pl.Series("t", _student.quantile(freedom, (1 + level) / 2), pl.Float64)
+    reach = pl.Series("t", quantile(freedom, (1 + level) / 2), pl.Float64)
     n, away = pl.col("points"), pl.col("at") - pl.col("x")
     variance = pl.col("rest") / (n - 2) * (1 + 1 / n + away * away / pl.col("xx"))
     predicted = pl.col("intercept") + pl.col("slope") * pl.col("at")
     # Two points leave nothing to scatter.
     half = pl.when(n > 2).then(pl.col("t") * variance.sqrt())  # noqa: PLR2004
-    return lines.with_columns(quantile).with_columns(
+    return lines.with_columns(reach).with_columns(
         predicted=_whole(predicted),
         low=_whole(predicted - half),
         high=_whole(predicted + half),

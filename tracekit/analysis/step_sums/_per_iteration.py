@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.breakdowns import StepTimes, step_times
 from tracekit.analysis.calls import mpi_calls, with_devices
 from tracekit.analysis.facts import chosen_keys
-from tracekit.analysis.idle_time import idle_causes
+from tracekit.analysis.idle_account import idle_causes
 from tracekit.analysis.memory import memory_use
 from tracekit.analysis.statistics import Skip, cold_steps
+from tracekit.analysis.step_sums._sums import StepTimes, step_times
 from tracekit.engine import numbered_alike
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Trace

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.facts import WAITING
     from tracekit.analysis.memory import (
         largest_batch,
         memory_extra,
@@ -14,11 +15,9 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
     from tracekit.analysis.studies._bubbles import (
-        WAITING,
         Bubbles,
         bubble_theory,
         bubbles_of_run,
-        is_pipeline,
         pipeline_bubbles,
     )
     from tracekit.analysis.studies._crossover import Along, crossovers
@@ -80,7 +79,7 @@ _HOMES = {
     "STEP_TIMES": "tracekit.analysis.studies._study",
     "ScalingMode": "tracekit.analysis.studies._scaling",
     "ScalingTime": "tracekit.analysis.studies._scaling",
-    "WAITING": "tracekit.analysis.studies._bubbles",
+    "WAITING": "tracekit.analysis.facts",
     "api_by_run": "tracekit.analysis.studies._api_calls",
     "api_calls": "tracekit.analysis.studies._api_calls",
     "basis_of": "tracekit.analysis.studies._study",
@@ -99,7 +98,6 @@ _HOMES = {
     "gains": "tracekit.analysis.studies._projection",
     "hardware_names": "tracekit.analysis.studies._hardware",
     "images_per_step": "tracekit.analysis.studies._epochs",
-    "is_pipeline": "tracekit.analysis.studies._bubbles",
     "iterations_per_epoch": "tracekit.analysis.studies._epochs",
     "job_features": "tracekit.analysis.studies._job_features",
     "jobs_frame": "tracekit.analysis.studies._jobs",
@@ -164,7 +162,6 @@ __all__ = [
     "gains",
     "hardware_names",
     "images_per_step",
-    "is_pipeline",
     "iterations_per_epoch",
     "job_features",
     "jobs_frame",

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls, nccl_calls, process_ranks
-from tracekit.analysis.communication import unsized_of_others, why_unsized
+from tracekit.analysis.calls import (
+    collective_calls,
+    nccl_calls,
+    process_ranks,
+    unsized_of_others,
+    why_unsized,
+)
 from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
     message_transfers,
