@@ -11,7 +11,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import breakdown
 from tracekit.analysis.facts import parse_keys, share_meaning
 from tracekit.analysis.facts._keys import KEYS
-from tracekit.engine._outside import OUTSIDE
+from tracekit.engine._range_paths import OUTSIDE
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 

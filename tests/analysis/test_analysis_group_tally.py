@@ -13,10 +13,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.engine import GroupTally, Named, _numbering
-from tracekit.engine import _group_sums as _group_tally
+from tracekit.engine import GroupTally, Named, _group_sums, _lines
 from tracekit.engine._durations import Durations
-from tracekit.engine._numbering import Numbers
+from tracekit.engine._lines import Numbers
 from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support import compiled as _compiled
 
@@ -100,8 +99,8 @@ def test_groups_in_windows(
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(_compiled, "FEW_ROWS", rows)
         changed.setattr(_compiled, "FEWEST_ROWS", rows)
-        changed.setattr(_group_tally, "_ROOM", 1)
-        changed.setattr(_numbering, "_ROOM", 1)
+        changed.setattr(_group_sums, "_ROOM", 1)
+        changed.setattr(_lines, "_ROOM", 1)
         tally = GroupTally(
             ["name", "range"], {"range": RANGE}, of_kernels=of_kernels, keeps_durations=True
         )

@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
 from tracekit.engine import union_length
-from tracekit.engine._segments import feed
+from tracekit.engine._stream import feed
 from tracekit.model import Trace
 from tracekit.support import batches
 

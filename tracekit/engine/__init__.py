@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.engine._device_sums import DeviceSums, KeptSums, kept_sums
     from tracekit.engine._group_sums import GroupTally
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
     from tracekit.engine._inclusive import inclusive_ranges, projected_ranges
@@ -20,41 +19,48 @@ if TYPE_CHECKING:
     from tracekit.engine._launch_groups import NEEDED, host_marks, launch_groups
     from tracekit.engine._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
     from tracekit.engine._lines import Lines, extended
-    from tracekit.engine._outside import named_ranges
-    from tracekit.engine._range_paths import range_paths, shown, sorting, with_path_texts
-    from tracekit.engine._some_steps import chosen_steps, parse_iterations, some_steps
-    from tracekit.engine._stage_sums import StageSums, StageTally
-    from tracekit.engine._step_windows import inside_steps, step_windows
+    from tracekit.engine._range_paths import (
+        named_ranges,
+        range_paths,
+        shown,
+        sorting,
+        with_path_texts,
+    )
+    from tracekit.engine._stage_sums import DeviceSums, KeptSums, StageSums, StageTally, kept_sums
     from tracekit.engine._steps import (
         Counted,
         by_host,
+        chosen_steps,
         counted_steps,
+        inside_steps,
         numbered_alike,
+        parse_iterations,
+        some_steps,
         split,
+        step_windows,
         torn,
         with_steps,
     )
-    from tracekit.engine._stream import Receivers, hand_out
-    from tracekit.engine._tallies import Named
+    from tracekit.engine._stream import Named, Receivers, hand_out
     from tracekit.engine._windows import chosen_windows, cut, first_iterations, iteration_windows
 
 _HOMES = {
     "BY_RANGE": "tracekit.engine._layer_ranges",
     "BY_SEQUENCE": "tracekit.engine._layer_ranges",
     "Counted": "tracekit.engine._steps",
-    "DeviceSums": "tracekit.engine._device_sums",
+    "DeviceSums": "tracekit.engine._stage_sums",
     "GroupTally": "tracekit.engine._group_sums",
-    "KeptSums": "tracekit.engine._device_sums",
+    "KeptSums": "tracekit.engine._stage_sums",
     "Lines": "tracekit.engine._lines",
     "NEEDED": "tracekit.engine._launch_groups",
-    "Named": "tracekit.engine._tallies",
+    "Named": "tracekit.engine._stream",
     "RangeLayers": "tracekit.engine._layer_ranges",
     "Receivers": "tracekit.engine._stream",
     "StageSums": "tracekit.engine._stage_sums",
     "StageTally": "tracekit.engine._stage_sums",
     "Work": "tracekit.engine._host_time",
     "by_host": "tracekit.engine._steps",
-    "chosen_steps": "tracekit.engine._some_steps",
+    "chosen_steps": "tracekit.engine._steps",
     "chosen_windows": "tracekit.engine._windows",
     "counted_steps": "tracekit.engine._steps",
     "cut": "tracekit.engine._windows",
@@ -66,24 +72,24 @@ _HOMES = {
     "inclusive_kernels": "tracekit.engine._inclusive_kernels",
     "inclusive_ranges": "tracekit.engine._inclusive",
     "innermost_stretches": "tracekit.engine._host_time",
-    "inside_steps": "tracekit.engine._step_windows",
+    "inside_steps": "tracekit.engine._steps",
     "iteration_windows": "tracekit.engine._windows",
-    "kept_sums": "tracekit.engine._device_sums",
+    "kept_sums": "tracekit.engine._stage_sums",
     "latest": "tracekit.engine._latest",
     "launch_groups": "tracekit.engine._launch_groups",
     "layered_lengths": "tracekit.engine._intervals",
-    "named_ranges": "tracekit.engine._outside",
+    "named_ranges": "tracekit.engine._range_paths",
     "numbered_alike": "tracekit.engine._steps",
     "on_host": "tracekit.engine._host_time",
-    "parse_iterations": "tracekit.engine._some_steps",
+    "parse_iterations": "tracekit.engine._steps",
     "projected_ranges": "tracekit.engine._inclusive",
     "range_layers": "tracekit.engine._layer_ranges",
     "range_paths": "tracekit.engine._range_paths",
     "shown": "tracekit.engine._range_paths",
-    "some_steps": "tracekit.engine._some_steps",
+    "some_steps": "tracekit.engine._steps",
     "sorting": "tracekit.engine._range_paths",
     "split": "tracekit.engine._steps",
-    "step_windows": "tracekit.engine._step_windows",
+    "step_windows": "tracekit.engine._steps",
     "torn": "tracekit.engine._steps",
     "union_length": "tracekit.engine._intervals",
     "with_path_texts": "tracekit.engine._range_paths",

@@ -11,8 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.engine._durations import Durations
-from tracekit.engine._lines import LinesInWindows, extended
-from tracekit.engine._numbering import Numbers
+from tracekit.engine._lines import LinesInWindows, Numbers, extended
+from tracekit.engine._stream import Named
 from tracekit.engine._sweep_loops import (
     COUNTED,
     SEEN,
@@ -23,7 +23,6 @@ from tracekit.engine._sweep_loops import (
     GroupSums,
     sweep_groups,
 )
-from tracekit.engine._tallies import Named
 from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support.compiled import compiled, given
 

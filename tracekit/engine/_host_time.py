@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.engine._launch_groups import host_marks
-from tracekit.engine._tallies import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
+from tracekit.engine._stream import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
 from tracekit.engine._windows import Cutter, iteration_windows
 from tracekit.model import STAGE_SOURCE, Trace
 

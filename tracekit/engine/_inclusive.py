@@ -14,11 +14,17 @@ from tracekit.engine._group_sums import GroupTally
 from tracekit.engine._host_time import Work
 from tracekit.engine._intervals import union_length
 from tracekit.engine._open_ranges import SUMS, OpenTally, start_end_ranges
-from tracekit.engine._outside import outside_ranges
-from tracekit.engine._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
 from tracekit.engine._range_loops import carry_up, count_twice
-from tracekit.engine._stream import Receivers, hand_out
-from tracekit.engine._tallies import Counting, Tally
+from tracekit.engine._range_paths import (
+    Array,
+    PathTree,
+    laid_out,
+    numbered_paths,
+    outside_ranges,
+    parent_rows,
+    path_tree,
+)
+from tracekit.engine._stream import Counting, Receivers, Tally, hand_out
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace
 from tracekit.support.compiled import compiled, given
 
@@ -244,7 +250,7 @@ def inclusive_ranges(
     held = _held(work, skip)
     window = int((held.windows["end"] - held.windows["start"]).sum())
     tables = [_pushed(held, depth), _opened(held)]
-    texts = path_texts(work.trace).rename({"text": "range"})
+    texts = numbered_paths(work.trace).rename({"text": "range"})
     share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
     named = (
         pl.concat(tables, how="diagonal")

@@ -11,11 +11,17 @@ import polars as pl
 
 from tracekit.engine._host_time import Work
 from tracekit.engine._open_ranges import kernels_during, start_end_ranges
-from tracekit.engine._outside import outside_ranges
-from tracekit.engine._paths import Array, PathTree, laid_out, parent_rows, path_texts, path_tree
 from tracekit.engine._range_loops import carry_up, find_holders
-from tracekit.engine._stream import Receivers, hand_out
-from tracekit.engine._tallies import Counting, Named
+from tracekit.engine._range_paths import (
+    Array,
+    PathTree,
+    laid_out,
+    numbered_paths,
+    outside_ranges,
+    parent_rows,
+    path_tree,
+)
+from tracekit.engine._stream import Counting, Named, Receivers, hand_out
 from tracekit.model import KERNEL_KINDS, RANGE_STYLE
 from tracekit.support.compiled import compiled, given
 
@@ -125,7 +131,7 @@ def inclusive_kernels(
     own = tally.own()
     pushed = _pushed(tree, own)
     shown = pushed if depth is None else pushed.filter(pl.col("depth") < depth)
-    texts = path_texts(trace).rename({"text": "range"})
+    texts = numbered_paths(trace).rename({"text": "range"})
     named = pl.concat([shown, _opened(tally.during())], how="diagonal").join(
         texts, on="path", how="left", maintain_order="left"
     )  # fmt: skip

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.engine._paths import Array, parent_rows, path_labels, path_number
 from tracekit.engine._range_loops import inherit, inherit_outermost, mark_around
+from tracekit.engine._range_paths import Array, parent_rows, path_labels, path_number
 from tracekit.model import PATH_SEPARATOR, Trace
 from tracekit.support.compiled import compiled, given
 

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from tracekit.engine._intervals import union_length
-from tracekit.engine._paths import Array, path_number
+from tracekit.engine._range_paths import Array, path_number
 from tracekit.model import KERNEL_KINDS, Trace
 
 if TYPE_CHECKING:
-    from tracekit.engine._tallies import Counting
+    from tracekit.engine._stream import Counting
 
 SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
 """What is added up of the ops of a range."""

@@ -1,4 +1,4 @@
-"""Steps: which windows are of which step, and where the host was meanwhile.
+"""Steps: which windows are of which step, what of a run lies in some, and where the host was.
 
 A step takes until the next one begins, so the time after an iteration is its own. What lies before
 the first step of a device and after its last one is outside of all steps.
@@ -6,18 +6,125 @@ the first step of a device and after its last one is outside of all steps.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.engine._launch_groups import host_marks
-from tracekit.engine._windows import Cutter, first_iterations
+from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations
+from tracekit.errors import UsageError
+from tracekit.model import Trace
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
+
+
+def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame:
+    """Return the windows of each device; without iterations, from its first op to its last one.
+
+    Parameters
+    ----------
+    trace
+        The run, its iterations numbered alike.
+    ops
+        Its ops: ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
+    skip
+        How many iterations to leave out at the beginning.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end, counts``: whether it is part of a step that counts, or
+    the whole of a run without any.
+    """
+    columns = [*_OWNER, "iteration", "start", "end", "counts"]
+    iterations = trace.read("iterations")
+    if iterations.is_empty() and not skip:
+        whole = ops.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max()).sort(_OWNER)
+        return whole.with_columns(
+            iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
+        ).select(columns)
+    windows = chosen_windows(trace, ops, skip=0, per_iteration=True)
+    steps = counted_steps(with_steps(windows), iterations, skip).windows
+    return steps.with_columns(counts=pl.col("iteration").is_not_null()).select(columns)
+
+
+def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the pieces of spans that lie in windows that count.
+
+    Parameters
+    ----------
+    spans
+        ``process, device, start, end``, and others.
+    windows
+        As `step_windows` returns them.
+    """
+    counted = windows.with_row_index("window").filter("counts")["window"]
+    pieces = cut(spans, windows.drop("counts"))
+    return pieces.filter(pl.col("window").is_in(counted.implode()))
+
+
+def parse_iterations(text: str) -> tuple[int, int]:
+    """Return the first and the last step that a text means, such as ``10:12`` or ``7``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
+    first = int(found[1]) if found else 1
+    last = int(found[2] or found[1]) if found else 0
+    if first > last:
+        raise UsageError(f"{text!r} names no steps", "write --iterations 10:12, both included")
+    return first, last
+
+
+def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+    """Return the rows of steps from one to another.
+
+    Raises
+    ------
+    UsageError
+        If there are none.
+    """
+    found = steps.filter(pl.col("iteration").is_between(first, last))
+    if found.is_empty():
+        known = steps["iteration"].drop_nulls().sort()
+        hint = f"there are {known[0]} to {known[-1]}" if known.len() else "it has no steps"
+        raise UsageError(f"the run has no step from {first} to {last}", hint)
+    return found
+
+
+def some_steps(trace: Trace, first: int, last: int) -> Trace:
+    """Return a run with the ops and calls of some steps, and of those next to them, alone.
+
+    What a step waited for may lie in the one before it, and it ends where the next one begins.
+    Times of all processes have to be on one clock.
+
+    Raises
+    ------
+    UsageError
+        If it has none of these steps.
+    """
+    trace = numbered_alike(trace)
+    iterations = trace.read("iterations")
+    chosen_steps(iterations, first, last)
+    near = iterations.filter(pl.col("iteration").is_between(first - 1, last + 1))
+    begin, end = near.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    in_step = pl.col("iteration").is_between(first - 1, last + 1)
+    launch = pl.coalesce("launch_start", "start")
+    return trace.with_lazy(
+        {
+            "ops": trace["ops"].filter(in_step | launch.is_between(begin, end, closed="left")),
+            "calls": trace["calls"].filter(pl.col("start").is_between(begin, end, closed="left")),
+        }
+    )
+
+
 _NUMBER = pl.col("iteration")
 
 

@@ -1,26 +1,186 @@
-"""Hands the ops of a run to what adds them up: only the columns asked for, and in segments."""
+"""Streams ops in segments to aggregators, with only the columns they need.
+
+A segment is cut where nothing runs, so no interval crosses its edges. Lengths of unions, of any
+groups, can therefore be found of each segment by itself and added up, and a run never needs to be
+in memory as a whole.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from tracekit.engine._launch_groups import launch_groups
-from tracekit.engine._segments import feed
 from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
-    from tracekit.engine._tallies import Sweep, Tally
     from tracekit.model import Trace
+
+_LENGTH = pl.col("end") - pl.col("start")
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How ops are counted among the pieces that windows cut them into."""
+
+    is_op: pl.Expr | None
+    """Whether a piece stands for its op; all do, if nothing is cut."""
+    duration: pl.Expr
+    """Length of the whole op."""
+    window: tuple[str, ...]
+    """The column `window`, where a line has several."""
+    columns: tuple[str, ...] = ()
+    """Columns of ops that tell whether a piece stands for its op."""
+
+    def ops(self, where: pl.Expr) -> pl.Expr:
+        """Narrow down which pieces are meant to those that stand for their ops."""
+        return where if self.is_op is None else where & self.is_op
+
+
+WHOLE = Counting(None, _LENGTH, ())
+"""Every piece is an op, and every line is a window."""
+CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
+_IS_FIRST = pl.col("is_first")
+HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
+"""Of several stretches of a range the first one stands for it."""
+HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
+_ALL = pl.col("start").is_not_null()
+
+
+class Tally(Protocol):
+    """Something that is added up over segments."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+
+    def clear(self) -> None:
+        """Begin anew."""
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line."""
+
+
+class Sweep(Protocol):
+    """Something that is added up over whole ops, by start, in windows."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+
+    def begin(self, windows: pl.DataFrame | None) -> None:
+        """Begin anew, in windows as `LinesInWindows` takes them."""
+
+    def add(self, rows: pl.DataFrame) -> bool:
+        """Count ops; tell whether those of each line still come by start."""
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows; of devices, when they began and ended."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A key of ops that stands in another table.
+
+    Parameters
+    ----------
+    columns
+        The columns of ops that tell which row of the table is an op's.
+    number
+        That row.
+    values
+        What stands there.
+    """
+
+    columns: tuple[str, ...]
+    number: pl.Expr
+    values: pl.Series
+
+
+@dataclass
+class _Line:
+    """What is known of one line while its intervals come in, by start."""
+
+    first: int
+    """Where its first interval starts."""
+    furthest: int
+    """The furthest end so far."""
+    latest: int
+    """The latest start so far."""
+    running: list[pl.DataFrame] = field(default_factory=list)
+    """What came since the last lull: it may go on."""
+    short: list[pl.DataFrame] = field(default_factory=list)
+    """Segments that lie across two batches. They are small and many, and handed on together."""
+
+
+def feed(
+    batches: Iterable[pl.DataFrame], line: str, take: Callable[[pl.DataFrame], None]
+) -> pl.DataFrame | None:
+    """Hand intervals on in segments.
+
+    Parameters
+    ----------
+    batches
+        ``start, end``, an integer column `line`, and others; on each line by start.
+    line
+        Column that says on which line an interval lies.
+    take
+        Is given one or more segments of a line at a time, with a column ``crowded``: false where
+        an interval certainly overlaps none other of its line.
+
+    Returns
+    -------
+    `line`, ``start, end``: where each line begins and ends, in order; or nothing, if the intervals
+    of a line turned out not to come by start, and what was handed on is of no use.
+    """
+    lines: dict[int, _Line] = {}
+    for batch in batches:
+        for number in batch[line].unique().to_list():
+            rows = batch.filter(pl.col(line) == number)
+            begin = rows["start"][0]
+            known = lines.setdefault(number, _Line(begin, begin, begin))
+            if begin < known.latest or not rows["start"].is_sorted():
+                return None
+            _add(known, rows, take)
+        if batch.is_empty():  # so that what adds up knows what it adds up
+            take(batch.with_columns(crowded=pl.lit(value=False)))
+    for known in lines.values():
+        take(pl.concat([*known.short, *known.running]))
+    edges = [(number, known.first, known.furthest) for number, known in sorted(lines.items())]
+    return pl.DataFrame(edges, [line, "start", "end"], orient="row").cast(pl.Int64)
+
+
+def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
+    """Hand on what lies between the first and the last lull in `rows`, and keep the rest."""
+    begin, furthest = rows["start"][0], line.furthest
+    reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
+    if begin < furthest:
+        reached = pl.max_horizontal(reached, pl.lit(furthest))
+    # A lull is before an interval that starts when all earlier ones have ended.
+    lull = rows.select(pl.col("start") >= reached).to_series()
+    alone = lull & lull.shift(-1, fill_value=False)
+    marked = rows.with_columns(crowded=~alone)
+    line.furthest = max(furthest, rows["end"].max())  # type: ignore[type-var, assignment]
+    line.latest = rows["start"][-1]
+    first, last = lull.index_of(element=True), lull.reverse().index_of(element=True)
+    if first is None or last is None:
+        line.running.append(marked)
+        return
+    last = rows.height - 1 - last
+    line.short += [*line.running, marked[:first]]
+    line.running = [marked[last:]]
+    if last > first:
+        take(marked[first:last])
+
 
 _OWNER = ["process", "device"]
 _AT_ONCE = 2
