@@ -1,8 +1,11 @@
 """Engine: streams a run's ops once into sums, by window, stage, group and range.
 
-Here, and nowhere else, busy time comes from: `StageTally`, `GroupTally` and the tallies of ranges
-add up the ops of a whole run by start, in compiled loops; `union_length` and `layered_lengths` are
-for frames of intervals in any order. Names are loaded when they are first used.
+Busy time comes from here alone: `StageTally`, `GroupTally` and the tallies of ranges add up the ops
+of a whole run by start, in compiled loops; `union_length` and `layered_lengths` are for frames of
+intervals in any order. Every sum is a whole number of ns or ops. Those of several reports are added
+in any order, but for a GPU that several of them saw: its union is found over all its ops.
+
+Names are loaded when they are first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,8 @@
-"""Lengths of unions of intervals; the one place where busy time comes from.
+"""Lengths of unions of intervals, of frames in any order.
 
 An interval is [start, end) in ns. Intervals of one group may overlap, touch, repeat or be empty.
+The ops of a whole run are added up by `StageTally` and `GroupTally` instead, which go over them
+once as they come by start; a test holds the two to each other.
 """
 
 from __future__ import annotations
