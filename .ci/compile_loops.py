@@ -143,7 +143,7 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
     import numpy as np
 
     import tracekit
-    from tracekit.analysis.comparison._statistics import differences
+    from tracekit.analysis.statistics import differences
     from tracekit.attribution import _launches
     from tracekit.sources import _merging
     from tracekit.sources.sqlite import _pages, _spans

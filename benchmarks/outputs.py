@@ -4,8 +4,9 @@
     python benchmarks/outputs.py write after --store STORE       # with the other version
     python benchmarks/outputs.py compare before after
 
-With `--only REGEX` those commands alone are written; what only the first folder holds is no
-difference then.
+With `--only REGEX` those commands alone are written, with `--formats table,json` those formats;
+what only the first folder holds is no difference then. Beside the JSON of an answer are its
+figures, as JSON too; a report is the page.
 
 The runs are those of the store, which both versions have to open. Each output is one file; a
 comparison lists those that differ and ends with 1 if any does.
@@ -25,8 +26,8 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tracekit import Store
-from tracekit.cli import app
+from tracekit import Answer, Store
+from tracekit.cli import _command, app
 
 WIDTH = 100
 FORMATS = ("table", "json", "csv", "markdown")
@@ -75,6 +76,7 @@ OF_RUN = [
     "runs show RUN",
     "topology show RUN",
     "topology check RUN",
+    "report RUN",
 ]  # fmt: skip
 OF_PAIR = [
     *(f"compare RUN OTHER --by {key}" for key in (
@@ -89,6 +91,7 @@ OF_PAIR = [
     "overhead RUN OTHER",
     "stalls RUN OTHER",
     "bubbles RUN OTHER",
+    "report RUN --against OTHER",
 ]  # fmt: skip
 OF_STORE = [
     "runs", "runs check", "study", "study dgx1", "scaling", "overhead", "topology list",
@@ -101,6 +104,10 @@ OF_STORE = [
         "topology", "ingest", "record",
     )),
 ]  # fmt: skip
+
+
+DRAWN: list[Answer] = []
+"""What the command that runs has answered."""
 
 
 class _Terminal(io.TextIOWrapper):
@@ -119,32 +126,53 @@ def outputs(store: Path) -> list[str]:
     return [*told, *OF_STORE]
 
 
-def write(folder: Path, store: Path, only: str) -> None:
+def write(folder: Path, store: Path, only: str, formats: str) -> None:
     """Write one file per command and format."""
     folder.mkdir(parents=True)
     os.environ.update(TRACEKIT_STORE=str(store), COLUMNS=str(WIDTH), LINES="50")
     told = [
         line if form is None else f"{line} --format {form}"
         for line in outputs(store)
-        for form in (FORMATS if "--help" not in line and line != "nonsense" else (None,))
+        for form in (formats.split(",") if _has_formats(line) else (None,))
     ]
     told = [line for line in told if re.search(only, line)]
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(_write_one, told, itertools.repeat(folder), chunksize=16))
 
 
+def _has_formats(line: str) -> bool:
+    return "--help" not in line and line != "nonsense" and not line.startswith("report ")
+
+
 def _write_one(line: str, folder: Path) -> None:
     raw = io.BytesIO()
     out, error = _Terminal(raw, "utf-8", write_through=True), io.StringIO()
     code: object = 0
+    name = re.sub(r"[^A-Za-z0-9_.,-]+", " ", line).strip()[:200]
+    words = shlex.split(line)
+    if words[0] == "report" and "--help" not in words:
+        os.chdir(folder)  # so that what is said of the page is the same in every folder
+        words += ["--output", f"{name}.html"]
+    DRAWN.clear()
+    vars(_command)["_draw"] = lambda answer, _wanted: DRAWN.append(answer)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
-            app(shlex.split(line), prog_name="tracekit")
+            app(words, prog_name="tracekit")
         except SystemExit as stop:
             code = stop.code
-    name = re.sub(r"[^A-Za-z0-9_.,-]+", " ", line).strip()[:200]
     text = f"{line}\nexit {code}\n{error.getvalue()}\n".encode()
     (folder / name).write_bytes(text + raw.getvalue())
+    if line.endswith("--format json"):
+        for answer in DRAWN:
+            for figure in answer.figures:
+                (folder / f"{name} {figure}.figure").write_text(_drawn(answer, figure))
+
+
+def _drawn(answer: Answer, figure: str) -> str:
+    try:
+        return str(answer.figure(figure).to_json())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is to stay as it is
+        return repr(error)
 
 
 def compare(before: Path, after: Path) -> int:
@@ -168,12 +196,13 @@ def main() -> int:
     writing.add_argument("folder", type=Path)
     writing.add_argument("--store", type=Path, required=True)
     writing.add_argument("--only", default="")
+    writing.add_argument("--formats", default=",".join(FORMATS))
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     given = parser.parse_args()
     if given.command == "write":
-        write(given.folder.resolve(), given.store.resolve(), given.only)
+        write(given.folder.resolve(), given.store.resolve(), given.only, given.formats)
         return 0
     return min(1, compare(given.before, given.after))
 

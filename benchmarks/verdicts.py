@@ -19,12 +19,11 @@ import numpy as np
 import polars as pl
 from verdict_kinds import KINDS, RECORDED, SPREAD, Draw, Kind, autoregressive
 
-from tracekit.analysis._cold_steps import cold_steps
-from tracekit.analysis.comparison._history import change_points
+from tracekit.analysis.comparison import change_points
 from tracekit.analysis.comparison._limit import limit_of
 from tracekit.analysis.comparison._recordings import differing
-from tracekit.analysis.comparison._shift import shift
 from tracekit.analysis.comparison._step_change import show
+from tracekit.analysis.statistics import cold_steps, shift
 
 PAIRS, PAIRS_OF_RECORDINGS, SERIES_EACH = 2_000, 400, 400
 STEPS = (5, 12, 30, 200, 2_000)

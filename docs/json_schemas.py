@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.cli import app
-from tracekit.cli._json import WRITTEN, Json
+from tracekit.cli import Json, app
+from tracekit.cli._json import WRITTEN
 
 _REGISTERED = app  # each command says what it writes as it is registered
 

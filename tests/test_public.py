@@ -27,9 +27,8 @@ PUBLIC = {
         project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
-        DeviceSums api_by_run api_calls breakdown capabilities chosen_steps confusion features
-        identify parse_iterations profiler_overhead projected_ranges query range_paths some_steps
-        summarise verdict_evidence verdict_meta
+        api_by_run api_calls breakdown capabilities confusion features identify
+        profiler_overhead query summarise verdict_evidence verdict_meta
     """,
     "tracekit.analysis.arithmetic": "flops",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
@@ -51,16 +50,16 @@ PUBLIC = {
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """
-        COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
-        Hardware Measured Published ScalingMode ScalingTime basis_of batch_label
-        before_and_after bubble_theory bubbles_of_run crossovers data_stalls
-        dgx1_questions differential_stalls distribution epoch_bytes epoch_time exchange
-        gains hardware_names images_per_step iterations_per_epoch job_features
-        jobs_frame largest_batch load_hardware load_published measured_against
-        memory_extra memory_growth memory_table memory_use of_epochs overhead
-        overhead_matrix pipeline_bubbles project_architectures read_jobs
-        read_memory_table read_times scaling stalls_of_run step_times study
-        study_iterations study_row study_stages sweep_hardware weighted_means
+        Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
+        STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
+        before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
+        differential_stalls distribution epoch_bytes epoch_time exchange gains
+        hardware_names images_per_step iterations_per_epoch job_features jobs_frame
+        largest_batch load_hardware load_published measured_against memory_extra
+        memory_growth memory_table memory_use of_epochs overhead overhead_matrix
+        pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
+        read_times scaling stalls_of_run step_times study study_iterations study_row
+        study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
     "tracekit.support": "",
@@ -77,16 +76,15 @@ PUBLIC = {
         unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
-        CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS DERIVED DEVICES DEVICE_SUMS
-        EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS
-        KIND KINDS MACHINE MEMORY METHOD METHODS METRIC METRICS METRICS_SAMPLED OPS
-        PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES RANGES RANGE_STYLE RANGE_STYLES
-        REPORTS STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE TABLES THREADS
-        TRANSFERS UNMATCHED VERDICT VERDICTS Answer Clock Column Face Maker PathNodes
-        PathTree Place PolarsType Recording Stream Table Trace TraceWriter Traits combine
-        damaged_files in_any is_checked layered_lengths
-        missing_files normalised_name path_number path_texts replace_table same_machine
-        traits union_length with_one_tree
+        Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column DERIVED
+        DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES HOST
+        HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS
+        METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
+        PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
+        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream TABLES
+        THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED VERDICT VERDICTS combine
+        damaged_files in_any is_checked missing_files normalised_name path_number path_texts
+        replace_table same_machine traits with_clocks with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
@@ -134,6 +132,48 @@ PUBLIC = {
         open_executor
         run_digest
     """,
+    "tracekit.engine": """
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
+        counted_steps cut extended first_iterations hand_out has_ops host_marks
+        inclusive_kernels inclusive_ranges innermost_stretches inside_steps
+        iteration_windows kept_sums latest launch_groups layered_lengths named_ranges
+        numbered_alike on_host parse_iterations projected_ranges range_layers range_paths
+        shown some_steps sorting split step_windows torn union_length with_path_texts
+        with_steps
+    """,
+    "tracekit.analysis.breakdowns": "breakdown",
+    "tracekit.analysis.calls": """
+        ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
+        communicators ends_by_arrivals find_collectives from_the_start log_processes
+        made_communicators mpi_calls nccl_calls outermost outlier_ranks participants
+        process_ranks read_calls unsized_of_others why_unsized with_devices with_kernels
+        within
+    """,
+    "tracekit.analysis.facts": """
+        DEGREES Evidence Facts HOST NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
+        WAITING chosen_keys columns_of confusion counted_micro_batches dividing
+        how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
+        unknown_passes verdict_evidence verdict_meta with_words work_of
+    """,
+    "tracekit.analysis.idle_account": """
+        BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
+        covered idle_causes idle_pieces idle_ranges in_ranges merged merged_in_batches
+        pairs_of pieces_in_windows plain_name sampled waits
+    """,
+    "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
+    "tracekit.analysis.operators": "backward_nodes counted_operators recorded_operators",
+    "tracekit.analysis.overview": "capabilities features query",
+    "tracekit.analysis.statistics": """
+        COSINES ENOUGH Flags Floats LEVEL METHOD Numbers Shift Skip adjusted cold_steps
+        differences long_run p_values quantile shift spread_of welch_error
+    """,
+    "tracekit.analysis.step_sums": """
+        KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account
+        parse_compare_keys peak_memory per_iteration stages_of step_times steps_by_keys
+        steps_of sums_by_keys with_hosts_matched
+    """,
+    "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",
 }
 
 EVERYWHERE = {"errors", "support", "_version"}
@@ -143,16 +183,18 @@ MAY_IMPORT = {
     "sources": {"model", "machine"},
     "attribution": {"model", "machine"},
     "store": {"model", "sources", "attribution"},
-    "analysis": {"model", "machine"},
+    "engine": {"model"},
+    "analysis": {"model", "machine", "engine"},
     "present": {"model", "analysis", "machine"},
     "report": {"model", "analysis", "machine", "present"},
-    "export": {"model", "analysis"},
+    "export": {"model", "engine", "analysis"},
     "runs": {
         "model",
         "sources",
         "machine",
         "attribution",
         "store",
+        "engine",
         "analysis",
         "present",
         "report",
@@ -163,6 +205,21 @@ MAY_IMPORT = {
     **{part: set() for part in EVERYWHERE},
 }
 """What each part may import of ours, beside itself and `EVERYWHERE`; the rest may import all."""
+
+
+SHARED = {
+    "calls": set(),
+    "statistics": set(),
+    "operators": set(),
+    "facts": {"calls", "operators"},
+    "clocks": {"calls"},
+    "memory": {"statistics"},
+    "traffic": {"calls", "facts"},
+    "idle_account": {"calls", "facts"},
+    "step_sums": {"calls", "statistics", "facts", "memory", "traffic", "idle_account"},
+}
+"""Which other wings of `analysis` each wing that several read may import. All others are questions:
+they import these, and never each other."""
 
 
 def _packages() -> list[str]:
@@ -257,7 +314,7 @@ def test_a_name_is_loaded_when_it_is_used() -> None:
 NEVER = {
     "plotly", "networkx", "scipy", "numba", "dask", "adbc_driver_sqlite", "nanoarrow", "sqlalchemy",
     "asyncio", "unittest", "multiprocessing", "pydantic", "tracekit.machine", "tracekit.sources",
-    "tracekit.attribution", "tracekit.analysis.communication._links", "tracekit.cli._record",
+    "tracekit.attribution", "tracekit.analysis.traffic._links", "tracekit.cli._record",
 }  # fmt: skip
 """What no breakdown by stage and no comparison of stored runs takes."""
 
@@ -303,6 +360,26 @@ def test_imports_follow_the_design(name: str) -> None:
         is_package = (PACKAGE / other).is_dir()
         is_private = any(word.startswith("_") for word in rest.split("."))
         assert not (is_package and is_private), f"{name} imports {imported}, private"
+
+
+WINGED = [name for name in FILES if name.startswith("analysis/") and name.count("/") == 2]
+
+
+def test_what_analysis_holds_is_in_wings() -> None:
+    assert {file.name for file in (PACKAGE / "analysis").glob("*.py")} == {"__init__.py"}
+    assert set(SHARED) <= {name.split("/")[1] for name in WINGED}
+
+
+@pytest.mark.parametrize("name", WINGED)
+def test_wings_face_one_way(name: str) -> None:
+    wing = name.split("/")[1]
+    for imported in _imports(PACKAGE / name):
+        part, _, target = imported.removeprefix("tracekit.").partition(".")
+        other, _, rest = target.partition(".")
+        if part != "analysis" or other == wing:
+            continue
+        assert other in SHARED.get(wing, SHARED), f"{name} imports {imported}"
+        assert not rest.startswith("_"), f"{name} imports {imported}, private"
 
 
 def _module(name: str) -> Path | None:

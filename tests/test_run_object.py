@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit.analysis import _breakdown
+from tracekit.analysis.breakdowns import _breakdown
 from tracekit.errors import UsageError
 from tracekit.present import html
 

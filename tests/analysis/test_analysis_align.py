@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.clocks import _align, aligned, clock_evidence
-from tracekit.analysis.clocks._align import align
+from tracekit.analysis.clocks import _align, align, aligned, clock_evidence
 from tracekit.analysis.clocks._calls import joint_calls
 from tracekit.analysis.clocks._fit import _drift_of, _width
 from tracekit.model import TABLES, Trace, combine

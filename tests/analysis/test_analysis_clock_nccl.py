@@ -12,6 +12,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit as tk
+from tracekit.analysis.calls import nccl_calls
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
 from tracekit.analysis.clocks._messages import (
@@ -21,7 +22,6 @@ from tracekit.analysis.clocks._messages import (
     nccl_messages,
     passed,
 )
-from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.model import Clock, Trace
 
 SAMPLE = (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._cold_steps import cold_steps
 from tracekit.analysis.comparison import compare
+from tracekit.analysis.statistics import cold_steps
 from tracekit.analysis.studies import study_row
 from tracekit.model import Trace
 

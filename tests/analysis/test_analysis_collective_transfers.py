@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._collective_calls import find_collectives
-from tracekit.analysis.communication._collective_transfers import (
+from tracekit.analysis.calls import find_collectives
+from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
     message_transfers,
     modelled_transfers,

@@ -9,13 +9,10 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.communication import collectives
 from tracekit.analysis.communication._bandwidth import power_below
-from tracekit.analysis.communication._collectives import (
-    _stragglers,
-    _with_classes,
-    collective_calls,
-    collectives,
-)
+from tracekit.analysis.communication._collectives import _stragglers, _with_classes
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog
 from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Trace

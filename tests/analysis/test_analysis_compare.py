@@ -21,16 +21,11 @@ from trace_builder import TraceBuilder, default_rules
 
 from tracekit.analysis import breakdown, query
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.comparison import Comparison, check_limit, compare
-from tracekit.analysis.comparison._comparability import comparability
+from tracekit.analysis.comparison import Comparison, check_limit, comparability, compare
 from tracekit.analysis.comparison._compare import numbers_of
-from tracekit.analysis.comparison._per_iteration import (
-    COMPARE_KEYS,
-    PARTS,
-    Measured,
-    parse_compare_keys,
-)
-from tracekit.analysis.idle_time._pieces import CAUSES
+from tracekit.analysis.idle_account import CAUSES
+from tracekit.analysis.step_sums import PARTS, Measured, parse_compare_keys
+from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.analysis.studies import memory_use
 from tracekit.attribution import attribute
 from tracekit.errors import MissingDataError, UsageError

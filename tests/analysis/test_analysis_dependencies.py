@@ -14,25 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._launch_groups import launch_groups
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.dependencies import critical_path, parse_changes, price_of, whatif
+from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._edges import EDGES, FITTED
 from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
 from tracekit.analysis.dependencies._job import TRUSTED, distrust
 from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
-from tracekit.analysis.dependencies._prices import CHANGES, Price
-from tracekit.analysis.dependencies._sweeps import (
-    LATEST,
-    latest,
-    put_in_order,
-    replay,
-    walk_back,
-)
-from tracekit.analysis.diagnosis._rules import RULES
-from tracekit.analysis.studies._step_windows import step_windows
+from tracekit.analysis.dependencies._prices import Price
+from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
+from tracekit.analysis.diagnosis import RULES
+from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
 from tracekit.model import TABLES, Answer, Trace

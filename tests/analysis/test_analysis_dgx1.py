@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published, study
-from tracekit.analysis.studies._dgx1 import _apart
+from tracekit.analysis.studies._dgx1 import _apart, ends, holds
 from tracekit.analysis.studies._published import beside
-from tracekit.analysis.studies._sentences import ends, holds
 from tracekit.model import Answer
 
 PUBLISHED = load_published("dgx1")

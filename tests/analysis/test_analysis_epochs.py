@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.studies._epochs import (
+from tracekit.analysis.studies import (
     BatchScope,
     epoch_bytes,
-    epoch_iterations,
     epoch_time,
     images_per_step,
     iterations_per_epoch,
 )
+from tracekit.analysis.studies._epochs import epoch_iterations
 from tracekit.errors import UsageError
 from tracekit.machine import star_bytes
 

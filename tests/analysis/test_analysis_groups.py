@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from test_analysis_matching import reports, row
 
-from tracekit.analysis._matching import match
+from tracekit.analysis.calls._matching import match
 from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
 
 

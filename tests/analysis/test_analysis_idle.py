@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
+from tracekit.analysis.idle_account import pairs_of
+from tracekit.analysis.idle_account._gaps import gaps_of
+from tracekit.analysis.idle_account._held import _named
 from tracekit.analysis.idle_time import idle
-from tracekit.analysis.idle_time._gaps import gaps_of
-from tracekit.analysis.idle_time._held import _named
-from tracekit.analysis.idle_time._host_states import pairs_of
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 

@@ -12,11 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._latency import (
-    latency,
-    latency_speedup,
-    message_histogram,
-)
+from tracekit.analysis.communication import latency, latency_speedup, message_histogram
 from tracekit.errors import UsageError
 from tracekit.model import COLLECTIVE_CALLS, Trace
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_helpers import GB, HERE, machine, on_clocks, table, transfer
 
-from tracekit.analysis.communication._link_time import link_counters, link_timeline
+from tracekit.analysis.traffic._link_time import link_counters, link_timeline
 from tracekit.model import TRANSFERS, Trace
 
 

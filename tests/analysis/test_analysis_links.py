@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from link_helpers import HERE, machine, on_clocks, table, transfer
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._links import (
+from tracekit.analysis.traffic import crossings
+from tracekit.analysis.traffic._links import (
     expected_traffic,
     links,
     listed_transfers,
@@ -20,7 +21,7 @@ from tracekit.analysis.communication._links import (
     placed_share,
     traffic_window,
 )
-from tracekit.analysis.communication._routes import crossings, with_routes
+from tracekit.analysis.traffic._routes import with_routes
 from tracekit.errors import UsageError
 from tracekit.model import TRANSFERS, Trace
 

@@ -11,9 +11,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._matching import _followers, match
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.model import REPORTS
+from tracekit.analysis.calls._matching import _followers, match
+from tracekit.model import REPORTS, with_clocks
 
 _SCHEMA = {
     "library": pl.String, "kind": pl.String, "report": pl.Int32, "process": pl.Int32,

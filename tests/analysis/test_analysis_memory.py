@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
+from tracekit.analysis.memory import memory_extra, memory_growth, memory_use
+from tracekit.analysis.memory._memory_use import largest_batch, memory_at
 from tracekit.analysis.studies import read_memory_table
-from tracekit.analysis.studies._memory_use import (
-    largest_batch,
-    memory_at,
-    memory_extra,
-    memory_growth,
-    memory_use,
-)
 from tracekit.errors import InputError, UsageError
 from tracekit.model import ITERATIONS, Trace
 

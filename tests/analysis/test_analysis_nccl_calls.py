@@ -9,12 +9,8 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._nccl_calls import (
-    _TYPE_BYTES,
-    communicators,
-    hex_ids,
-    nccl_calls,
-)
+from tracekit.analysis.calls import communicators, nccl_calls
+from tracekit.analysis.calls._nccl_calls import _TYPE_BYTES, hex_ids
 from tracekit.model import Trace
 
 ID = 0xF000_0000_0000_0001

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.studies._overhead import overhead, overhead_matrix
+from tracekit.analysis.studies import overhead, overhead_matrix
 from tracekit.analysis.studies._study import STUDY
 from tracekit.errors import UsageError
 

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._pointer_queries import (
-    pointer_queries,
-    staging,
-    staging_calls,
-)
+from tracekit.analysis.communication import pointer_queries, staging
+from tracekit.analysis.communication._pointer_queries import staging_calls
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 

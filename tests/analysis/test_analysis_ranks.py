@@ -10,7 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis._ranks import outlier_ranks, process_ranks
+from tracekit.analysis.calls import outlier_ranks, process_ranks
 from tracekit.model import HOST, Trace
 
 

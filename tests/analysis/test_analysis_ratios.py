@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tracekit.analysis.studies._overhead import overhead
-from tracekit.analysis.studies._scaling import scaling
+from tracekit.analysis.studies import overhead, scaling
 from tracekit.analysis.studies._study import STUDY
 
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison import (
     Comparison,
     Metric,
@@ -24,6 +23,7 @@ from tracekit.analysis.comparison._between import (
     enough_recordings,
     reach_of,
 )
+from tracekit.analysis.statistics import quantile
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import MEMORY, Trace
 

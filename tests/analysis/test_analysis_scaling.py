@@ -13,10 +13,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._student import quantile
-from tracekit.analysis.studies._scaling import scaling
+from tracekit.analysis.statistics import quantile
+from tracekit.analysis.studies import read_times, scaling
 from tracekit.analysis.studies._study import STUDY
-from tracekit.analysis.studies._times import read_times
 from tracekit.errors import InputError, UsageError
 
 K256 = 256 * 1024

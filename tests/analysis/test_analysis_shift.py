@@ -8,11 +8,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analysis.comparison import outliers
 from tracekit.analysis.comparison._headline import _typical, judged
-from tracekit.analysis.comparison._long_run import ENOUGH
-from tracekit.analysis.comparison._outliers import modes, outliers, step_notes
-from tracekit.analysis.comparison._shift import shift
+from tracekit.analysis.comparison._outliers import modes, step_notes
 from tracekit.analysis.comparison._step_change import _typical_verdict
+from tracekit.analysis.statistics import ENOUGH, shift
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
 

@@ -8,14 +8,16 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.comparison._long_run import COSINES, WIDER, long_run
 from tracekit.analysis.comparison._outliers import mode_edges
-from tracekit.analysis.comparison._statistics import (
+from tracekit.analysis.statistics import (
+    COSINES,
     adjusted,
     differences,
+    long_run,
     p_values,
     welch_error,
 )
+from tracekit.analysis.statistics._long_run import WIDER
 
 _SAMPLES = st.integers(1, 4).flatmap(
     lambda rows: st.tuples(
@@ -171,7 +173,7 @@ def test_drifts(steps: list[int], drifts: bool) -> None:
 def test_blocks_of_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     a = np.random.default_rng(3).integers(0, 10**9, (7, 20))
     whole = long_run(a)
-    monkeypatch.setattr("tracekit.analysis.comparison._long_run._AT_ONCE", 40)
+    monkeypatch.setattr("tracekit.analysis.statistics._long_run._AT_ONCE", 40)
     parts = long_run(a)
     assert (whole.variance == parts.variance).all()
     assert (whole.effective == parts.effective).all()

@@ -8,7 +8,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis._student import quantile, tail
+from tracekit.analysis.statistics import quantile
+from tracekit.analysis.statistics._student import tail
 
 FREEDOM = st.one_of(
     st.integers(1, 300), st.floats(0.2, 300), st.floats(300, 1e5), st.sampled_from([999.9, 1e3])

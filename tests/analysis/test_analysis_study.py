@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.studies import overhead, scaling
-from tracekit.analysis.studies._study import STUDY, study, study_row, study_stages
+from tracekit.analysis.studies import overhead, scaling, study, study_row, study_stages
+from tracekit.analysis.studies._study import STUDY
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 

@@ -8,13 +8,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.idle_time._timeline import (
-    covered,
-    merged,
-    merged_in_batches,
-    split_at,
-    states,
-)
+from tracekit.analysis.idle_account import covered, merged, merged_in_batches
+from tracekit.analysis.idle_account._timeline import split_at, states
 from tracekit.support import batches
 
 INTERVALS = st.lists(

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
+from tracekit.analysis.traffic import copy_transfers
+from tracekit.analysis.traffic._transfers import traffic_root
 from tracekit.machine import Link, Machine
 from tracekit.model import TRANSFERS, Trace
 from tracekit.support import compiled as _compiled

@@ -9,9 +9,9 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, confusion, verdict_evidence, verdict_meta
-from tracekit.analysis._verdicts import unknown_passes
+from tracekit.analysis.facts import unknown_passes
 from tracekit.model import TABLES, Trace
-from tracekit.present._notes import notes
+from tracekit.present import notes
 
 Opinion = tuple[int, str, str, str, str, int, int]
 """Process; stage and its source; another source and what that says; ops and their time."""

@@ -7,7 +7,7 @@ import pytest
 from cli_helpers import SAMPLE, tracekit
 
 import tracekit as tk
-from tracekit.analysis._keys import KEYS as ANALYSIS_KEYS
+from tracekit.analysis.facts._keys import KEYS as ANALYSIS_KEYS
 from tracekit.cli._breakdown import KEYS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from cli_helpers import SAMPLES, TOPOLOGY, tracekit
 
-from tracekit.analysis.communication._links import LINK_KEYS
+from tracekit.analysis.traffic._links import LINK_KEYS
 from tracekit.cli._links import KEYS
 from tracekit.cli._options import complete_keys, parse_count
 from tracekit.cli._topology import complete_machine

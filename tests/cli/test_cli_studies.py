@@ -13,7 +13,8 @@ from cli_helpers import MEMORY, OTHER, SAMPLES, TIMES, tracekit
 from step_recordings import write_recording
 
 import tracekit as tk
-from tracekit.analysis.comparison._per_iteration import COMPARE_KEYS, PARTS
+from tracekit.analysis.step_sums import PARTS
+from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.cli._compare import KEYS
 from tracekit.runs._memory_answers import _rows
 

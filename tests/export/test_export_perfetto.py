@@ -12,7 +12,8 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit
-from tracekit.analysis import closeup, parse_iterations
+from tracekit.analysis import closeup
+from tracekit.engine import parse_iterations
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import export
 from tracekit.model import Trace

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.idle_time._pieces import CAUSES
+from tracekit.analysis.idle_account import CAUSES
+from tracekit.present import CAUSE_COLOURS
 from tracekit.present._idle_figure import idle_figure
-from tracekit.present._palette import CAUSE_COLOURS
 
 MS = 1_000_000
 

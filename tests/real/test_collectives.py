@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis.communication._collectives import collective_calls, collectives
-from tracekit.analysis.communication._nccl_calls import nccl_calls
+from tracekit.analysis.calls import collective_calls, nccl_calls
+from tracekit.analysis.communication import collectives
 
 RunOf = Callable[[str], tk.Run]
 

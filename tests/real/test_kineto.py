@@ -20,7 +20,8 @@ import pytest
 import tracekit as tk
 from tracekit.analysis import breakdown
 from tracekit.analysis.communication import collective_calls
-from tracekit.model import Trace, union_length
+from tracekit.engine import union_length
+from tracekit.model import Trace
 from tracekit.sources import read
 
 DDP = "kineto_ddp_2xa100_rank0.json.gz"

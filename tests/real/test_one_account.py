@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis.comparison._per_iteration import per_iteration
 from tracekit.analysis.diagnosis import diagnose
 from tracekit.analysis.diagnosis._facts import LENGTH, facts_of
 from tracekit.analysis.idle_time import idle
+from tracekit.analysis.step_sums import per_iteration
 from tracekit.model import TABLES, Trace
 
 NAMES = (

@@ -10,10 +10,8 @@ import pytest
 from trace_builder import default_rules
 
 import tracekit as tk
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._steps import with_steps
-from tracekit.analysis._windows import chosen_windows
 from tracekit.attribution import attribute
+from tracekit.engine import chosen_windows, launch_groups, with_steps
 from tracekit.model import Trace
 
 DAILY = (

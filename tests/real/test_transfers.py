@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis.communication._transfers import copy_transfers, traffic_root
+from tracekit.analysis.traffic import copy_transfers
+from tracekit.analysis.traffic._transfers import traffic_root
 from tracekit.machine import Link, Machine
 
 RunOf = Callable[[str], tk.Run]

@@ -13,8 +13,8 @@ from kineto_helpers import PID, TID, WORKER, event, kernel, launch, text_of, tra
 from source_helpers import column, rows
 
 import tracekit as tk
+from tracekit.analysis.calls import nccl_calls
 from tracekit.analysis.communication import collective_calls
-from tracekit.analysis.communication._nccl_calls import nccl_calls
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import (
     DamagedTraceError,

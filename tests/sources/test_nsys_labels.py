@@ -6,7 +6,7 @@ import pytest
 from nsys_builder import NsysBuilder
 from source_helpers import remarks
 
-from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis.calls import process_ranks
 from tracekit.sources import open_report
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile

@@ -11,54 +11,42 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis._api import api_by_run, api_calls, profiler_overhead
-    from tracekit.analysis._breakdown import breakdown
-    from tracekit.analysis._device_sums import DeviceSums
-    from tracekit.analysis._features import capabilities, features
-    from tracekit.analysis._inclusive import projected_ranges
-    from tracekit.analysis._query import query
-    from tracekit.analysis._range_paths import range_paths
-    from tracekit.analysis._some_steps import chosen_steps, parse_iterations, some_steps
-    from tracekit.analysis._summary import identify, summarise
-    from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
+    from tracekit.analysis.breakdowns import breakdown
+    from tracekit.analysis.facts import (
+        confusion,
+        identify,
+        summarise,
+        verdict_evidence,
+        verdict_meta,
+    )
+    from tracekit.analysis.overview import capabilities, features, query
+    from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 
 _HOMES = {
-    "DeviceSums": "tracekit.analysis._device_sums",
-    "api_by_run": "tracekit.analysis._api",
-    "api_calls": "tracekit.analysis._api",
-    "breakdown": "tracekit.analysis._breakdown",
-    "capabilities": "tracekit.analysis._features",
-    "chosen_steps": "tracekit.analysis._some_steps",
-    "confusion": "tracekit.analysis._verdicts",
-    "features": "tracekit.analysis._features",
-    "identify": "tracekit.analysis._summary",
-    "parse_iterations": "tracekit.analysis._some_steps",
-    "profiler_overhead": "tracekit.analysis._api",
-    "projected_ranges": "tracekit.analysis._inclusive",
-    "query": "tracekit.analysis._query",
-    "range_paths": "tracekit.analysis._range_paths",
-    "some_steps": "tracekit.analysis._some_steps",
-    "summarise": "tracekit.analysis._summary",
-    "verdict_evidence": "tracekit.analysis._verdicts",
-    "verdict_meta": "tracekit.analysis._verdicts",
+    "api_by_run": "tracekit.analysis.studies",
+    "api_calls": "tracekit.analysis.studies",
+    "breakdown": "tracekit.analysis.breakdowns",
+    "capabilities": "tracekit.analysis.overview",
+    "confusion": "tracekit.analysis.facts",
+    "features": "tracekit.analysis.overview",
+    "identify": "tracekit.analysis.facts",
+    "profiler_overhead": "tracekit.analysis.studies",
+    "query": "tracekit.analysis.overview",
+    "summarise": "tracekit.analysis.facts",
+    "verdict_evidence": "tracekit.analysis.facts",
+    "verdict_meta": "tracekit.analysis.facts",
 }
 
 __all__ = [
-    "DeviceSums",
     "api_by_run",
     "api_calls",
     "breakdown",
     "capabilities",
-    "chosen_steps",
     "confusion",
     "features",
     "identify",
-    "parse_iterations",
     "profiler_overhead",
-    "projected_ranges",
     "query",
-    "range_paths",
-    "some_steps",
     "summarise",
     "verdict_evidence",
     "verdict_meta",

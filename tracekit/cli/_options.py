@@ -282,7 +282,7 @@ StepsOption = Annotated[
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
     """Return the first and the last step that `--iterations` names."""
-    from tracekit.analysis import parse_iterations
+    from tracekit.engine import parse_iterations
 
     return None if text is None else parse_iterations(text)
 

@@ -8,7 +8,8 @@ from typing import IO, TYPE_CHECKING, cast
 
 import polars as pl
 
-from tracekit.analysis import chosen_steps, closeup
+from tracekit.analysis import closeup
+from tracekit.engine import chosen_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import _chrome, _perfetto
 from tracekit.export._tracks import tracks_of

@@ -1,10 +1,9 @@
-"""The canonical tables, a run's tables as frames, and interval arithmetic."""
+"""The canonical tables, and a run's tables as frames."""
 
 from tracekit.model._answer import Answer, Face
 from tracekit.model._checks import damaged_files, is_checked
-from tracekit.model._clocks import Clock, Place, same_machine
+from tracekit.model._clocks import Clock, Place, same_machine, with_clocks
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
-from tracekit.model._intervals import layered_lengths, union_length
 from tracekit.model._kernel_names import normalised_name
 from tracekit.model._paths import (
     PATH_SEPARATOR,
@@ -136,7 +135,6 @@ __all__ = [
     "damaged_files",
     "in_any",
     "is_checked",
-    "layered_lengths",
     "missing_files",
     "normalised_name",
     "path_number",
@@ -144,6 +142,6 @@ __all__ = [
     "replace_table",
     "same_machine",
     "traits",
-    "union_length",
+    "with_clocks",
     "with_one_tree",
 ]  # fmt: skip

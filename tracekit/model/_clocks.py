@@ -155,6 +155,16 @@ def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
     return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
 
 
+def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Add ``clock``: rows with the same one have times that can be compared.
+
+    Reports of one run have been set to one clock where that is known; others are on their own.
+    """
+    known = reports.select("report", "clock")
+    joined = rows.join(known, on="report", how="left", maintain_order="left")
+    return joined.with_columns(clock=pl.coalesce("clock", pl.format("report {}", "report")))
+
+
 def same_machine(one: Place, other: Place) -> bool:
     """Tell whether two reports were recorded on one machine: of one name, or with one GPU in both.
 

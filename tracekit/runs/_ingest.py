@@ -182,7 +182,7 @@ class _Ingest:
         )
 
     def _make(self, folder: Path, digests: Mapping[Path, str], beside: DigestBeside | None) -> Made:
-        from tracekit.analysis import DeviceSums
+        from tracekit.engine import DeviceSums
 
         request = self.request
         options = ReportOptions(

@@ -215,8 +215,8 @@ class OpenedRun:
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
-        from tracekit.analysis import range_paths
         from tracekit.analysis.communication import collective_calls
+        from tracekit.engine import range_paths
 
         return {
             "transfers": lambda: self.traffic().transfers,

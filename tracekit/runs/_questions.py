@@ -151,7 +151,7 @@ def _of_steps(run: OpenedRun, iterations: tuple[int, int] | None) -> OpenedRun:
     """Return a run as if it held some of its steps alone."""
     if iterations is None:
         return run
-    from tracekit.analysis import some_steps
+    from tracekit.engine import some_steps
 
     return run.with_trace(some_steps(run.trace, *iterations))
 

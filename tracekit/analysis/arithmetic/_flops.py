@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._layer_ranges import range_layers
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows
 from tracekit.analysis.arithmetic._work_done import work_done
+from tracekit.analysis.facts import chosen_keys, how_to_record
+from tracekit.engine import (
+    chosen_windows,
+    counted_steps,
+    has_ops,
+    launch_groups,
+    range_layers,
+    with_steps,
+)
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import peak_flops
 from tracekit.model import Answer

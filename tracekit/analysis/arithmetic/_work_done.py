@@ -1,4 +1,4 @@
-"""Operators with the kernels that they launched, and kernels that multiply without an operator."""
+"""Operators with their kernels, kernels that multiply without an operator, and their precision."""
 
 from __future__ import annotations
 
@@ -6,18 +6,75 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.arithmetic._counted import counted_operators
-from tracekit.analysis.arithmetic._precision import (
-    multiplies,
-    of_input,
-    of_weight,
-    precision_by_name,
-    precision_by_type,
-)
-from tracekit.analysis.arithmetic._recorded import backward_nodes, recorded_operators
+from tracekit.analysis.operators import backward_nodes, counted_operators, recorded_operators
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
+
+_MULTIPLIES = (
+    r"(?i)gemm|gemv|gemmk1|nvjet|xmma|fprop|dgrad|wgrad|winograd|implicit_con|convolve|"
+    r"conv\dd_|conv_depthwise|scudnn|hcudnn|flash_(fwd|bwd|attn)|fmha|"
+    # torch.compile's own templates; Triton's and cuDNN's attention; AMD's matrices
+    r"triton_tem|_attn_(fwd|bwd)|sdpa|\bcijk_"
+)
+_NO_MULTIPLICATION = r"(?i)fbgemm\w*"
+"""A library whose name is in those of all its kernels."""
+_WEIGHT, _INPUT = "(?i)wgrad", "(?i)dgrad|fprop|bprop_data"
+_BY_NAME = (
+    ("fp8", "(?i)e4m3|e5m2|fp8|nvjet_(sm[0-9]+_)?q"),
+    ("bf16", "(?i)bf16|bfloat16|nvjet_(sm[0-9]+_)?t"),
+    ("tf32", "(?i)tf32"),
+    ("fp16", "(?i)fp16|f16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
+    ("tf32", "(?i)s1688|s161616"),
+    ("fp64", "(?i)dgemm|f64|d884|double"),
+    ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
+)
+"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that."""
+_BY_TYPE = {
+    **dict.fromkeys(("float16", "c10::Half", "half", "Half"), "fp16"),
+    **dict.fromkeys(("bfloat16", "c10::BFloat16", "BFloat16"), "bf16"),
+    **dict.fromkeys(("double", "float64"), "fp64"),
+    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float8_e4m3fn"), "fp8"),
+}
+"""What types of operands say; of `float` they leave open whether it is TF32."""
+
+
+def multiplies(name: pl.Expr) -> pl.Expr:
+    """Tell which kernels multiply matrices, or convolve."""
+    told = name.str.replace_all(_NO_MULTIPLICATION, "")
+    return told.str.contains(_MULTIPLIES).fill_null(value=False)
+
+
+def of_weight(name: pl.Expr) -> pl.Expr:
+    """Tell which kernels find the gradient of a convolution's weight."""
+    return name.str.contains(_WEIGHT).fill_null(value=False)
+
+
+def of_input(name: pl.Expr) -> pl.Expr:
+    """Tell which kernels, backward, find the gradient of a convolution's input.
+
+    cuDNN finds it with kernels that are named after the forward pass too.
+    """
+    return (name.str.contains(_INPUT) & ~name.str.contains(_WEIGHT)).fill_null(value=False)
+
+
+def precision_by_name(name: pl.Expr) -> pl.Expr:
+    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null where the name does not tell."""
+    return pl.coalesce(
+        pl.when(name.str.contains(pattern)).then(pl.lit(precision))
+        for precision, pattern in _BY_NAME
+    )
+
+
+def precision_by_type(types: pl.Expr) -> pl.Expr:
+    """Return the precision of an operator whose operands all have one type that says it."""
+    said = types.list.eval(
+        pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
+    )
+    return pl.when(said.list.drop_nulls().list.n_unique() == 1).then(
+        said.list.drop_nulls().list.first()
+    )
+
 
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")

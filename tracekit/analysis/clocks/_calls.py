@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._groups import TOGETHER, ends_by_arrivals
+from tracekit.analysis.calls import TOGETHER, annotated_calls, ends_by_arrivals, participants
 from tracekit.analysis.clocks._fit import SLACK, Fit, Ints, Messages, Pairs, fit, in_order
-from tracekit.analysis.communication._collective_calls import participants
-from tracekit.analysis.communication._mpi_calls import annotated_calls
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analysis.clocks._fit import Messages
-from tracekit.analysis.communication._mpi_order import from_the_start
-from tracekit.analysis.communication._nccl_calls import (
+from tracekit.analysis.calls import (
     collective_kernels,
+    from_the_start,
     made_communicators,
     read_calls,
     with_kernels,
 )
+from tracekit.analysis.clocks._fit import Messages
 from tracekit.model import Trace
 
 _OWN = ("process", "communicator")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_time._timeline import merged
-from tracekit.analysis.studies._step_windows import inside_steps
-from tracekit.model import layered_lengths
+from tracekit.analysis.idle_account import merged
+from tracekit.engine import inside_steps, layered_lengths
 from tracekit.support.batches import at_least_one
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._layer_ranges import range_layers
+from tracekit.engine import range_layers
 from tracekit.model import path_texts
 
 if TYPE_CHECKING:

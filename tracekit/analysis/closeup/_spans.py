@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.analysis.studies._step_windows import step_windows
+from tracekit.engine import launch_groups, numbered_alike, step_windows
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._windows import cut
-from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.idle_time._timeline import merged
-from tracekit.analysis.studies._step_windows import inside_steps
+from tracekit.analysis.idle_account import idle_pieces, merged
+from tracekit.engine import cut, inside_steps
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

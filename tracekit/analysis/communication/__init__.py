@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.calls import communicators, read_calls
     from tracekit.analysis.communication._collectives import collective_calls, collectives
     from tracekit.analysis.communication._latency import (
         Buckets,
@@ -13,24 +14,22 @@ if TYPE_CHECKING:
         latency_speedup,
         message_histogram,
     )
-    from tracekit.analysis.communication._links import links
-    from tracekit.analysis.communication._nccl_calls import communicators, read_calls
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic, links
 
 _HOMES = {
     "Buckets": "tracekit.analysis.communication._latency",
     "Measure": "tracekit.analysis.communication._latency",
-    "Traffic": "tracekit.analysis.communication._traffic",
+    "Traffic": "tracekit.analysis.traffic",
     "collective_calls": "tracekit.analysis.communication._collectives",
     "collectives": "tracekit.analysis.communication._collectives",
-    "communicators": "tracekit.analysis.communication._nccl_calls",
+    "communicators": "tracekit.analysis.calls",
     "latency": "tracekit.analysis.communication._latency",
     "latency_speedup": "tracekit.analysis.communication._latency",
-    "links": "tracekit.analysis.communication._links",
+    "links": "tracekit.analysis.traffic",
     "message_histogram": "tracekit.analysis.communication._latency",
     "pointer_queries": "tracekit.analysis.communication._pointer_queries",
-    "read_calls": "tracekit.analysis.communication._nccl_calls",
+    "read_calls": "tracekit.analysis.calls",
     "staging": "tracekit.analysis.communication._pointer_queries",
 }
 

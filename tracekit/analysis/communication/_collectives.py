@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._keys import OF_PROCESSES, chosen_keys
-from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
-from tracekit.analysis.communication._collective_calls import (
+from tracekit.analysis.calls import (
     ASSUMED,
     Found,
     collective_calls,
     find_collectives,
+    process_ranks,
+    unsized_of_others,
+    why_unsized,
 )
+from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
-from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace
+from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
+from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -360,45 +361,6 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
         what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
         found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
     return found
-
-
-def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Say how many kernels of other libraries than NCCL are of unknown size."""
-    others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
-    counted = others.group_by("library").len().sort("library")
-    return [
-        f"{number:,} collective kernels of {library} are of unknown size, which it does not record:"
-        " give --bytes"
-        for library, number in counted.iter_rows()
-    ]
-
-
-_UNSIZED = {
-    "PyTorch Kineto JSON": "this PyTorch did not record them, as later ones do",
-    "nvprof SQLite": "nvprof records no sizes",
-}
-
-
-def why_unsized(trace: Trace) -> str:
-    """Say why sizes of NCCL's messages are not known, and how they are recorded."""
-    formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
-    if len(formats) == 1 and formats[0] in _UNSIZED:
-        return _UNSIZED[formats[0]]
-    calls, payloads = (
-        trace["ranges"]
-        .filter(pl.col("domain") == "NCCL")
-        .select(pl.len(), payloads=pl.col("payload").count())
-        .collect()
-        .row(0)
-    )
-    if not calls:
-        return "no NVTX ranges of NCCL (2.8 or later) were recorded; trace nvtx"
-    if not payloads:
-        return (
-            "NCCL's ranges hold no payload; export with `nsys export --include-blobs=true` "
-            "(NCCL 2.16 or later)"
-        )
-    return "their calls or number of ranks are not known"
 
 
 def _missing_participants(rows: pl.DataFrame) -> list[str]:

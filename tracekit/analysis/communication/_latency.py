@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
-from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.calls import find_collectives, mpi_calls
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
-from tracekit.analysis.communication._collective_calls import find_collectives
-from tracekit.analysis.communication._mpi_calls import mpi_calls
 from tracekit.errors import UsageError
-from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace
+from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Answer, Trace, with_clocks
 from tracekit.support.spelling import choose_among
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis.communication._mpi_calls import mpi_calls, outermost, within
+from tracekit.analysis.calls import mpi_calls, outermost, within
+from tracekit.analysis.facts import chosen_keys
 from tracekit.model import KERNEL_KINDS, Answer, Trace
 
 _QUERY = r"^(cu|cuda)PointerGetAttributes?(_v\d+|_ptsz|_ptds)*$"

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis._cold_steps import Skip
     from tracekit.analysis.comparison._comparability import comparability
     from tracekit.analysis.comparison._compare import Comparison, compare
     from tracekit.analysis.comparison._headline import Metric
@@ -14,12 +13,13 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._outliers import outliers
     from tracekit.analysis.comparison._recordings import Recorded, compare_recordings
     from tracekit.analysis.comparison._steps_table import steps_of_run
+    from tracekit.analysis.statistics import Skip
 
 _HOMES = {
     "Comparison": "tracekit.analysis.comparison._compare",
     "Metric": "tracekit.analysis.comparison._headline",
     "Recorded": "tracekit.analysis.comparison._recordings",
-    "Skip": "tracekit.analysis._cold_steps",
+    "Skip": "tracekit.analysis.statistics",
     "change_points": "tracekit.analysis.comparison._history",
     "check_limit": "tracekit.analysis.comparison._limit",
     "comparability": "tracekit.analysis.comparison._comparability",

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis._student import quantile
-from tracekit.analysis.comparison._long_run import Floats
-from tracekit.analysis.comparison._statistics import (
-    LEVEL,
-    adjusted,
-    p_values,
-    welch_error,
-)
+from tracekit.analysis.statistics import LEVEL, Floats, adjusted, p_values, quantile, welch_error
 
 _MOST = 1_000
 """More recordings than this are none that anyone makes."""

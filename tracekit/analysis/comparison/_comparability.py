@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._summary import summarise
-from tracekit.analysis.communication._nccl_calls import communicators
+from tracekit.analysis.calls import communicators
+from tracekit.analysis.facts import how_to_record, summarise
 from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison._per_iteration import Measured
+    from tracekit.analysis.step_sums import Measured
     from tracekit.model import Trace
 
 _SAME_LABELS = ("network", "batch", "gpus")

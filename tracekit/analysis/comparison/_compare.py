@@ -9,26 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._range_paths import shown, sorting, with_path_texts
-from tracekit.analysis._verdicts import verdict_meta
-from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
-from tracekit.analysis.comparison._per_iteration import (
-    PARTS,
-    Measured,
-    in_one_account,
-    parse_compare_keys,
-    peak_memory,
-    per_iteration,
-    with_hosts_matched,
-)
-from tracekit.analysis.comparison._statistics import METHOD
 from tracekit.analysis.comparison._step_change import (
     TOTALS,
     VERDICT,
@@ -40,12 +24,24 @@ from tracekit.analysis.comparison._step_change import (
     totals,
 )
 from tracekit.analysis.comparison._steps_table import step_rows
-from tracekit.analysis.idle_time._idle_ranges import idle_ranges
+from tracekit.analysis.facts import HOST, how_to_record, verdict_meta
+from tracekit.analysis.idle_account import idle_ranges
+from tracekit.analysis.statistics import METHOD, Skip
+from tracekit.analysis.step_sums import (
+    PARTS,
+    Measured,
+    in_one_account,
+    parse_compare_keys,
+    peak_memory,
+    per_iteration,
+    with_hosts_matched,
+)
+from tracekit.engine import has_ops, shown, sorting, with_path_texts
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_one_tree
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
 
 
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")

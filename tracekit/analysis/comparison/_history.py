@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._long_run import Floats
-from tracekit.analysis.comparison._per_iteration import per_iteration, steps_of
+from tracekit.analysis.statistics import Floats
+from tracekit.analysis.step_sums import per_iteration, steps_of
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
-    from tracekit.analysis._cold_steps import Skip
     from tracekit.analysis.comparison._headline import Metric
+    from tracekit.analysis.statistics import Skip
     from tracekit.model import Trace
 
 _LEAST = 3

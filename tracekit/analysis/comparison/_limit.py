@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tracekit.analysis._student import quantile
 from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._headline import Metric, length_text
-from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, Flags, Floats, long_run
 from tracekit.analysis.comparison._outliers import outliers
-from tracekit.analysis.comparison._shift import shift
-from tracekit.analysis.comparison._statistics import welch_error
+from tracekit.analysis.statistics import (
+    COSINES,
+    ENOUGH,
+    Flags,
+    Floats,
+    long_run,
+    quantile,
+    shift,
+    welch_error,
+)
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.comparison._headline import length_text, signed_length
-from tracekit.analysis.comparison._long_run import ENOUGH, Floats, Numbers
-from tracekit.analysis.comparison._shift import Shift, shift, spread_of
+from tracekit.analysis.statistics import ENOUGH, Floats, Numbers, Shift, shift, spread_of
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison._per_iteration import Measured
+    from tracekit.analysis.step_sums import Measured
 
 _SPREADS = 5.0
 _LEAST = 0.2

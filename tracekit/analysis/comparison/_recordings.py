@@ -9,11 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._range_paths import shown, sorting
-from tracekit.analysis._verdicts import verdict_meta
-from tracekit.analysis._work import HOST
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (
@@ -32,9 +27,12 @@ from tracekit.analysis.comparison._compare import (
 )
 from tracekit.analysis.comparison._headline import Metric, headline, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
-from tracekit.analysis.comparison._long_run import Flags, Floats
 from tracekit.analysis.comparison._outliers import cold_notes
-from tracekit.analysis.comparison._per_iteration import (
+from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
+from tracekit.analysis.comparison._steps_table import step_rows
+from tracekit.analysis.facts import HOST, verdict_meta
+from tracekit.analysis.statistics import Flags, Floats, Skip
+from tracekit.analysis.step_sums import (
     PARTS,
     Measured,
     in_one_account,
@@ -42,13 +40,12 @@ from tracekit.analysis.comparison._per_iteration import (
     steps_of,
     with_hosts_matched,
 )
-from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
-from tracekit.analysis.comparison._steps_table import step_rows
+from tracekit.engine import has_ops, shown, sorting
 from tracekit.errors import UsageError
 from tracekit.model import Trace, with_one_tree
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
 
 _SEVERAL = 2
 _LEVEL = 0.95

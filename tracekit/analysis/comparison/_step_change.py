@@ -9,10 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.comparison._long_run import ENOUGH, Numbers, long_run
-from tracekit.analysis.comparison._per_iteration import PARTS, Measured
-from tracekit.analysis.comparison._shift import shift
-from tracekit.analysis.comparison._statistics import LEVEL, differences
+from tracekit.analysis.statistics import ENOUGH, LEVEL, Numbers, differences, long_run, shift
+from tracekit.analysis.step_sums import PARTS, Measured
 
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._outliers import outliers
-from tracekit.analysis.comparison._per_iteration import Measured, per_iteration, steps_of
+from tracekit.analysis.step_sums import Measured, per_iteration, steps_of
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

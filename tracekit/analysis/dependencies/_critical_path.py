@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis._words import with_words
+from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._job import Job, distrust, job_of
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
 from tracekit.analysis.dependencies._what_edges_are import op_names
+from tracekit.analysis.facts import chosen_keys, with_words
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
 _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")

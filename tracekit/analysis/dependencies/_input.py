@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import host_marks
-from tracekit.analysis.idle_time._timeline import covered, merged
+from tracekit.analysis.idle_account import covered, merged
+from tracekit.engine import host_marks
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments

@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import numbered_alike, torn
-from tracekit.analysis._windows import first_iterations, iteration_windows
-from tracekit.analysis.clocks._clocks import with_clocks
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._moments import MOMENT
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.dependencies._what_edges_are import described_edges
+from tracekit.analysis.facts import how_to_record
+from tracekit.engine import (
+    first_iterations,
+    has_ops,
+    iteration_windows,
+    launch_groups,
+    numbered_alike,
+    torn,
+)
 from tracekit.errors import MissingDataError
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
     from tracekit.analysis.dependencies._moments import Moments
     from tracekit.analysis.dependencies._sweeps import Array
+    from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
 _OWNER = ["process", "device"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import polars as pl
 
-from tracekit.analysis.communication._routes import crossings
+from tracekit.analysis.traffic import crossings
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
     from tracekit.analysis.dependencies._moments import Moments
+    from tracekit.analysis.traffic import Traffic
 
 NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
 """Types of links; of those that bytes cross the first one is what holds them up."""

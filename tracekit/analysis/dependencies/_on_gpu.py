@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.analysis.communication._collective_calls import collective_calls
+from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.dependencies._edges import edges
 from tracekit.analysis.dependencies._moments import LANE, MOMENT
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._moments import Moments

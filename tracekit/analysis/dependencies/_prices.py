@@ -11,7 +11,7 @@ from tracekit.analysis.dependencies._whatif import whatif
 from tracekit.errors import UndecidedError
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
 _MS = 10**6

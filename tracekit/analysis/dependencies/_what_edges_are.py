@@ -9,9 +9,9 @@ import polars as pl
 from tracekit.analysis.dependencies._links_of import link_of_ops
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
     from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.dependencies._moments import Moments
+    from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
 

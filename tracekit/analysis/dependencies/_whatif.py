@@ -23,14 +23,14 @@ from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
 from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
-from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.idle_account import merged
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
     from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
+    from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
 MEASURED, UNCHANGED, ALL = "measured", "unchanged, replayed", "all of these"

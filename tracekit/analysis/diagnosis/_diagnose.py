@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._needs import how_to_record
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, facts_of
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._rules import RULES
+from tracekit.analysis.facts import how_to_record
+from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
 
 TOP = 5
 """So many findings are listed unless more are asked for."""

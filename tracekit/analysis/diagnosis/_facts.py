@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
-from tracekit.analysis.idle_time._idle_ranges import plain_name
-from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.idle_time._timeline import covered, merged_in_batches
-from tracekit.model import Trace, union_length
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.idle_account import (
+    covered,
+    idle_pieces,
+    in_ranges,
+    merged_in_batches,
+    pairs_of,
+    plain_name,
+    sampled,
+)
+from tracekit.engine import (
+    chosen_windows,
+    counted_steps,
+    cut,
+    launch_groups,
+    union_length,
+    with_steps,
+)
+from tracekit.model import Trace, with_clocks
 from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
-    from tracekit.analysis.communication._traffic import Traffic
+    from tracekit.analysis.traffic import Traffic
 
 LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]

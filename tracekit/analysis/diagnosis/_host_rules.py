@@ -6,13 +6,14 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._host_states import (
+from tracekit.analysis.idle_account import (
     BLOCKING_COPY,
     ITEM,
+    OS_CALLS,
+    SWITCHES,
     allocations,
     waits,
 )
-from tracekit.analysis.idle_time._pieces import OS_CALLS, SWITCHES
 
 _PAGEABLE_BYTES = 1 << 16
 """The driver copies less than this through a buffer of its own, whatever memory it lies in."""

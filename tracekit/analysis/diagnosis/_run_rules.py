@@ -6,7 +6,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.idle_time._timeline import merged
+from tracekit.analysis.idle_account import merged
 
 _OFTEN = 0.1
 """Evaluation that takes a smaller part of training is not spoken of."""

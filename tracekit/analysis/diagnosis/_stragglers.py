@@ -7,16 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._ranks import process_ranks
+from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
-from tracekit.analysis.idle_time._held import BEHIND
-from tracekit.analysis.idle_time._timeline import merged_in_batches
+from tracekit.analysis.facts import chosen_keys, how_to_record
+from tracekit.analysis.idle_account import BEHIND, merged_in_batches
+from tracekit.engine import has_ops, union_length
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace, union_length
+from tracekit.model import Answer, Trace
 
 _KEYS = ("rank", "iteration")
 _CELL = [*MEMBER, "iteration"]

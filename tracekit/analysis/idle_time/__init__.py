@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.idle_account import idle_ranges
     from tracekit.analysis.idle_time._idle import idle
-    from tracekit.analysis.idle_time._idle_ranges import idle_ranges
 
 _HOMES = {
     "idle": "tracekit.analysis.idle_time._idle",
-    "idle_ranges": "tracekit.analysis.idle_time._idle_ranges",
+    "idle_ranges": "tracekit.analysis.idle_account",
 }
 
 __all__ = [

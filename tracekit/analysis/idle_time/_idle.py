@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._keys import chosen_keys
-from tracekit.analysis._launch_groups import launch_groups
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._ranks import process_ranks
-from tracekit.analysis._steps import counted_steps, with_steps
-from tracekit.analysis._windows import chosen_windows, cut
-from tracekit.analysis._words import OUTSIDE_STEPS, with_words
-from tracekit.analysis.clocks._clocks import with_clocks
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.idle_time._host_states import in_ranges, pairs_of, sampled
-from tracekit.analysis.idle_time._idle_ranges import plain_name
-from tracekit.analysis.idle_time._pieces import CAUSES, QUEUED_NS, idle_pieces
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.facts import OUTSIDE_STEPS, chosen_keys, how_to_record, with_words
+from tracekit.analysis.idle_account import (
+    CAUSES,
+    QUEUED_NS,
+    IdlePieces,
+    pairs_of,
+    pieces_in_windows,
+    sampled,
+)
+from tracekit.engine import counted_steps, has_ops
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace
+from tracekit.model import Answer, Trace, with_clocks
 
 _KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
 _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
-_NO_RANGE = "(outside push/pop ranges)"
 _MUCH = 0.05
 """From this share of idle time on it is said that nothing tells what the host did."""
 
@@ -91,7 +87,7 @@ def idle(
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
-    found = _found(trace, skip=skip, per_iteration="iteration" in keys)
+    found = pieces_in_windows(trace, skip=skip, per_iteration="iteration" in keys)
     meta = _meta(trace, found, skip)
     if longest is not None:
         return _longest(trace, found, meta, longest)
@@ -118,66 +114,7 @@ def idle(
     )
 
 
-def idle_causes(trace: Trace, *, per_iteration: bool) -> pl.DataFrame:
-    """Return why nothing runs: ``gap, process, device, iteration, start, end, cause``.
-
-    Parameters
-    ----------
-    trace
-        The run, which holds GPU work.
-    per_iteration
-        Whether pieces are those of steps; else of the whole run, each in no iteration.
-    """
-    pieces = _found(trace, skip=0, per_iteration=per_iteration).pieces
-    columns = ["gap", "process", "device", "iteration", "start", "end"]
-    return pieces.select(*columns, pl.col("cause").cast(pl.String))
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Pieces of gaps inside windows."""
-
-    gaps: pl.DataFrame
-    pieces: pl.DataFrame
-    windows: pl.DataFrame
-
-    def with_ranges(self, trace: Trace) -> _Found:
-        """Cut pieces where the host enters or leaves a range, and name the range."""
-        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
-        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
-        return _Found(self.gaps, cut_too.drop("name"), self.windows)
-
-
-def _found(trace: Trace, *, skip: int, per_iteration: bool) -> _Found:
-    windows = _windows(trace, skip=skip, per_iteration=per_iteration)
-    gaps, pieces = idle_pieces(trace, windows)
-    columns = [name for name in pieces.columns if name != "window"]
-    inside = cut(pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
-    numbers = windows.with_row_index("window").select("window", "iteration")
-    placed = inside.join(numbers, on="window", how="left").join(
-        gaps.select("gap", "stage"), on="gap", how="left"
-    )
-    ranks = process_ranks(trace)["rank"]
-    rank = pl.col("process").replace_strict(
-        list(range(ranks.len())), ranks, default=None, return_dtype=ranks.dtype
-    )
-    placed = placed.with_columns(rank=rank).sort("gap", "start")
-    return _Found(gaps, placed, windows)
-
-
-def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
-    """Return the windows that a breakdown has."""
-    if skip or per_iteration:
-        groups = launch_groups(trace)
-        windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration)
-        return with_steps(windows) if per_iteration else windows
-    edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
-    return edges.sort("device").collect().select(
-        "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)
-    )  # fmt: skip
-
-
-def _rows(found: _Found, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
+def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, window = meta["idle_ns"], meta["window_ns"]
     sources = (
         found.pieces.drop_nulls("rests_on").group_by(*keys, "rests_on").agg(time=_LENGTH.sum())
@@ -203,7 +140,7 @@ def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) 
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return rows.select(*keys, step_ns=pl.lit(None, pl.Float64))
-    found = _found(trace, skip=0, per_iteration=True)
+    found = pieces_in_windows(trace, skip=0, per_iteration=True)
     if "range" in keys:
         found = found.with_ranges(trace)
     steps = counted_steps(found.windows, iterations, skip).windows.with_row_index("window")
@@ -215,7 +152,7 @@ def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) 
     return inside.with_columns(names).group_by(keys).agg(step_ns=mean)
 
 
-def _by_device(found: _Found) -> pl.DataFrame:
+def _by_device(found: IdlePieces) -> pl.DataFrame:
     """Return ``device, cause, idle_ns``, which is what drawings show."""
     pieces = found.pieces.with_columns(pl.col("cause").cast(pl.String))
     return pieces.group_by("device", "cause").agg(idle_ns=_LENGTH.sum()).sort("device", "cause")
@@ -224,7 +161,7 @@ def _by_device(found: _Found) -> pl.DataFrame:
 # -- the longest gaps --------------------------------------------------------------------------
 
 
-def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> Answer:
+def _longest(trace: Trace, found: IdlePieces, meta: dict[str, Any], number: int) -> Answer:
     lengths = found.pieces.group_by("gap").agg(
         idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
     )
@@ -232,7 +169,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
     total = meta["idle_ns"]
     pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
-    own = _with_samples(trace, _Found(found.gaps, pieces, found.windows).with_ranges(trace))
+    own = _with_samples(trace, IdlePieces(found.gaps, pieces, found.windows).with_ranges(trace))
     neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
     wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
     ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))
@@ -256,7 +193,7 @@ def _longest(trace: Trace, found: _Found, meta: dict[str, Any], number: int) -> 
     )  # fmt: skip
 
 
-def _with_samples(trace: Trace, found: _Found) -> pl.DataFrame:
+def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
     """Return the pieces; where nothing else tells of the host, `detail` is the sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
@@ -303,7 +240,7 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
 # -- what it is measured against ---------------------------------------------------------------
 
 
-def _meta(trace: Trace, found: _Found, skip: int) -> dict[str, Any]:
+def _meta(trace: Trace, found: IdlePieces, skip: int) -> dict[str, Any]:
     window = int((found.windows["end"] - found.windows["start"]).sum())
     own = found.pieces.select(_LENGTH.sum()).item()
     iterations = trace.read("iterations").sort("process", "start")
@@ -336,7 +273,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     return {"collective_wait_ns": int(told["wait"].sum())}
 
 
-def _missing(trace: Trace, found: _Found) -> dict[str, list[str]]:
+def _missing(trace: Trace, found: IdlePieces) -> dict[str, list[str]]:
     """Say what to record to know more, where something is not explained."""
     unexplained = found.pieces.filter(pl.col("cause") == "unexplained")
     queued = unexplained["detail"].is_not_null()

@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.facts import WAITING
+    from tracekit.analysis.memory import (
+        largest_batch,
+        memory_extra,
+        memory_growth,
+        memory_table,
+        memory_use,
+    )
+    from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
     from tracekit.analysis.studies._bubbles import (
-        WAITING,
         Bubbles,
         bubble_theory,
         bubbles_of_run,
@@ -28,13 +36,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._job_features import job_features
     from tracekit.analysis.studies._jobs import JOBS, MEDIA, jobs_frame, read_jobs
     from tracekit.analysis.studies._memory_table import read_memory_table
-    from tracekit.analysis.studies._memory_use import (
-        largest_batch,
-        memory_extra,
-        memory_growth,
-        memory_table,
-        memory_use,
-    )
     from tracekit.analysis.studies._overhead import overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
         COMPONENTS,
@@ -65,20 +66,22 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._times import read_times
 
 _HOMES = {
-    "COMPONENTS": "tracekit.analysis.studies._projection",
-    "JOBS": "tracekit.analysis.studies._jobs",
-    "MEDIA": "tracekit.analysis.studies._jobs",
-    "QUESTIONS": "tracekit.analysis.studies._dgx1",
-    "STEP_TIMES": "tracekit.analysis.studies._study",
-    "WAITING": "tracekit.analysis.studies._bubbles",
     "Along": "tracekit.analysis.studies._crossover",
     "BatchScope": "tracekit.analysis.studies._epochs",
     "Bubbles": "tracekit.analysis.studies._bubbles",
+    "COMPONENTS": "tracekit.analysis.studies._projection",
     "Hardware": "tracekit.analysis.studies._hardware",
+    "JOBS": "tracekit.analysis.studies._jobs",
+    "MEDIA": "tracekit.analysis.studies._jobs",
     "Measured": "tracekit.analysis.studies._dgx1",
     "Published": "tracekit.analysis.studies._published",
+    "QUESTIONS": "tracekit.analysis.studies._dgx1",
+    "STEP_TIMES": "tracekit.analysis.studies._study",
     "ScalingMode": "tracekit.analysis.studies._scaling",
     "ScalingTime": "tracekit.analysis.studies._scaling",
+    "WAITING": "tracekit.analysis.facts",
+    "api_by_run": "tracekit.analysis.studies._api_calls",
+    "api_calls": "tracekit.analysis.studies._api_calls",
     "basis_of": "tracekit.analysis.studies._study",
     "batch_label": "tracekit.analysis.studies._run_labels",
     "before_and_after": "tracekit.analysis.studies._stalls",
@@ -98,18 +101,19 @@ _HOMES = {
     "iterations_per_epoch": "tracekit.analysis.studies._epochs",
     "job_features": "tracekit.analysis.studies._job_features",
     "jobs_frame": "tracekit.analysis.studies._jobs",
-    "largest_batch": "tracekit.analysis.studies._memory_use",
+    "largest_batch": "tracekit.analysis.memory",
     "load_hardware": "tracekit.analysis.studies._hardware",
     "load_published": "tracekit.analysis.studies._published",
     "measured_against": "tracekit.analysis.studies._projection",
-    "memory_extra": "tracekit.analysis.studies._memory_use",
-    "memory_growth": "tracekit.analysis.studies._memory_use",
-    "memory_table": "tracekit.analysis.studies._memory_use",
-    "memory_use": "tracekit.analysis.studies._memory_use",
+    "memory_extra": "tracekit.analysis.memory",
+    "memory_growth": "tracekit.analysis.memory",
+    "memory_table": "tracekit.analysis.memory",
+    "memory_use": "tracekit.analysis.memory",
     "of_epochs": "tracekit.analysis.studies._epochs",
     "overhead": "tracekit.analysis.studies._overhead",
     "overhead_matrix": "tracekit.analysis.studies._overhead",
     "pipeline_bubbles": "tracekit.analysis.studies._bubbles",
+    "profiler_overhead": "tracekit.analysis.studies._api_calls",
     "project_architectures": "tracekit.analysis.studies._projection",
     "read_jobs": "tracekit.analysis.studies._jobs",
     "read_memory_table": "tracekit.analysis.studies._memory_table",
@@ -140,6 +144,8 @@ __all__ = [
     "Published",
     "ScalingMode",
     "ScalingTime",
+    "api_by_run",
+    "api_calls",
     "basis_of",
     "batch_label",
     "before_and_after",
@@ -171,6 +177,7 @@ __all__ = [
     "overhead",
     "overhead_matrix",
     "pipeline_bubbles",
+    "profiler_overhead",
     "project_architectures",
     "read_jobs",
     "read_memory_table",

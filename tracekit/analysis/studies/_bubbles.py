@@ -7,25 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis._windows import first_iterations
-from tracekit.analysis.clocks._clocks import with_clocks
+from tracekit.analysis.facts import WAITING, counted_micro_batches, is_pipeline
+from tracekit.engine import first_iterations, has_ops, numbered_alike, union_length
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import union_length
+from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
-"""Ranges on the host in which a stage of a pipeline sends or waits for what it is to work on."""
 
 _PASSES = ("FP", "BP")
 _SCHEDULES = ("gpipe", "1f1b")
-_COPIES = ("p2p", "staged")
-_SENDS = r"(?i)send|recv"
 _COMMUNICATION = ("collective", "p2p", "staged")
-_MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 _OWNER = ["process", "device"]
 _SPAN = ["start", "end"]
 _STEP = ["iteration", "stage"]
@@ -152,7 +145,7 @@ def pipeline_bubbles(
     inside = [each.join(kept, on=["process", "iteration"], how="semi") for each in (work, talk)]
     numbered = _numbered(*inside)
     steps = _measured(*numbered)
-    counted = _counted_micro_batches(paired)
+    counted = counted_micro_batches(paired)
     owners = numbered[0].select("stage", *_OWNER).unique().sort("stage")
     of_step = pl.col(_SUMS[1:]).sum()
     return Bubbles(
@@ -321,32 +314,6 @@ def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         .sort("stage", "start_ns")
         .select(*by, "start_ns", "end_ns")
     )
-
-
-def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
-    """Tell whether anything shows that a run is a pipeline: passes in parts, or handed on."""
-    counted = _counted_micro_batches(trace) is not None
-    return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
-
-
-def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Tell whether a pass sends to or receives from another stage."""
-    if not is_gpu:
-        talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
-        return not talks.head(1).collect().is_empty()
-    passes = trace["ops"].filter(pl.col("stage").is_in(_PASSES))
-    copies = passes.filter(pl.col("kind").is_in(_COPIES)).head(1).collect()
-    collectives = passes.filter(pl.col("kind") == "collective").select("name").unique().collect()
-    sends = collectives["name"].cast(pl.String).str.contains(_SENDS).any()
-    return sends or not copies.is_empty()
-
-
-def _counted_micro_batches(trace: Trace) -> int | None:
-    """Return how many numbers the micro-batches of forward ranges have."""
-    number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
-    forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
-    found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
-    return int(found) or None
 
 
 def bubbles_of_run(found: Bubbles, schedule: str | None) -> dict[str, Any]:

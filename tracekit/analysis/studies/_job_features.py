@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._launch_groups import NEEDED
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
-from tracekit.analysis.studies._step_windows import inside_steps, step_windows
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.statistics import Skip
 from tracekit.analysis.studies._study import study_row
+from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
+from tracekit.engine import (
+    NEEDED,
+    has_ops,
+    inside_steps,
+    numbered_alike,
+    step_windows,
+    union_length,
+)
 from tracekit.errors import MissingDataError
-from tracekit.model import union_length
 
 if TYPE_CHECKING:
     from tracekit.model import Trace

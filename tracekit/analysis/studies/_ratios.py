@@ -8,10 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis._student import quantile
-from tracekit.analysis.comparison._long_run import COSINES, ENOUGH, long_run
-from tracekit.analysis.comparison._per_iteration import Measured, steps_of
-from tracekit.analysis.comparison._statistics import LEVEL, welch_error
+from tracekit.analysis.statistics import COSINES, ENOUGH, LEVEL, long_run, quantile, welch_error
+from tracekit.analysis.step_sums import Measured, steps_of
 
 Floats = NDArray[np.float64]
 _PRECISION = ("spread", "freedom", "scatter", "runs")

@@ -7,14 +7,19 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis._host_time import has_ops
-from tracekit.analysis._launch_groups import NEEDED
-from tracekit.analysis._needs import how_to_record
-from tracekit.analysis._steps import numbered_alike
-from tracekit.analysis.idle_time._pieces import idle_pieces
-from tracekit.analysis.studies._step_windows import inside_steps, step_windows
+from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.idle_account import idle_pieces
+from tracekit.engine import (
+    NEEDED,
+    has_ops,
+    inside_steps,
+    layered_lengths,
+    numbered_alike,
+    step_windows,
+    union_length,
+)
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import KERNEL_KINDS, Trace, layered_lengths, union_length
+from tracekit.model import KERNEL_KINDS, Trace
 
 _OWNER = ["process", "device"]
 _LENGTH = pl.col("end") - pl.col("start")

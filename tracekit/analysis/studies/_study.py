@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis._cold_steps import Skip
-from tracekit.analysis._verdicts import unknown_passes
-from tracekit.analysis._work import HOST, Work, work_of
-from tracekit.analysis.communication._collective_calls import collective_calls
-from tracekit.analysis.communication._transfers import AMONG_GPUS, copy_transfers
-from tracekit.analysis.comparison._per_iteration import Measured, per_iteration
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.facts import HOST, unknown_passes, work_of
+from tracekit.analysis.statistics import Skip
+from tracekit.analysis.step_sums import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis.studies._ratios import step_interval
 from tracekit.analysis.studies._run_labels import batch_label, label_number, parameters_label
+from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
+from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:

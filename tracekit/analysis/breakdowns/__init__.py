@@ -1,0 +1,18 @@
+"""Where GPU time goes, by any of several keys."""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.breakdowns._breakdown import breakdown
+
+_HOMES = {
+    "breakdown": "tracekit.analysis.breakdowns._breakdown",
+}
+
+__all__ = [
+    "breakdown",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

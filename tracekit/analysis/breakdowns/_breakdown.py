@@ -1,0 +1,384 @@
+"""Where GPU time goes, by any of several keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis.breakdowns._views import chosen_view
+from tracekit.analysis.calls import outlier_ranks, with_devices
+from tracekit.analysis.facts import (
+    HOST,
+    OUTSIDE_STEPS,
+    columns_of,
+    dividing,
+    is_by_stage,
+    parse_keys,
+    share_meaning,
+    unknown_passes,
+    verdict_meta,
+    work_of,
+)
+from tracekit.analysis.step_sums import (
+    KeySums,
+    group_lengths,
+    grouped_sums,
+    stages_of,
+    steps_by_keys,
+    sums_by_keys,
+)
+from tracekit.engine import (
+    StageSums,
+    Work,
+    numbered_alike,
+    shown,
+    sorting,
+    with_path_texts,
+)
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import STAGES, Answer, Trace
+
+_PERCENTILES = {"p5_ns": 0.05, "median_ns": 0.5, "p95_ns": 0.95}
+_OWNER = ("process", "device")
+_PASSES = ("FP", "BP")
+_SEVERAL = 2
+_PARTS = pl.Enum([*STAGES, "idle", "between"])
+_SUMS = (
+    "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
+)  # fmt: skip
+_DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
+_LENGTH = pl.col("end") - pl.col("start")
+
+
+def breakdown(
+    trace: Trace,
+    by: str | Sequence[str] = "stage",
+    *,
+    skip: int = 0,
+    per_iteration: bool = False,
+    inclusive: bool = False,
+    depth: int | None = None,
+) -> Answer:
+    """Say where GPU time goes, grouped by one or more keys.
+
+    Times are lengths of unions of intervals on each device, added over devices. With the key
+    `iteration` every step is a window of its own and the row with a null iteration is the time
+    outside of all steps; by stage, rows `idle` and `between` hold the time in which nothing runs,
+    so that ``exposed_ns`` of a step's rows adds up to it. Definitions are in ``docs/breakdown.md``.
+
+    Of a run without any GPU work this is the time of NVTX ranges on the host, added over processes:
+    ``ranges`` is there in place of ``ops``, and no ``total_ns``.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by
+        Keys out of `KEYS`, as a sequence or separated by commas.
+    skip
+        How many iterations to leave out at the beginning.
+    per_iteration
+        Add, over the steps that count, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy
+        time, added over devices.
+    inclusive
+        By range: count in each range what the ranges inside it launch, too. The columns are then
+        those of `RANGE_COLUMNS`; by range and kernel those of `KERNEL_COLUMNS`; and those by layer,
+        which stands alone, of `LAYER_COLUMNS`.
+    depth
+        How many levels of ranges to list, which counts inclusively.
+
+    Returns
+    -------
+    The keys' columns, then
+
+    ==================  ============================================================
+    ``ops``             number of ops that start in the window
+    ``total_ns``        sum of their durations (which may overlap); not by stage
+    ``busy_ns``         length of the union of their intervals, inside the window
+    ``exposed_ns``      by stage: busy time in which no stage of higher rank is busy
+    ``overlap_ns``      by stage: busy_ns - exposed_ns
+    ``mean_ns`` etc.    by kernel: statistics of durations
+    ``window_ns``       by device or iteration: length of the window
+    ``idle_ns``         by device or iteration: time of the window in which nothing runs; by
+                        iteration while the host is inside the iteration
+    ``between_ns``      by iteration: time in which nothing runs and the host is in no iteration
+    ``devices``         by iteration: over how many devices the row's times are added; a GPU that
+                        two processes use counts for each. With `per_iteration`: over how many the
+                        percentiles are
+    ``share``           exposed_ns (by stage) or busy_ns over the length of the window
+    ==================  ============================================================
+
+    ``meta`` holds ``window_ns``, ``idle_ns`` and ``wu_residual_ns`` (window less the time in which
+    FP or BP is busy) added over devices; the numbers ``devices`` and ``iterations``; ``coverage``,
+    the share of GPU busy time by source of the stage (sources overlap, so shares may add to more
+    than 1); ``launched``, the share of ops whose launching call is known; ``skip``; ``share``, of
+    what shares are; ``per`` or ``sum_over``, what times are means or sums over; with
+    `per_iteration` ``percentiles_per``, what percentiles are people's means over; what
+    `verdict_meta` says of the processes; and by rank alone ``outlier_ranks``. Where the passes are
+    not known ``wu_residual_ns`` is null, and ``wu_residual_unknown`` says why. `Answer.for_people`
+    has times of steps as means over devices.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, cannot be joined with what else is asked for, or iterations are asked
+        for that the run has not.
+    MissingDataError
+        If the run has neither GPU work nor NVTX ranges that are stages, or the key is one of GPU
+        work and it has none.
+    """
+    keys = parse_keys(by)
+    table, meta = _measured(
+        trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+    )
+    meta["share"] = share_meaning(keys)
+    within = ", with all inside" if "inclusive" in meta else ""
+    return Answer(
+        rows=table,
+        meta=meta,
+        title=f"time by {', '.join(keys)}{within}",
+        people=_for_people(table, meta),
+        empty="no ops in this window",
+        command="breakdown",
+        figures={"figure": "breakdown"},
+    )
+
+
+def _measured(
+    trace: Trace,
+    keys: tuple[str, ...],
+    *,
+    skip: int,
+    per_iteration: bool,
+    inclusive: bool,
+    depth: int | None,
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return the rows and what they are measured against; the run is read once where it can be."""
+    view = chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
+    work = work_of(trace, keys)
+    if view is not None:
+        if work.is_host:
+            raise MissingDataError(
+                "this run holds no GPU work, so its ranges launch nothing to be counted in them",
+                "ask --by range without --inclusive and --depth",
+            )
+        table, more = view(work, skip)
+        return table, {**_whole_meta(trace, skip), **more}
+    found = sums_by_keys(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
+    table = _table(work, keys, found, skip=skip, per_iteration=per_iteration)
+    meta = _meta(work, found.of_all, skip)
+    if "iteration" in keys:
+        return table, {**meta, **_denominator(meta, is_of_steps=True)}
+    outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
+    # By device no row is a sum over several.
+    over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
+    if per_iteration:
+        alone = "" if table["iterations"].max() != 1 else " (one step, no spread)"
+        over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"] + alone
+    return table, {**meta, **over, **outliers}
+
+
+def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
+    """Return what the stages of a run are measured against, whatever its rows are by."""
+    work = work_of(trace, ("stage",))
+    return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
+
+
+def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
+    """Say whether times are of a step in the mean, or sums over the devices of a window."""
+    number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
+    if is_of_steps:
+        return {"per": f"step/{noun}"}
+    plural = "processes" if noun == "process" else "GPUs"
+    return {"sum_over": f"{number} {noun if number == 1 else plural}"}
+
+
+def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return a breakdown as people read it: times of steps as means over devices."""
+    if "iteration_name" in table.columns:
+        no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
+        table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
+    if "percentiles_per" in meta:
+        sums: Sequence[str] = [*_percentile_names(table).values()]
+    else:
+        sums = _SUMS if "per" in meta else ()
+    if not sums or "devices" not in table.columns:
+        return table
+    means = [pl.col(name) / pl.col("devices") for name in sums if name in table.columns]
+    return table.with_columns(means).drop("devices")
+
+
+def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
+    """Return what a breakdown is measured against."""
+    stages, windows = found.stages(), found.windows()
+    window = int((windows["end"] - windows["start"]).sum())
+    busy = int(stages["exposed_ns"].sum())
+    # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
+    passes = stages.filter(pl.col("stage").is_in(_PASSES))
+    ops = int(stages["ops"].sum())
+    iterations = work.trace.read("iterations").sort("process", "start")
+    owners = windows["device"].n_unique()
+    launched = int(found.groups()["launched"].sum()) / ops if ops else None
+    sources = found.sources().group_by("stage_source").agg(pl.col("busy_ns").sum())
+    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
+    return {
+        "window_ns": window,
+        "idle_ns": window - busy,
+        **_residual(work, window - int(passes["exposed_ns"].sum())),
+        **({"basis": HOST, "processes": owners} if work.is_host else {"devices": owners}),
+        "iterations": kept["iteration"].n_unique(),
+        "skip": skip,
+        **({} if work.is_host else {"launched": launched}),
+        "coverage": {
+            source: length / busy if busy else 0.0
+            for source, length in sources.sort("stage_source").rows()
+        },
+        **verdict_meta(work.trace),
+    }
+
+
+def _residual(work: Work, length: int) -> dict[str, Any]:
+    """Return the weight update as what the passes leave, where these are known; else why not."""
+    unknown = None if work.is_host else unknown_passes(work.trace)
+    if unknown is None:
+        return {"wu_residual_ns": length}
+    return {"wu_residual_ns": None, "wu_residual_unknown": unknown}
+
+
+def _table(
+    work: Work, keys: Sequence[str], found: KeySums, *, skip: int, per_iteration: bool
+) -> pl.DataFrame:
+    groups = grouped_sums(keys, found)
+    if is_by_stage(keys) and "iteration" in keys:
+        groups = _with_idle(groups, found, dividing(keys))
+    measured = _with_windows(keys, groups, found)
+    table = _arranged(with_path_texts(work.trace, measured), keys)
+    if "iteration" in keys:
+        table = _with_iteration_names(work.trace, table)
+    if per_iteration:
+        table = _with_statistics(work, keys, table, skip)
+    if work.is_host:
+        table = table.rename({"ops": "ranges"}).drop("total_ns", strict=False)
+    return shown(table)
+
+
+def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
+    """Add the length of each group's window, what of it is idle, and the group's share of it."""
+    own, windows = dividing(keys), found.windows
+    length = _LENGTH.sum().alias("window_ns")
+    if not own:
+        table = table.join(windows.select(length), how="cross")
+    elif "iteration" in own:
+        devices = pl.struct("process", "device").n_unique().cast(pl.Int64).alias("devices")
+        lengths = windows.group_by(own).agg(length, devices)
+        table = table.join(lengths, on=own, how="left", nulls_equal=True)
+    else:
+        table = table.join(windows.group_by(own).agg(length), on=own, how="left")
+    if list(keys) == own and "iteration" in own:
+        table = table.join(_between(found, own), on=own, how="left", nulls_equal=True)
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    outside = pl.col("between_ns").fill_null(0) if "between_ns" in table.columns else 0
+    return table.with_columns(
+        idle_ns=pl.col("window_ns") - pl.col("busy_ns") - outside,
+        share=pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns")),
+    )
+
+
+def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
+    """Return for how long nothing runs while the host is in no iteration."""
+    busy = found.sums.groups().group_by("window").agg(pl.col("busy_ns").sum())
+    idle = _LENGTH - pl.col("busy_ns").fill_null(0)
+    return (
+        found.windows.join(busy, on="window", how="left", maintain_order="left")
+        .group_by(own)
+        .agg(between_ns=idle.filter(~pl.col("on_host")).sum())
+    )
+
+
+def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
+    """Add the time in which nothing runs, so that the rows of a step add up to it."""
+    busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
+    part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
+    idle = (
+        found.windows.join(busy, on="window", how="left", maintain_order="left")
+        .group_by(*own, stage=part.cast(_PARTS))
+        .agg(exposed_ns=(_LENGTH - pl.col("busy").fill_null(0)).sum())
+        .filter(pl.col("exposed_ns") > 0)
+    )
+    return pl.concat([groups.cast({"stage": _PARTS}), idle], how="diagonal")
+
+
+def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Put columns in their documented order, and rows by window and then by what takes longest."""
+    columns, divides, by_stage = columns_of(keys), dividing(keys), is_by_stage(keys)
+    divides = [name for name in columns if name in divides]
+    measures = ["ops", *(() if by_stage else ("total_ns",))]
+    if "kernel" in keys:
+        measures += _DURATIONS
+    measures.append("busy_ns")
+    if by_stage:
+        measures += ["exposed_ns", "overlap_ns"]
+    if list(keys) == divides:  # then a row is all that runs in its windows
+        measures += ["window_ns", "idle_ns", *(["between_ns"] if "iteration" in keys else [])]
+    rest = [name for name in columns if name not in divides]
+    first = [*divides, *(name for name in rest[:1] if name == "stage")]
+    order = [pl.col(first), -pl.col("busy_ns"), pl.col(sorting(rest))]
+    names = dict.fromkeys([*columns, *sorting(columns)])
+    counted = ["devices"] if "iteration" in keys else []
+    return table.sort(order, nulls_last=True).select(*names, *measures, "share", *counted)
+
+
+def _with_iteration_names(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
+    names = (
+        trace.read("iterations").group_by("iteration").agg(iteration_name=pl.col("name").first())
+    )
+    table = table.join(names, on="iteration", how="left", maintain_order="left")
+    first = ("iteration", "iteration_name")
+    return table.select(*first, pl.exclude(first))
+
+
+def _with_statistics(
+    work: Work, keys: Sequence[str], table: pl.DataFrame, skip: int
+) -> pl.DataFrame:
+    """Add percentiles over the steps that count; a group that a step lacks has length 0 in it.
+
+    One step has a median alone.
+    """
+    if "iteration" in keys:
+        raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
+    columns = columns_of(keys)
+    paired = replace(work, trace=numbered_alike(work.trace))
+    found, _ = steps_by_keys(paired, keys, skip)
+    inside = found.windows.drop_nulls("iteration")
+    each = group_lengths(keys, found).drop_nulls("iteration")
+    statistics = (
+        table.select(columns)
+        .join(inside.select("iteration").unique(), how="cross")
+        .join(each, on=[*columns, "iteration"], how="left", nulls_equal=True)
+        .with_columns(pl.col("length_ns").fill_null(0))
+        .group_by(columns)
+        .agg(
+            pl.len().cast(pl.Int64).alias("iterations"),
+            *(
+                pl.when(pl.len() >= (1 if name == "median_ns" else _SEVERAL))
+                .then(pl.col("length_ns").quantile(q, "nearest").cast(pl.Int64))
+                .alias(name)
+                for name, q in _PERCENTILES.items()
+            ),
+        )
+    )
+    statistics = with_devices(work.trace, statistics, keys, inside.select(_OWNER).unique())
+    # A device without steps has no statistics of them.
+    known = pl.col("devices").is_not_null()
+    statistics = statistics.with_columns(pl.when(known).then(name) for name in _PERCENTILES)
+    statistics = statistics.rename(_percentile_names(table))
+    return table.join(statistics, on=columns, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
+    """Return what percentiles are called: by kernel, there are medians of durations beside them."""
+    prefix = "iteration_" if "mean_ns" in table.columns else ""
+    return {name: f"{prefix}{name}" for name in _PERCENTILES}

@@ -1,0 +1,87 @@
+"""Calls of NCCL and MPI: which there are, who took part in which, and the ranks of processes.
+
+Shared: questions read it, and it reads none of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.calls._collective_calls import (
+        ASSUMED,
+        Found,
+        collective_calls,
+        find_collectives,
+        participants,
+    )
+    from tracekit.analysis.calls._groups import TOGETHER, ends_by_arrivals
+    from tracekit.analysis.calls._log_processes import log_processes
+    from tracekit.analysis.calls._mpi_calls import annotated_calls, mpi_calls, outermost, within
+    from tracekit.analysis.calls._mpi_order import from_the_start
+    from tracekit.analysis.calls._nccl_calls import (
+        collective_kernels,
+        communicators,
+        made_communicators,
+        nccl_calls,
+        read_calls,
+        with_kernels,
+    )
+    from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
+    from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
+
+_HOMES = {
+    "ASSUMED": "tracekit.analysis.calls._collective_calls",
+    "Found": "tracekit.analysis.calls._collective_calls",
+    "TOGETHER": "tracekit.analysis.calls._groups",
+    "annotated_calls": "tracekit.analysis.calls._mpi_calls",
+    "collective_calls": "tracekit.analysis.calls._collective_calls",
+    "collective_kernels": "tracekit.analysis.calls._nccl_calls",
+    "communicators": "tracekit.analysis.calls._nccl_calls",
+    "ends_by_arrivals": "tracekit.analysis.calls._groups",
+    "find_collectives": "tracekit.analysis.calls._collective_calls",
+    "from_the_start": "tracekit.analysis.calls._mpi_order",
+    "log_processes": "tracekit.analysis.calls._log_processes",
+    "made_communicators": "tracekit.analysis.calls._nccl_calls",
+    "mpi_calls": "tracekit.analysis.calls._mpi_calls",
+    "nccl_calls": "tracekit.analysis.calls._nccl_calls",
+    "outermost": "tracekit.analysis.calls._mpi_calls",
+    "outlier_ranks": "tracekit.analysis.calls._ranks",
+    "participants": "tracekit.analysis.calls._collective_calls",
+    "process_ranks": "tracekit.analysis.calls._ranks",
+    "read_calls": "tracekit.analysis.calls._nccl_calls",
+    "unsized_of_others": "tracekit.analysis.calls._sizes",
+    "why_unsized": "tracekit.analysis.calls._sizes",
+    "with_devices": "tracekit.analysis.calls._ranks",
+    "with_kernels": "tracekit.analysis.calls._nccl_calls",
+    "within": "tracekit.analysis.calls._mpi_calls",
+}
+
+__all__ = [
+    "ASSUMED",
+    "TOGETHER",
+    "Found",
+    "annotated_calls",
+    "collective_calls",
+    "collective_kernels",
+    "communicators",
+    "ends_by_arrivals",
+    "find_collectives",
+    "from_the_start",
+    "log_processes",
+    "made_communicators",
+    "mpi_calls",
+    "nccl_calls",
+    "outermost",
+    "outlier_ranks",
+    "participants",
+    "process_ranks",
+    "read_calls",
+    "unsized_of_others",
+    "why_unsized",
+    "with_devices",
+    "with_kernels",
+    "within",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

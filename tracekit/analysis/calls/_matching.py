@@ -1,0 +1,386 @@
+"""Which participants of a run took part in the same collective."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.analysis.calls._groups import group_of
+from tracekit.model import with_clocks
+
+_OVERLAP_PERCENT = 95
+"""How many of a pair of lanes' collectives have to overlap in time for them to be the same."""
+_MOST_LANES = 64
+"""With more streams than this a participant's streams say nothing of communicators."""
+_LANE = ("participant", "process", "context", "stream")
+_KEY = ("clock", "library", "kind", "communicator")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Collectives in which a rank may be through before the last one arrives."""
+_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives that no rank leaves before all have arrived."""
+_SHARED = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
+"""For how long a row overlaps its mate in the leading lane; negative for how far apart they are."""
+_NONE = pl.DataFrame(
+    schema={"row": pl.UInt32, "lane": pl.Int64, "group": pl.Int64, "instance": pl.Int64}
+)
+"""No row that is matched in order."""
+_Known = Literal["known", "likely", "unknown"]
+_Times = NDArray[np.float64]
+_HAS_MATE = pl.col("lead_start").is_not_null()
+
+
+def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
+    """Return the number of each row's collective: the same for all participants that were found.
+
+    Collectives that carry their number in a communicator are known by it, and those that one call
+    launched on several devices by their correlation id. Others are matched in order: the n-th of
+    one participant is the (n + d)-th of another, where captures were cut at different points. The d
+    is taken that makes them overlap longest, and believed if at least 95 percent of them overlap in
+    time, as participants that wait for each other do.
+
+    Where no communicator is named, several groups may run in step. Then ranks are of one group only
+    if their calls end together (`group_of`), and calls of which that cannot be told stay
+    without a match. Rooted collectives follow the groups that others have on their streams. A call
+    that ended on one rank before it began on another is no match of any kind but rooted ones.
+
+    Parameters
+    ----------
+    rows
+        ``library, kind, report, process, device, context, stream, start, end, communicator,
+        call_sequence, ranks, correlation, graph_node``. A participant is a device, or a process
+        where that is null.
+    reports
+        The canonical table.
+
+    Returns
+    -------
+    ``match``, numbered from 0 in order of time; null for a row without another participant.
+    """
+    timed = with_clocks(rows, reports).with_row_index("row")
+    timed = timed.with_columns(participant=pl.coalesce("device", "process"))
+    is_numbered = (
+        pl.all_horizontal(pl.col("communicator", "call_sequence").is_not_null())
+        & (pl.col("kind") != "send_recv")
+    ).fill_null(value=False)
+    numbered = _by_number(timed.filter(is_numbered))
+    rest = timed.filter(~is_numbered)
+    launched = _by_launch(rest)
+    ordered = _by_order(rest.join(launched, on="row", how="anti"))
+    found = _apart([numbered, launched, ordered])
+    keyed = timed.join(found, on="row", how="left", maintain_order="left")
+    return _numbered(keyed, _between_clocks(reports))
+
+
+def _between_clocks(reports: pl.DataFrame) -> int:
+    """Return by how many ns times of reports that were set to one clock may still differ."""
+    known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
+    return int(reports.select(known.fill_null(0)).item())
+
+
+def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
+    """Give instances numbers by time; those without a second participant are none."""
+    people = pl.col("participant")
+    numbers = (
+        keyed.drop_nulls("instance")
+        .group_by("instance")
+        .agg(
+            pl.col("clock").min(),
+            pl.col("start").min(),
+            once=people.n_unique() == pl.len(),
+            several=people.n_unique() > 1,
+            fits=(people.n_unique() <= pl.col("ranks").max()).fill_null(value=True),
+            together=_end_together(between_clocks),
+        )
+        .filter("once", "several", "fits", "together")
+        .sort("clock", "start", "instance")
+        .select("instance", match=pl.int_range(pl.len(), dtype=pl.Int64))
+    )
+    return keyed.join(numbers, on="instance", how="left", maintain_order="left")["match"]
+
+
+def _end_together(between_clocks: int) -> pl.Expr:
+    """Test whether the times of an instance fit one call, as participants wait for each other.
+
+    In a pipeline the messages of neighbouring stages overlap, and so do those of other neighbours.
+    Of a collective the root may end long before the others. What is known by other than its order
+    is not refuted by times.
+    """
+    apart = pl.col("end").max() - pl.col("end").min()
+    is_message = (pl.col("kind") == "send_recv").any()
+    slack = pl.when(pl.col("report").n_unique() > 1).then(between_clocks).otherwise(0)
+    waits = pl.col("kind").is_in(_SYMMETRIC).all() & pl.col("is_ordered").all()
+    met = pl.col("end").min() + slack >= pl.col("start").max()
+    return (~is_message | (apart <= (pl.col("end") - pl.col("start")).min())) & (~waits | met)
+
+
+def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that carry a number, which counts by kind."""
+    key = pl.struct("library", "kind", "communicator", "call_sequence")
+    return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
+
+
+def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that one call launched on several devices.
+
+    So `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of a communicator whose ranks one
+    process drives. What a CUDA graph launches has one correlation id too, whatever it is. Where
+    several processes take part, the call is not all of the collective, nor tells the others.
+    """
+    call = ["clock", "process", "library", "kind", "correlation"]
+    together = (
+        rows.filter(pl.col("process").n_unique().over(_KEY) == 1)
+        .filter(pl.col("correlation").is_not_null() & pl.col("graph_node").is_null())
+        .filter(pl.col("device").is_unique().over(call), pl.len().over(call) > 1)
+    )
+    return together.select("row", instance=pl.struct(call).rank("dense").cast(pl.Int64))
+
+
+def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return all parts, whose instances are none of each other's; the last is `_by_order`."""
+    of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
+    key = pl.struct("part", "instance")
+    return pl.concat(of_part).select(
+        "row",
+        instance=key.rank("dense").cast(pl.Int64),
+        is_ordered=pl.col("part") == len(parts) - 1,
+    )
+
+
+def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``row, instance`` of collectives that are matched in order."""
+    found = [_NONE]
+    lanes = rows.with_columns(
+        # In a communicator one collective runs after the other, on whatever streams.
+        pl.when(pl.col("communicator").is_null()).then(name).alias(name)
+        for name in ("context", "stream")
+    ).with_columns(lane=pl.struct(_LANE).rank("dense").cast(pl.Int64))
+    columns = ("row", "lane", "participant", "start", "end")
+    is_named = pl.col("communicator").is_not_null()
+    is_rooted = pl.col("kind").cast(pl.String).is_in(_ROOTED)
+    named = lanes.filter(is_named).partition_by(_KEY, maintain_order=True)
+    found += [_clusters(some.select(columns), "known") for some in named]
+    for some in lanes.filter(~is_named).partition_by("clock", "library", maintain_order=True):
+        found += _on_streams(some.select("kind", *columns), is_rooted)
+    key = pl.struct("part", "instance")
+    return _in_parts(found).select("row", instance=key.rank("dense").cast(pl.Int64))
+
+
+def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
+    """Return ``row, instance, ...`` of rows that name no communicator, of one clock.
+
+    A stream is that of one communicator: groups that one kind of collective proves hold for others
+    on their streams, which are told by their place between calls of that kind. Messages need only
+    overlap and end in order, as not all of a group take part in one.
+    """
+    kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
+    found = [_NONE, *(_clusters(some, "unknown") for some in kinds)]
+    keys = (pl.struct("part", name).rank("dense").cast(pl.Int64).alias(name)
+            for name in ("group", "instance"))  # fmt: skip
+    proven = _in_parts(found).with_columns(*keys).drop("part")
+    proven = proven.filter(pl.col("lane").n_unique().over("group") > 1)
+    groups = proven.select("lane", "group").unique("lane", keep="first", maintain_order=True)
+    rest = rows.join(proven, on="row", how="anti")
+    of_groups = rest.join(groups, on="lane")
+    is_message = pl.col("kind") == "send_recv"
+    messages = of_groups.filter(is_message).partition_by("kind", "group", maintain_order=True)
+    found += [_clusters(some.drop("kind", "group"), "known") for some in messages]
+    found.append(_between(of_groups.filter(~is_message), rows.join(proven, on=["row", "lane"])))
+    alone = rest.filter(is_rooted).join(groups, on="lane", how="anti")
+    rooted = alone.partition_by("kind", maintain_order=True)
+    return [*found, *(_clusters(some.drop("kind"), "likely") for some in rooted)]
+
+
+def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
+    """Match rows of proven groups by place: the n-th after a proven call, or before the first.
+
+    Communicators carry out their calls in one order on all ranks. All of a group have to take part.
+
+    Parameters
+    ----------
+    rows
+        ``row, lane, group, kind, start``.
+    proven
+        ``lane, group, instance, start`` of calls that ends prove, of these and other lanes.
+    """
+    size = proven.group_by("group").agg(lanes=pl.col("lane").n_unique())
+    marks = proven.select("lane", "group", "start", mark="instance").sort("start")
+    at = rows.sort("start")
+    strategies: tuple[tuple[str, Literal["backward", "forward"]], ...] = (
+        ("after", "backward"), ("before", "forward"),
+    )  # fmt: skip
+    for name, strategy in strategies:
+        at = at.join_asof(
+            marks.rename({"mark": name}), on="start", by=["lane", "group"], strategy=strategy,
+            check_sortedness=False,
+        )  # fmt: skip
+    at = at.with_columns(before=pl.when(pl.col("after").is_null()).then("before"))
+    place = ["group", "kind", "after", "before"]
+    turn = pl.int_range(pl.len()) - pl.when(pl.col("after").is_null()).then(pl.len()).otherwise(0)
+    placed = at.filter(pl.any_horizontal(pl.col("after", "before").is_not_null())).with_columns(
+        turn=turn.over("lane", *place)
+    )
+    called = placed.with_columns(instance=pl.struct(*place, "turn").rank("dense").cast(pl.Int64))
+    whole = called.join(size, on="group").filter(
+        pl.col("lane").n_unique().over("instance") == pl.col("lanes")
+    )
+    return whole.select(_NONE.columns)
+
+
+def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of several `_clusters`, which share no group and no instance."""
+    return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
+
+
+def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
+    """Return ``row, instance, lane, group`` of rows of one kind, lane by lane.
+
+    The longest lane leads; of each other participant the lane follows it that overlaps it longest.
+
+    Parameters
+    ----------
+    rows
+        ``row, lane, participant, start, end``, and ``kind`` where that has to be looked at.
+    one_group
+        Whether lanes that follow each other are of one group: ``known``; ``likely``, unless ends
+        refute it; ``unknown``, unless ends prove it.
+    """
+    of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
+    crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
+    own = -1 - pl.col("participant").cast(pl.Int64)
+    lanes = rows.with_columns(lane=pl.when(crowded).then(own).otherwise("lane"))
+    waiting = lanes.sort("lane", "start", "end").with_columns(
+        number=pl.int_range(pl.len()).over("lane")
+    )
+    found = [_NONE.select("row", "lane", "group", turn="instance")]
+    unclear: list[int] = []
+    while waiting["participant"].n_unique() > 1:
+        sizes = waiting.group_by("lane").agg(pl.len(), pl.col("start").min())
+        leads = sizes.filter(~pl.col("lane").is_in(unclear))
+        if leads.is_empty():
+            break
+        lead = int(leads.sort(-pl.col("len").cast(pl.Int64), "start", "lane")["lane"][0])
+        leading = waiting.filter(pl.col("lane") == lead)
+        others = waiting.filter(pl.col("participant") != leading["participant"][0])
+        shifts = pl.concat(
+            [_followers(leading, others), pl.DataFrame({"lane": [lead], "shift": [0]})],
+            how="vertical_relaxed",
+        )
+        joined = waiting.join(shifts, on="lane").with_columns(
+            turn=(pl.col("number") + pl.col("shift")).cast(pl.Int64)
+        )
+        members, is_clear = _members(joined, lead, one_group, of_messages=of_messages)
+        if not is_clear:  # it may be once another group is known
+            unclear.extend(members)
+            continue
+        unclear.clear()
+        of_group = joined.filter(pl.col("lane").is_in(members.implode()))
+        found.append(
+            of_group.select("row", "lane", pl.lit(len(found), pl.Int64).alias("group"), "turn")
+        )
+        waiting = waiting.filter(~pl.col("lane").is_in(members.implode()))
+    together = pl.struct("group", "turn").rank("dense").cast(pl.Int64)
+    return pl.concat(found).select("row", "lane", "group", instance=together)
+
+
+def _members(
+    joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
+) -> tuple[pl.Series, bool]:
+    """Return the lanes of the leading lane's group, and whether it is clear that they are one."""
+    lanes = joined["lane"].unique().sort()
+    if one_group == "known":
+        return lanes, True
+    times, own = _by_turn(joined, lead, lanes), int(lanes.search_sorted(lead))
+    group = group_of(*times, own, of_messages=of_messages)
+    if one_group == "likely" and not (group.is_clear and group.is_one_of_several):
+        return lanes, True
+    return lanes[group.lanes], group.is_clear
+
+
+def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times, _Times]:
+    """Return starts and ends of calls by lane: a row for each call of the leading lane."""
+    leading = joined.filter(pl.col("lane") == lead)
+    met = joined.filter(pl.col("turn").is_between(0, leading.height - 1))
+    at = met["turn"].to_numpy(), lanes.search_sorted(met["lane"]).to_numpy()
+    first = leading["start"].min()
+    tables = []
+    for name in ("start", "end"):
+        # Times of an epoch are more than a float holds.
+        times = np.full((leading.height, len(lanes)), np.nan)
+        times[at] = (met[name] - first).to_numpy()
+        tables.append(times)
+    return tables[0], tables[1]
+
+
+def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return ``lane, shift``: for each participant the lane that follows the leading one."""
+    shifts = _likely_shifts(leading, others)
+    first, last = leading["start"].min(), leading["end"].max()
+    shorter = pl.min_horizontal(
+        pl.col("end") - pl.col("start"), pl.col("lead_end") - pl.col("lead_start")
+    )
+    lanes = (
+        others.join(shifts, on="lane")
+        .with_columns(mate=pl.col("number") + pl.col("shift"))
+        .join(_mates(leading), on="mate", how="left")
+        .group_by("lane", "participant", "shift")
+        .agg(
+            pl.col("start").min(),
+            pl.col("end").max(),
+            paired=pl.col("lead_start").count(),
+            within=((pl.col("start") >= first) & (pl.col("end") <= last)).sum(),
+            # Of a row without a mate the least and the largest time would be its own.
+            hits=(_SHARED.filter(_HAS_MATE) > 0).sum(),
+            shared=_SHARED.filter(_HAS_MATE).clip(lower_bound=0).sum(),
+            shorter=shorter.filter(_HAS_MATE).sum(),
+        )
+    )
+    lanes = lanes.with_columns(surrounded=_surrounded(leading, lanes))
+    expected = pl.max_horizontal("paired", "within", "surrounded")
+    believed = (pl.col("hits") * 100 >= expected * _OVERLAP_PERCENT) & (
+        # Chance overlaps are short; participants that wait for each other end together.
+        pl.col("shared") * 2 >= pl.col("shorter")
+    )
+    return (
+        lanes.filter(believed)
+        .sort(-pl.col("shared"), "lane")
+        .unique("participant", keep="first", maintain_order=True)
+        .select("lane", "shift")
+    )
+
+
+def _mates(leading: pl.DataFrame) -> pl.DataFrame:
+    return leading.select(mate="number", lead_start="start", lead_end="end")
+
+
+def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return ``lane, shift``: for each lane the shift of its numbers by which it overlaps most."""
+    starts = leading["start"].to_numpy()
+    ends = np.maximum.accumulate(leading["end"].to_numpy())
+    lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")
+    behind = np.searchsorted(starts, others["end"].to_numpy(), side="left")
+    touched = (
+        others.with_columns(lowest=pl.Series(lowest), behind=pl.Series(behind))
+        .filter(pl.col("behind") > pl.col("lowest"))
+        .with_columns(mate=pl.int_ranges("lowest", "behind"))
+        .explode("mate")
+        .join(_mates(leading), on="mate")
+    )
+    return (
+        touched.group_by("lane", shift=(pl.col("mate") - pl.col("number")))
+        .agg(shared=_SHARED.clip(lower_bound=0).sum())
+        .sort(-pl.col("shared"), pl.col("shift").abs(), "shift")
+        .unique("lane", keep="first", maintain_order=True)
+        .select("lane", "shift")
+    )
+
+
+def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
+    """Return how many of the leading lane's rows lie between the first and last of each lane."""
+    starts = leading["start"].to_numpy()
+    ends = np.maximum.accumulate(leading["end"].to_numpy())
+    first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")
+    behind = np.searchsorted(ends, lanes["end"].to_numpy(), side="right")
+    return pl.Series(np.maximum(behind - first, 0))

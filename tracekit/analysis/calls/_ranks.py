@@ -1,0 +1,146 @@
+"""Which rank of its job each process is, and on which node it ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.calls._nccl_calls import communicators
+from tracekit.support.labels import RANK_MARK
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
+_SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"
+_SOURCES = {
+    "rank": "mpi", "in_nccl": "nccl", "said": "program", "stated": "report", "in_name": "file",
+}  # fmt: skip
+"""Columns with what tells a rank, the surest first."""
+_DIVIDING = ("device", "rank", "node")
+"""Keys whose groups are of some devices only."""
+_FEW, _FAR = 4, 3.5
+"""Among so few ranks none stands out; one that does is so many deviations away."""
+_DEVIATION = 1.4826
+"""Standard deviations in a median absolute deviation of normal values."""
+
+
+def with_devices(
+    trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
+) -> pl.DataFrame:
+    """Add ``devices``: on how many devices the steps ran that a group's numbers are of.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    values
+        One row per group.
+    by
+        The keys of the groups.
+    owners
+        ``process, device``: on which devices steps ran, a GPU that two processes use once for each.
+    """
+    if "stream" in by:  # of one process on one device
+        return values.with_columns(devices=pl.lit(1, pl.Int64))
+    divides = [key for key in by if key in _DIVIDING]
+    if not divides:
+        return values.with_columns(devices=pl.lit(owners.height, pl.Int64))
+    if divides != ["device"]:
+        owners = owners.join(process_ranks(trace), on="process", how="left")
+    counted = owners.group_by(divides).agg(pl.len().cast(pl.Int64).alias("devices"))
+    return values.join(counted, on=divides, how="left", nulls_equal=True)
+
+
+def process_ranks(trace: Trace) -> pl.DataFrame:
+    """Return the rank and the node of each process.
+
+    A process's rank is what MPI calls it; else its rank in the largest communicator of NCCL that it
+    made or names; else what it says itself, by a mark ``tracekit.rank 1 of 4``; else, where a
+    report holds one process that ran ops, what the environment of the recorded program or the trace
+    said, else the number after ``rank`` or ``worker`` in the name of its file. A node is the host
+    of its report.
+
+    Returns
+    -------
+    ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
+    ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Null is what is not known.
+    """
+    return trace.once(_process_ranks)
+
+
+def _process_ranks(trace: Trace) -> pl.DataFrame:
+    reports = trace.read("reports").select(
+        "report",
+        node="host",
+        stated="rank",
+        in_name=pl.col("file").str.extract(_IN_NAME).cast(pl.Int32),
+    )
+    by_mpi = (
+        trace["host"].filter(pl.col("rank").is_not_null())
+        .group_by("process").agg(pl.col("rank").min(), ranks=pl.col("rank").n_unique()).collect()
+        .filter(pl.col("ranks") == 1)
+    )  # fmt: skip
+    by_nccl = (
+        communicators(trace).drop_nulls(["rank", "ranks"])
+        .filter(pl.col("ranks") == pl.col("ranks").max().over("process"))
+        .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
+        .filter(pl.col("known") == 1).drop("known")
+    )  # fmt: skip
+    by_program = (
+        trace["ranges"].filter(pl.col("name").str.starts_with(RANK_MARK))
+        .group_by("process").agg(pl.col("name").str.extract(_SAYS).cast(pl.Int32).unique())
+        .filter(pl.col("name").list.len() == 1).select("process", said=pl.col("name").list.first())
+        .collect()
+    )  # fmt: skip
+    active = trace["ops"].select("report", "process").unique().collect()
+    alone = active.filter(pl.len().over("report") == 1)
+    by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
+    return (
+        trace.read("processes")
+        .select("process", "report")
+        .join(reports.select("report", "node"), on="report", how="left")
+        .join(by_mpi, on="process", how="left")
+        .join(by_nccl, on="process", how="left")
+        .join(by_program, on="process", how="left")
+        .join(by_report, on="process", how="left")
+        .sort("process")
+        .select(
+            "process",
+            rank=pl.coalesce(*_SOURCES),
+            rank_source=pl.coalesce(
+                pl.when(pl.col(column).is_not_null()).then(pl.lit(source))
+                for column, source in _SOURCES.items()
+            ),
+            node="node",
+        )
+    )  # fmt: skip
+
+
+def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
+    """Return ranks whose GPUs are busy for much longer or shorter than those of most.
+
+    That is by more than 3.5 times the median absolute deviation, as of normal values [B. Iglewicz,
+    D. Hoaglin, 1993], and 1 % of the median, among 5 ranks or more.
+
+    Parameters
+    ----------
+    by_rank
+        ``rank`` and ``busy_ns``.
+
+    Returns
+    -------
+    ``rank``, and ``ratio``: its busy time over the median of all.
+    """
+    known = by_rank.drop_nulls("rank").group_by("rank").agg(pl.col("busy_ns").sum())
+    if known.height <= _FEW:
+        return []
+    busy, middle = pl.col("busy_ns"), pl.col("busy_ns").median()
+    away = (busy - middle).abs()
+    limit = pl.max_horizontal(_FAR * _DEVIATION * away.median(), middle / 100)
+    return known.filter(away > limit).select("rank", ratio=busy / known["busy_ns"].median()).sort(
+        "rank"
+    ).to_dicts()  # fmt: skip

@@ -1,0 +1,424 @@
+"""What questions need of a run: how much of it there is, and how each recorder records it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from tracekit.analysis.calls import communicators, process_ranks, read_calls
+from tracekit.analysis.facts._pipeline import is_pipeline
+from tracekit.analysis.facts._summary import Number, summarise
+from tracekit.engine import on_host
+from tracekit.errors import TracekitError
+from tracekit.model import with_clocks
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+Degree = Literal["no", "none", "partly", "yes"]
+"""Whether a run holds something, the worst first; ``none`` is what was recorded and did not run."""
+DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
+
+RECORDERS = {"nsys": "nsys", "nvprof": "nvprof", "PyTorch": "torch.profiler"}
+"""What records reports, by how their formats begin."""
+
+_ALMOST_ALL = 0.9995
+_SEVERAL = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How much of something a run holds, and that in words."""
+
+    available: Degree
+    found: str
+
+
+class Facts:
+    """What is measured of a run, each thing once.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @cached_property
+    def numbers(self) -> Mapping[str, Number]:
+        """The run in a few numbers, see `tracekit.analysis.summarise`."""
+        return summarise(self.trace)
+
+    @cached_property
+    def kinds(self) -> Mapping[str, int]:
+        """Number of ops of each kind."""
+        counts = self.trace["ops"].group_by(pl.col("kind").cast(pl.String)).len().collect()
+        return dict(counts.iter_rows())
+
+    @cached_property
+    def collectives(self) -> tuple[int, int]:
+        """Number of collective kernels, and of collective calls of MPI."""
+        return self.kinds.get("collective", 0), self._mpi.height
+
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """Number of messages whose size was recorded, and of all calls of NCCL and MPI."""
+        calls = read_calls(self.trace).drop_nulls("collective")["message_bytes"]
+        moving = self._mpi.filter(~pl.col("name").str.contains("(?i)barrier"))
+        sized = pl.concat([calls, moving["bytes"]])
+        return sized.count(), sized.len()
+
+    @cached_property
+    def participants(self) -> int:
+        """Number of GPUs, or of processes that call MPI, that take part in collectives."""
+        collective = pl.col("kind") == "collective"
+        devices = self.trace["ops"].filter(collective).select(pl.col("device").n_unique())
+        return max(int(devices.collect().item()), self._mpi["process"].n_unique())
+
+    @cached_property
+    def communicator(self) -> int | None:
+        """Number of ranks in the largest communicator of NCCL that is known."""
+        largest = communicators(self.trace)["ranks"].max()
+        return largest if isinstance(largest, int) else None
+
+    @cached_property
+    def recorders(self) -> list[str]:
+        """What recorded the run; all that there are, where no report says."""
+        formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
+        known = [
+            recorder
+            for start, recorder in RECORDERS.items()
+            if any(each.startswith(start) for each in formats)
+        ]
+        return known or list(RECORDERS.values())
+
+    @cached_property
+    def _mpi(self) -> pl.DataFrame:
+        of_mpi = (pl.col("library") == "mpi") & (pl.col("group") == "collective")
+        # A broadcast has a buffer to send in its root alone.
+        size = pl.coalesce("bytes", "recv_bytes")
+        return self.trace["host"].filter(of_mpi).select("process", "name", bytes=size).collect()
+
+
+# -- what is measured --------------------------------------------------------------------------
+
+
+def counted(what: str, number: int) -> Evidence:
+    """Return the evidence of something of which any number is all that it takes."""
+    return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
+
+
+def _share(value: Number, what: str) -> Evidence:
+    if not isinstance(value, int | float):
+        return Evidence("no", f"known of none of {what}")
+    # What is not quite all must not read as all of it.
+    almost = _ALMOST_ALL <= value < 1
+    percent = ">99.9 %" if almost else f"{100 * value:.1f} %"
+    degree: Degree = "no" if not value else "yes" if value == 1 else "partly"
+    return Evidence(degree, f"known of {percent} of {what}")
+
+
+def _part(known: int, of_all: int, before: str, after: str) -> Evidence:
+    degree: Degree = "no" if not known else "yes" if known == of_all else "partly"
+    return Evidence(degree, f"{before} {known:,} of {of_all:,} {after}".lstrip())
+
+
+def _rows(table: str, what: str, where: pl.Expr | None = None) -> Callable[[Facts], Evidence]:
+    def measure(facts: Facts) -> Evidence:
+        rows = facts.trace[table] if where is None else facts.trace[table].filter(where)
+        return counted(what, rows.select(pl.len()).collect().item())
+
+    return measure
+
+
+def _ops(facts: Facts) -> Evidence:
+    return counted("ops", sum(facts.kinds.values()))
+
+
+def _launches(facts: Facts) -> Evidence:
+    return _share(facts.numbers["launched"], "the ops")
+
+
+def _stages(facts: Facts) -> Evidence:
+    if not facts.kinds and on_host(facts.trace)["ops"].head(1).collect().height:
+        return Evidence("partly", "of ranges on the host, for there is no GPU work")
+    return _share(facts.numbers["coverage"], "GPU busy time")
+
+
+def _iterations(facts: Facts) -> Evidence:
+    number = int(facts.numbers["iterations"] or 0)
+    return Evidence("yes" if number else "no", f"{number} iterations")
+
+
+def _gpus(facts: Facts) -> Evidence:
+    devices = facts.trace.read("devices").filter("active")
+    known = devices.filter(pl.col("identity") != "unknown").height
+    how = ", ".join(devices["identity"].unique(maintain_order=True).to_list()) or "no GPU"
+    return _part(known, devices.height, "", f"named ({how})")
+
+
+def _ranks(facts: Facts) -> Evidence:
+    return _of_processes(facts, "rank", "ranks")
+
+
+def _nodes(facts: Facts) -> Evidence:
+    return _of_processes(facts, "node", "nodes")
+
+
+def _of_processes(facts: Facts, column: str, what: str) -> Evidence:
+    active = facts.trace["ops"].select(pl.col("process").unique()).collect()
+    values = process_ranks(facts.trace).join(active, on="process", how="semi")[column]
+    return _part(values.count(), len(values), f"{what} of", "processes")
+
+
+def _peers(facts: Facts) -> Evidence:
+    number = facts.kinds.get("p2p", 0) + facts.kinds.get("staged", 0)
+    if number or not facts.kinds:
+        return counted("copies between GPUs", number)
+    return Evidence("none", "no copies between GPUs ran")
+
+
+def _collectives(facts: Facts) -> Evidence:
+    kernels, calls = facts.collectives
+    if not kernels and not calls and facts.kinds:
+        return Evidence("none", "no collectives ran")
+    parts = [f"{kernels:,} collective kernels"] * bool(kernels)
+    parts += [f"{calls:,} collective calls of MPI"] * bool(calls)
+    return Evidence("yes" if parts else "no", ", ".join(parts) or "no collectives")
+
+
+def _sizes(facts: Facts) -> Evidence:
+    collectives = _collectives(facts)
+    if collectives.available != "yes":
+        return collectives
+    return _part(*facts.sizes, "sizes of", "calls of NCCL and MPI")
+
+
+def _participants(facts: Facts) -> Evidence:
+    collectives = _collectives(facts)
+    if collectives.available != "yes":
+        return collectives
+    number, ranks = facts.participants, facts.communicator
+    clocks = with_clocks(
+        pl.DataFrame({"report": facts.trace.read("reports")["report"]}),
+        facts.trace.read("reports"),
+    )["clock"].n_unique()
+    found = f"{number} participants" if number >= _SEVERAL else "one participant"
+    found += f" of {ranks}" if ranks is not None else ""
+    found += f", on {clocks} clocks" if clocks > 1 else ""
+    if number < _SEVERAL:
+        return Evidence("none" if ranks == 1 else "no", found)
+    return Evidence("partly" if clocks > 1 or number < (ranks or 0) else "yes", found)
+
+
+def _machine(facts: Facts) -> Evidence:
+    # A machine is a graph, which takes time to load and is seldom asked for.
+    from tracekit.machine import machine_of  # noqa: PLC0415
+
+    devices = facts.trace.read("devices")
+    recorded = facts.trace.read("machine")["description"].to_list()
+    try:
+        machine = machine_of(devices, recorded=recorded).machine
+    except TracekitError as error:
+        return Evidence("no", error.what)
+    degree: Degree = "partly" if machine.origin == "assumed" and devices.height > 1 else "yes"
+    return Evidence(degree, f"{machine.name} ({machine.origin})")
+
+
+def _pipeline(facts: Facts) -> Evidence:
+    if is_pipeline(facts.trace):
+        return Evidence("yes", "passes in numbered parts, or handed on")
+    passes = facts.trace["ranges"].filter(pl.col("stage").is_not_null()).head(1).collect()
+    degree: Degree = "none" if facts.kinds or passes.height else "no"
+    return Evidence(degree, "nothing shows that it is a pipeline")
+
+
+def _operator_sizes(facts: Facts) -> Evidence:
+    # Seldom asked for, and read from the names of all ranges.
+    from tracekit.analysis.operators import recorded_operators  # noqa: PLC0415
+
+    sizes = recorded_operators(facts.trace)["sizes"]
+    return _part(sizes.count(), len(sizes), "sizes of", "operators that multiply")
+
+
+# -- what there is to measure ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that questions need.
+
+    Parameters
+    ----------
+    measure
+        Tells how much of it a run holds.
+    record
+        How it is recorded, by recorder; by ``""`` where that is the same for all.
+    """
+
+    measure: Callable[[Facts], Evidence]
+    record: Mapping[str, str]
+
+    def record_with(self, recorders: list[str]) -> str:
+        """Say how it is recorded; of several recorders each is named."""
+        if "" in self.record:
+            return self.record[""]
+        ways = [(recorder, self.record[recorder]) for recorder in recorders]
+        if len(ways) == 1:
+            return ways[0][1]
+        return "; ".join(f"{recorder}: {way}" for recorder, way in ways)
+
+
+def _by(nsys: str, nvprof: str, pytorch: str) -> Mapping[str, str]:
+    return MappingProxyType({"nsys": nsys, "nvprof": nvprof, "torch.profiler": pytorch})
+
+
+_NVPROF = "nvprof -o run.nvvp PROGRAM"
+_NVPROF_CALLS = "nvprof --profile-api-trace all -o run.nvvp PROGRAM"
+_ACTIVITIES = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES)
+_CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES)
+_NSYS_ALONE = "nsys instead, for it records none:"
+_STRUCTURE = "without ranges, the order of launches tells them where it can"
+_STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
+_BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
+_ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
+_SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
+_SAMPLED = (
+    "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
+    "program, given with --smi"
+)
+
+NEEDS: Mapping[str, Need] = MappingProxyType(
+    {
+        "ops": Need(_ops, _WORK),
+        "launching calls": Need(
+            _launches,
+            _by(
+                "nsys profile -t cuda, without trimming the export",
+                _NVPROF_CALLS,
+                _ACTIVITIES,
+            ),
+        ),
+        "CUDA calls": Need(_rows("calls", "CUDA calls"), _CALLED),
+        "ranges": Need(
+            _rows("ranges", "ranges"),
+            _by(
+                "nsys profile -t cuda,nvtx, with NVTX ranges in the program",
+                f"{_NVPROF}, with NVTX ranges in the program",
+                "ProfilerActivity.CPU, and torch.profiler.record_function in the program",
+            ),
+        ),
+        "stages": Need(
+            _stages,
+            _by(
+                f"nsys profile -t cuda,nvtx, or name your ranges: --rules FILE; {_STRUCTURE}",
+                f"{_NVPROF}, with NVTX ranges of stages, or name your ranges: --rules FILE; "
+                f"{_STRUCTURE}",
+                'record_function("forward") and the like around stages, or name yours: '
+                f"--rules FILE; {_STRUCTURE}",
+            ),
+        ),
+        "iterations": Need(
+            _iterations,
+            _by(_STEPS, _STEPS, "profiler.step() in each training step, or --iteration REGEX"),
+        ),
+        "physical GPUs": Need(
+            _gpus,
+            _by(
+                "a report with GPU information: nsys profile on the host that has the GPUs",
+                f"a database, which describes GPUs: {_NVPROF}",
+                "PyTorch 1.9 or newer, whose traces describe GPUs (deviceProperties)",
+            ),
+        ),
+        "ranks": Need(
+            _ranks,
+            _by(
+                "a report per rank, of a launcher that sets RANK (torchrun, mpirun): "
+                "nsys profile -o rank%q{RANK}",
+                "a database per rank: nvprof -o rank%q{RANK}.nvvp PROGRAM",
+                "a trace per rank, with torch.distributed initialised, or `rank0` in its name",
+            ),
+        ),
+        "nodes": Need(
+            _nodes,
+            _by(
+                "an export that was not stripped of TARGET_INFO_SYSTEM_ENV",
+                "its databases name no host: record with nsys profile",
+                "its traces name no host: record with nsys profile",
+            ),
+        ),
+        "peer copies": Need(_peers, _WORK),
+        "collectives": Need(_collectives, _WORK),
+        "message sizes": Need(
+            _sizes,
+            _by(
+                "nsys profile -t cuda,nvtx of NCCL 2.16 or later, and nsys export "
+                f"--include-blobs=true; or {_BY_LOG}",
+                f"nvprof records none: {_BY_LOG}",
+                f"PyTorch 2.2 or newer; or {_BY_LOG}",
+            ),
+        ),
+        "participants": Need(
+            _participants,
+            {"": "record all ranks, and make one run of them: tracekit ingest FILE... --run NAME"},
+        ),
+        "machine": Need(
+            _machine, {"": "give --topology FILE: the output of `nvidia-smi topo -m`, or a preset"}
+        ),
+        "link counters": Need(
+            _rows(
+                "metrics",
+                "samples of NVLink or PCIe",
+                pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie)_"),
+            ),
+            _by(
+                "nsys profile --gpu-metrics-devices=all",
+                f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
+                f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
+            ),
+        ),
+        "operator sizes": Need(
+            _operator_sizes,
+            _by(_SHAPES, _SHAPES, "torch.profiler.profile(record_shapes=True)"),
+        ),
+        "pipeline": Need(_pipeline, {"": "say that it is one: --micro-batches, or --schedule"}),
+        "memory": Need(
+            _rows("memory", "allocations and releases"),
+            _by(_ALLOCATIONS, _SAMPLED, _SAMPLED),
+        ),
+        "memory, not sampled": Need(
+            _rows("memory", "allocations and releases"),
+            _by(_ALLOCATIONS, f"{_NSYS_ALONE} {_ALLOCATIONS}", f"{_NSYS_ALONE} {_ALLOCATIONS}"),
+        ),
+        "MPI calls": Need(
+            _rows("host", "calls of MPI", pl.col("library") == "mpi"),
+            _by(
+                "nsys profile -t cuda,mpi --mpi-impl=openmpi (or mpich)",
+                f"{_NSYS_ALONE} nsys profile -t cuda,mpi",
+                f"{_NSYS_ALONE} nsys profile -t cuda,mpi",
+            ),
+        ),
+        "profiler": Need(
+            _rows("host", "stretches of profiling", pl.col("library") == "profiler"),
+            _by(
+                "nsys profile, which records them where it has any",
+                f"{_NSYS_ALONE} nsys profile",
+                f"{_NSYS_ALONE} nsys profile",
+            ),
+        ),
+    }
+)
+"""What questions need, by name."""
+
+
+def how_to_record(trace: Trace, need: str) -> str:
+    """Say how what recorded a run records one of `NEEDS`."""
+    return NEEDS[need].record_with(Facts(trace).recorders)

@@ -1,0 +1,45 @@
+"""What of a run is measured: the work of its GPUs, or without any, its ranges on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracekit.analysis.facts._needs import how_to_record
+from tracekit.engine import Work, has_ops, on_host
+from tracekit.errors import MissingDataError
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+HOST = "host, from NVTX ranges: the run holds no GPU work"
+"""What is said of numbers that are not of GPU time."""
+_KEYS = ("stage", "iteration", "rank", "node", "range")
+"""What ranges on the host can be laid out by."""
+
+
+def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
+    """Return what of a run is measured: its ranges on the host where it has no work on a GPU.
+
+    Raises
+    ------
+    MissingDataError
+        If the run has neither, or a key is one of GPU work alone.
+    """
+    if has_ops(trace):
+        return Work(trace)
+    host = on_host(trace, by_range="range" in keys)
+    if not has_ops(host):
+        raise MissingDataError(
+            "this run holds neither GPU work nor NVTX ranges that are stages",
+            f"record with {how_to_record(trace, 'ops')} and its NVTX ranges, or name your ranges"
+            " with --rules",
+        )
+    for key in keys:
+        if key not in _KEYS:
+            raise MissingDataError(
+                f"this run holds no GPU work, so there is nothing by {key}",
+                f"record with {how_to_record(trace, 'ops')}; ranges can be laid out by"
+                f" {', '.join(_KEYS)}",
+            )
+    return Work(host, is_host=True)

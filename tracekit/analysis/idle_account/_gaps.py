@@ -1,0 +1,227 @@
+"""Gaps: when nothing runs on a device, between which ops, and when what ends them was launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Array
+from tracekit.engine import Lines, extended
+from tracekit.support.batches import at_least_one
+from tracekit.support.compiled import compiled, given
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+
+class Ops(NamedTuple):
+    """Ops, on each line by start and number."""
+
+    lines: Array
+    numbers: Array
+    starts: Array
+    ends: Array
+    leads: Array
+    """When the host was ahead with them; earlier than all times where it was not."""
+    of_loader: Array
+    """Whether a loader's thread launched them."""
+
+
+class Reached(NamedTuple):
+    """How far the ops of each line have come; before the first one earlier than all times."""
+
+    ends: Array
+    """The furthest end."""
+    numbers: Array
+    """The op that ends there, the last one of several; -1 before the first one."""
+    starts: Array
+    """When the latest op started."""
+    latest: Array
+    """The latest op."""
+    leads: Array
+    """When the host was last ahead."""
+    waiting: Array
+    """Whether there was a gap, and no op since that no loader launched."""
+
+
+class Found(NamedTuple):
+    """Ops after a gap: those that end it, and where a loader launched these, the first other one.
+
+    An op that ends none begins where it starts.
+    """
+
+    rows: Array
+    begins: Array
+    before: Array
+    leads: Array
+
+
+def find_gaps(ops: Ops, reached: Reached, found: Found) -> int:
+    """Find the gaps between ops.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    reached
+        How far the ops of each line have come; updated.
+    found
+        Room for a row per op; becomes what is found. The first op of a line ends a gap, before
+        which there is no op.
+
+    Returns
+    -------
+    How many rows there are; `OUT_OF_ORDER` if the ops of a line did not come by start and number.
+    """
+    count = 0
+    for row in range(ops.lines.size):
+        line, op, start = ops.lines[row], ops.numbers[row], ops.starts[row]
+        latest = reached.starts[line]
+        if start < latest or (start == latest and op < reached.latest[line]):
+            return OUT_OF_ORDER
+        reached.starts[line], reached.latest[line] = start, op
+        is_gap = start > reached.ends[line]
+        if is_gap or (reached.waiting[line] and not ops.of_loader[row]):
+            found.rows[count], found.before[count] = row, reached.numbers[line]
+            found.begins[count] = reached.ends[line] if is_gap else start
+            found.leads[count] = reached.leads[line]
+            reached.waiting[line] = ops.of_loader[row]
+            count += 1
+        if ops.ends[row] >= reached.ends[line]:
+            reached.ends[line], reached.numbers[line] = ops.ends[row], op
+        reached.leads[line] = max(reached.leads[line], ops.leads[row])
+    return count
+
+
+_OWNER = ["process", "device"]
+_NEVER = -(1 << 62)
+AHEAD_NS = 50_000
+"""An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
+_LATE = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
+_TARGET = [*_LATE, "brings_input"]
+"""What is told of the op that comes late."""
+_INPUT_BYTES = 1 << 16
+"""A copy from the host of less than this may be of a few numbers; batches are larger."""
+_NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
+
+
+def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return when nothing runs on each device, and what is known of the op that comes late.
+
+    That op (`after`) is the one that ends the gap. Where a loader's thread launched that one, it is
+    the next one that no loader did: a piece of input that runs by itself does not say why the
+    others are late.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        ``process, device, start, end``. Without processes the gaps are those that all of a device's
+        processes leave; else each process on a device has its own. Where a window ends later than
+        the last op, the rest of it is a gap without a later op.
+
+    Returns
+    -------
+    ``gap, process`` (that of the later op), ``device, start, end, before, ended_by, after, stage,
+    launch_thread, launch_start, launch_end, brings_input`` (whether it copies input from the host),
+    ``ahead, by_loader``. ``ahead`` is when the host was last
+    ahead before: the end of the call that launched an op which was then queued for longer than
+    `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
+    """
+    line = ["device"] if windows["process"].null_count() else _OWNER
+    ops = trace["ops"].select(_NEEDED)
+    found = _found(ops, line)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        found = _found(ops.sort("start", "op"), line)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    ended, ends = found
+    gaps = pl.concat([_between(ended), _behind(trace, ends, windows, line)], how="diagonal")
+    return gaps.sort("device", "start", "end", maintain_order=True).with_row_index("gap")
+
+
+def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+    """Return what ends gaps, on each line in order, and where lines end; None if not in order.
+
+    Returns
+    -------
+    Columns of ops, ``line, begin, before, ahead, by_loader``, as `find_gaps` finds them; and
+    ``device, process, end, before`` of lines.
+    """
+    loaders = _loaders(ops)
+    lines, reached = Lines(line), _reached(0)
+    parts = []
+    for batch in at_least_one(ops):
+        numbers = lines.of(batch)
+        reached = extended(reached, _reached(len(lines)))
+        known = batch.with_columns(
+            brings_input=_brings_input(),
+            by_loader=pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False),
+            lead=pl.when(pl.col("start") - pl.col("launch_end") > AHEAD_NS).then("launch_end"),
+        )
+        room = Found(*(np.empty(batch.height, np.int64) for _ in Found._fields))
+        count = compiled(find_gaps, batch.height)(
+            Ops(numbers, given(known["op"]), given(known["start"]), given(known["end"]),
+                given(known["lead"], null=_NEVER), given(known["by_loader"])),
+            reached, room,
+        )  # fmt: skip
+        if count == OUT_OF_ORDER:
+            return None
+        rows, begins, before, ahead = (values[:count] for values in room)
+        parts.append(known[rows].drop("lead", "kind", "bytes").with_columns(
+            line=pl.Series(numbers[rows]), begin=pl.Series(begins), before=pl.Series(before),
+            ahead=pl.Series(ahead),
+        ))  # fmt: skip
+    return pl.concat(parts), lines.owners.with_columns(
+        end=pl.Series(reached.ends), before=pl.Series(reached.numbers)
+    )
+
+
+def _brings_input() -> pl.Expr:
+    is_input = (pl.col("stage") == "IO") | (pl.col("bytes") >= _INPUT_BYTES)
+    return ((pl.col("kind") == "h2d") & is_input).fill_null(value=False)
+
+
+def _loaders(ops: pl.LazyFrame) -> pl.Series:
+    """Return the threads that launch input and nothing else."""
+    threads = ops.drop_nulls("launch_thread").group_by("launch_thread")
+    return (
+        threads.agg(loads=(pl.col("stage") == "IO").all())
+        .filter("loads")
+        .collect()["launch_thread"]
+    )
+
+
+def _reached(lines: int) -> Reached:
+    """Return that of each line nothing has come."""
+    never = [np.full(lines, _NEVER) for _ in range(4)]
+    ends, starts, latest, leads = never
+    return Reached(ends, np.full(lines, -1), starts, latest, leads, np.zeros(lines, np.bool_))
+
+
+def _between(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the gaps between ops: the columns of `gaps_of` but ``gap``."""
+    main = pl.when(~pl.col("by_loader")).then("row").backward_fill().over("line")
+    late = found.with_row_index("row").select(pl.coalesce(main, "row")).to_series()
+    after = found.select(_TARGET)[late].rename({"op": "after"})
+    gaps = found.select(
+        "device", "before", "by_loader", start="begin", end="start", ended_by="op",
+        ahead=pl.when(pl.col("ahead") > _NEVER).then("ahead"),
+    ).with_columns(after)  # fmt: skip
+    return gaps.filter((pl.col("before") >= 0) & (pl.col("start") < pl.col("end")))
+
+
+def _behind(
+    trace: Trace, ends: pl.DataFrame, windows: pl.DataFrame, line: Sequence[str]
+) -> pl.DataFrame:
+    """Return the gaps after the last ops of lines: ``device, process, start, end, before, ...``."""
+    until = windows.group_by(line).agg(until=pl.col("end").max())
+    last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
+    known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
+    return last.select(
+        "device", "before", start="end", end="until", by_loader=pl.lit(value=False)
+    ).join(known.select("process", before="op").collect(), on="before", how="left")

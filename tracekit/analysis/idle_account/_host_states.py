@@ -1,0 +1,371 @@
+"""What the host did, thread by thread: calls that wait or allocate, ranges, the profiler, steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.idle_account._timeline import covered, merged, split_at, states
+from tracekit.engine import host_marks, innermost_stretches
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_ALLOCATING = (
+    r"^(cudaMalloc|cudaFree|cudaHost(Alloc|Register|Unregister)|cudaMemPool|cuMem(Alloc|Free|"
+    r"Host(Alloc|Register|Unregister)|Create|Release|Map|Unmap|AddressReserve))"
+)
+_WAITING = r"Synchronize(_v\d+)?$|^cu(da)?Memcpy"
+_LOADING = r"^cu(da)?(Module|Library)Load"
+_LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
+_NOT_WAITING = r"Async|Query"
+_STAGED_NS = 100_000
+"""A call that copies takes a few us; in one of more than this the host copies, or waits."""
+ITEM = "copy of a number to the host (as by .item())"
+BLOCKING_COPY = "copy from the host that it waits for"
+"""Names of copies in which the host waits."""
+_NUMBER_BYTES = 64
+_LINKING = r"^cuLink(Create|Add|Complete)"
+_OFF = "off the CPU"
+_LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
+_LOCK_NS = (4_900_000, 5_500_000)
+"""CPython asks for its lock every 5 ms (`sys.getswitchinterval`) while another thread has it."""
+_LONG_AGO = -(1 << 62)
+_NAME = pl.col("name").cast(pl.String)
+
+
+def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return which threads are looked at: the one that launches, and the one that drives its steps.
+
+    Returns
+    -------
+    ``pair, process, launch_thread, driver``; ``driver`` is the launching thread where the process
+    has no iterations.
+    """
+    driving = (
+        trace["iterations"].group_by("process", "thread").len().collect()
+        .sort("process", "len", "thread", descending=[False, True, False])
+        .unique("process", keep="first", maintain_order=True)
+        .select("process", driver="thread")
+    )  # fmt: skip
+    return (
+        gaps.select("process", "launch_thread")
+        .unique(maintain_order=True)
+        .join(driving, on="process", how="left", maintain_order="left")
+        .with_columns(driver=pl.coalesce("driver", "launch_thread"))
+        .with_row_index("pair")
+    )
+
+
+def waits(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
+
+    These synchronise, or copy and do not return before the copy is done or for long (from memory
+    that is not pinned, the host copies first), or are said to wait by the recorder.
+    """
+    calls = trace["calls"]
+    waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
+    by_name = calls.filter(_is_named(calls, waiting))
+    waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
+        "process", "correlation"
+    ).drop_nulls("correlation").unique()  # fmt: skip
+    asking = _is_named(calls, _NAME.str.contains("Query"))  # they return at once
+    told = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
+    is_copy = pl.col("copy_kind").is_not_null()
+    takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
+    copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
+    long = copies.select(
+        thread="launch_thread", start="launch_start", end="launch_end",
+        name=_copy_name(),
+    )  # fmt: skip
+    named = [own.select("thread", "start", "end", _NAME) for own in (by_name, told)]
+    found = pl.concat([*named, long]).collect()
+    return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
+
+
+def _copy_name() -> pl.Expr:
+    is_number = (pl.col("kind") == "d2h") & (pl.col("bytes") <= _NUMBER_BYTES)
+    return (
+        pl.when(is_number).then(pl.lit(ITEM))
+        .when(pl.col("kind") == "d2h").then(pl.lit("copy to the host that it waits for"))
+        .when(pl.col("kind") == "h2d").then(pl.lit(BLOCKING_COPY))
+        .otherwise(pl.lit("copy that the host waits for"))
+    )  # fmt: skip
+
+
+def allocations(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls that allocate or free memory."""
+    calls = trace["calls"]
+    own = calls.filter(_is_named(calls, _NAME.str.contains(_ALLOCATING)))
+    return own.select("thread", "start", "end", _NAME).collect()
+
+
+def loads(trace: Trace, least: int) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls that load code, and launches that take longer.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    least
+        A call that launches takes a few us; one of more than so many ns loads what it launches.
+    """
+    calls = trace["calls"]
+    is_long = pl.col("end") - pl.col("start") > least
+    loading = _is_named(calls, _NAME.str.contains(_LOADING))
+    own = calls.filter(
+        loading | (is_long & _is_named(calls, _NAME.str.contains(_LOADING_AT_FIRST)))
+    )
+    return own.select("thread", "start", "end", _NAME).collect()
+
+
+def _is_named(calls: pl.LazyFrame, condition: pl.Expr) -> pl.Expr:
+    """Return which calls have a name that meets a condition; each name is looked at once."""
+    names = calls.select("name").unique().collect().filter(condition)["name"]
+    return pl.col("name").is_in(names.implode())
+
+
+def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls of MPI, collectives or all others."""
+    own = trace["host"].filter(
+        pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
+    )
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def profiling(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: time that the profiler took."""
+    own = trace["host"].filter(pl.col("library") == "profiler")
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def sleeps(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
+    return _os_rows(trace, "wait")
+
+
+def off_cpu(trace: Trace) -> pl.DataFrame:
+    """Return ``thread, start, end, name``: stretches off the CPU; their name says what it is like.
+
+    Only those that are like waiting for a lock are called anything but off the CPU.
+    """
+    length = pl.col("end") - pl.col("start")
+    is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
+    name = pl.when(is_lock).then(pl.lit(_LOCKED)).otherwise(pl.lit(_OFF))
+    return _os_rows(trace, "off_cpu").with_columns(name=name)
+
+
+def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
+    own = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
+    return own.select("thread", "start", "end", "name").collect()
+
+
+def is_locked() -> pl.Expr:
+    """Tell whether being off the CPU, in words, is like waiting for Python's lock."""
+    return pl.col("off_cpu") == _LOCKED
+
+
+def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
+
+    A thread that sleeps while the one that drives it works waits for that.
+
+    Parameters
+    ----------
+    intervals
+        ``thread, start, end, name`` of those that launch.
+    asleep
+        The same columns: whenever any thread sleeps.
+    pairs
+        As `pairs_of` gives them.
+    """
+    columns = ["pair", "start", "end", "name"]
+    alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
+    known = intervals.rename({"thread": "launch_thread"}).join(pairs, on="launch_thread")
+    of_driver = asleep.rename({"thread": "driver"}).join(pairs, on="driver")
+    beside = name_states(of_driver.filter(~alone).select(columns), "beside")
+    cut = split_at(known.filter(~alone).select(columns), beside, "pair", "beside")
+    both = cut.drop_nulls("beside").select(columns)
+    return pl.concat([known.filter(alone).select(columns), both])
+
+
+def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
+
+    That is the last call in the gap that links; or the last one that loads code, where another
+    program was started before it in the gap. While all known threads of the process sleep, and no
+    other program was started yet in the gap, nothing is compiled.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    gaps
+        ``pair, process, start, end``.
+    asleep
+        ``thread, start, end``: whenever any thread sleeps.
+    """
+    calls = trace["calls"]
+    made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
+    built = made.select("process", "start", "end", name=_NAME).collect()
+    is_link = pl.col("name").str.contains(_LINKING)
+    children = trace["host"].filter(
+        pl.col("library") == "os", pl.col("group") == "child", pl.col("name") != "fork"
+    )  # loaders fork their workers; compilers are other programs
+    born = children.select("process", "start", since="start").collect()
+    links = built.filter(is_link).with_columns(since="start")
+    loaded = _with_latest(built.filter(~is_link), "start", born, "start").select(links.columns)
+    wanted = gaps.select("pair", "process", "end", begin="start")
+    found = pl.concat(
+        _with_latest(wanted, "end", each.select("process", "since", "name", until="end"), "until")
+        for each in (links, loaded)
+    )
+    inside = found.filter(pl.col("since") >= pl.col("begin")).sort("begin").join_asof(
+        born.select("process", child="since").sort("child"),
+        left_on="begin", right_on="child", by="process", strategy="forward",
+        check_sortedness=False,
+    )  # fmt: skip
+    rows = inside.select("pair", "process", "name", "child", start="begin", end="until")
+    if rows.is_empty():
+        return rows.select("pair", "start", "end", "name")
+    still = states(_all_asleep(trace, asleep), "process", "threads")
+    whole = split_at(rows, still, "process", "threads")
+    end = pl.col("end")
+    first = pl.coalesce(pl.col("child").clip(pl.col("start"), end), "end")
+    begin = pl.when(pl.col("threads").is_null()).then("start").otherwise(first)
+    return whole.select("pair", "end", "name", start=begin).select(
+        "pair", "start", "end", "name"
+    ).filter(pl.col("start") < end)  # fmt: skip
+
+
+def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, start, end, threads``: while all threads that are known of it sleep."""
+    keys = ["process", "thread"]
+    of_os = trace["host"].filter(pl.col("library") == "os")
+    known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])
+    threads = known.unique().drop_nulls().collect()
+    number = threads.group_by("process").agg(threads=pl.len().cast(pl.Int64))
+    blocks = merged(asleep, ["thread"]).join(threads, on="thread")
+    edges = [
+        blocks.select("process", time=edge, step=pl.lit(step, pl.Int64))
+        for edge, step in (("start", 1), ("end", -1))
+    ]
+    counted = pl.concat(edges).sort("process", "time", "step").with_columns(
+        level=pl.col("step").cum_sum().over("process"),
+        end=pl.col("time").shift(-1).over("process"),
+    ).join(number, on="process", maintain_order="left")  # fmt: skip
+    return counted.filter(
+        pl.col("level") == pl.col("threads"), pl.col("end") > pl.col("time")
+    ).select("process", "end", "threads", start="time")  # fmt: skip
+
+
+def _with_latest(
+    rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
+) -> pl.DataFrame:
+    """Add the latest event of its process until a time to each row; drop rows without one."""
+    of_event = events.with_columns(event=event_time).sort("event")
+    known = rows.sort(time).join_asof(
+        of_event.drop(event_time) if event_time in rows.columns else of_event,
+        left_on=time, right_on="event", by="process", check_sortedness=False,
+    )  # fmt: skip
+    return known.drop_nulls("event")
+
+
+def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, thread``: both threads of each pair."""
+    sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
+    return pl.concat(sides).drop_nulls().unique(maintain_order=True)
+
+
+def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """Return ``pair, start, end, name`` of intervals on the threads of each pair."""
+    return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
+
+
+def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Cut pieces where a driver's innermost range changes, and say what it is.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    pieces
+        ``pair, start, end``, and others.
+    pairs
+        As `pairs_of` gives them.
+    column
+        What is said of ranges, ``name`` or ``stage``; ranges of which that is not known do not
+        count.
+
+    Returns
+    -------
+    The columns of `pieces`, and `column`; null outside of all ranges.
+    """
+    drivers = pairs.select("pair", thread="driver").drop_nulls()
+    nested = trace["ranges"].filter(
+        pl.col("style") == "push_pop", pl.col("end") > pl.col("start"),
+        pl.col("thread").is_in(drivers["thread"].unique().implode()), pl.col(column).is_not_null(),
+    )  # fmt: skip
+    own = nested.select("range", "process", "thread", "domain", "start", "end").collect()
+    inside = states(innermost_stretches(own).join(drivers, on="thread"), "pair", "range")
+    cut = split_at(pieces, inside, "pair", "range")
+    met = pl.col("range").is_in(cut["range"].drop_nulls().unique().implode())
+    told = trace["ranges"].filter(met).select("range", column).collect()
+    return cut.join(told, on="range", how="left", maintain_order="left").drop("range")
+
+
+def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the functions that the host executed in pieces of gaps, from sampled call stacks.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    pieces
+        ``gap, pair, start, end, cause``.
+    pairs
+        As `pairs_of` gives them.
+
+    Returns
+    -------
+    ``gap, cause, name``: a row per sample of either thread of the pair.
+    """
+    threads = threads_of(pairs)
+    own = trace["host"].filter(
+        pl.col("library") == "sample", pl.col("thread").is_in(threads["thread"].implode())
+    ).select("thread", "name", time="start").collect()  # fmt: skip
+    met = own.join(threads, on="thread").sort("time").join_asof(
+        pieces.select("gap", "pair", "cause", "end", begin="start").sort("begin"),
+        left_on="time", right_on="begin", by="pair", check_sortedness=False,
+    )  # fmt: skip
+    return met.filter(pl.col("time") < pl.col("end")).select("gap", "cause", "name")
+
+
+def step_states(trace: Trace) -> pl.DataFrame:
+    """Return ``process, time, in_step``: from when on each process's host is in an iteration."""
+    marks = host_marks(trace.read("iterations"))
+    return marks.select("process", "time", in_step=pl.col("iteration").is_not_null())
+
+
+def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
+    """Return ``pair, time`` and `state`: the name of what is open."""
+    return states(intervals.rename({"name": state}), "pair", state)
+
+
+def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
+    """Return ``gap, ahead, credit``: for how long the host had waited since it was last ahead.
+
+    It would have been earlier by as much, had it not waited.
+
+    Parameters
+    ----------
+    gaps
+        ``gap, pair, start, ahead``.
+    waiting
+        ``pair, start, end``.
+    """
+    blocks = merged(waiting, ["pair"])
+    since = pl.min_horizontal(pl.col("ahead").fill_null(_LONG_AGO), "start")
+    rows = gaps.select("gap", "pair", "ahead", start=since, end="start")
+    return covered(rows, blocks, ["pair"], "credit").select("gap", "ahead", "credit")

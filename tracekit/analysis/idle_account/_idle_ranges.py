@@ -1,0 +1,167 @@
+"""In which range the host was while nothing ran inside a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.facts import work_of
+from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Lulls, find_lulls
+from tracekit.analysis.idle_account._timeline import follow
+from tracekit.engine import (
+    Lines,
+    Work,
+    by_host,
+    chosen_windows,
+    counted_steps,
+    cut,
+    innermost_stretches,
+    launch_groups,
+    split,
+    with_steps,
+)
+from tracekit.support.batches import in_batches
+from tracekit.support.compiled import compiled, given
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+_WHEN = [*_OWNER, "start", "end"]
+_NEVER = -(1 << 62)
+
+
+def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return when nothing runs in some windows; ops are read some at a time.
+
+    Parameters
+    ----------
+    ops
+        ``process, device, start, end``.
+    windows
+        The same columns; windows of one process on a device do not overlap.
+
+    Returns
+    -------
+    The same columns: what between ops, and between these and the windows' ends, lies in a window.
+    """
+    spans = windows.filter(pl.col("end") > pl.col("start")).select(_WHEN)
+    found = _between(ops, spans)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        found = _between(ops.sort("start"), spans)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    return found if found.is_empty() else cut(found, spans).select(_WHEN)
+
+
+def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
+    """Return when nothing runs from the first window of a line to its last one; None if unknown."""
+    edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
+    lines = Lines(_OWNER, edges)
+    reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()
+    latest = np.full(reached.size, _NEVER)
+    found: list[Lulls] = []
+    for batch in in_batches(ops.select(_WHEN)):
+        room = Lulls(
+            np.empty(batch.height, np.int32), *(np.empty(batch.height, np.int64) for _ in range(2))
+        )
+        number = compiled(find_lulls, batch.height)(
+            lines.of(batch), given(batch["start"]), given(batch["end"]), reached, latest, room
+        )
+        if number == OUT_OF_ORDER:
+            return None
+        found.append(Lulls(*(values[:number].copy() for values in room)))
+    last = np.flatnonzero(reached < until)
+    found.append(Lulls(last.astype(np.int32), reached[last], until[last]))
+    line, begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return edges.select(_OWNER)[line].with_columns(
+        start=pl.Series(begins, dtype=pl.Int64), end=pl.Series(ends, dtype=pl.Int64)
+    )
+
+
+_NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
+_NOWHERE = pl.lit(None, pl.Int64).alias("range")
+
+
+def idle_ranges(
+    trace: Trace, *, skip: int = 0, windows: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Return in which range the host was while nothing ran inside a step.
+
+    Looked at is the thread that holds the iterations, and there the innermost push/pop range.
+
+    Parameters
+    ----------
+    trace
+        The run; it has iterations.
+    skip
+        How many iterations to leave out at the beginning.
+    windows
+        What time is cut into, where that is known: ``process, device, iteration, start, end,
+        on_host``; `iteration` is null outside of the steps that count.
+
+    Returns
+    -------
+    ``range`` (its name without numbers at its end; null outside of all) and ``idle_ns``, added over
+    devices and the steps that count, the longest first: they add up to the part ``idle`` of a
+    comparison.
+    """
+    work = work_of(trace)
+    steps = _steps(work, skip) if windows is None else windows
+    inside = steps.filter(pl.col("iteration").is_not_null() & pl.col("on_host"))
+    found = split(lulls(work.trace["ops"], inside), _marks(trace), "range")
+    names = trace["ranges"].select("range", "name").collect()
+    idle = pl.col("idle_ns").sum()
+    return (
+        found.group_by("range")
+        .agg(idle_ns=(pl.col("end") - pl.col("start")).sum())
+        .join(names, on="range", how="left")
+        .group_by("name")
+        .agg(idle)
+        .group_by(range=plain_name(pl.col("name")))
+        .agg(idle)
+        .filter(pl.col("idle_ns") > 0)
+        .sort(-pl.col("idle_ns"), "range")
+    )
+
+
+def _steps(work: Work, skip: int) -> pl.DataFrame:
+    """Return what time is cut into, with the numbers of the steps that count."""
+    groups, cutter = launch_groups(work.trace), by_host(work.cutter)
+    windows = chosen_windows(work.trace, groups, skip=0, per_iteration=True, cutter=cutter)
+    return counted_steps(with_steps(windows), work.trace.read("iterations"), skip).windows
+
+
+def plain_name(name: pl.Expr) -> pl.Expr:
+    """Return the names of ranges without the numbers at their ends."""
+    return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
+
+
+def _marks(trace: Trace) -> pl.DataFrame:
+    """Return ``process, time, range``: from when on the training thread is in which range."""
+    threads = trace.read("iterations").select("process", "thread").unique()
+    ranges = trace["ranges"].filter(
+        pl.col("style") == "push_pop",
+        pl.col("end") > pl.col("start"),
+        pl.col("thread").is_in(threads["thread"].implode()),
+    )
+    own = ranges.select("range", "report", "process", "thread", "domain", "start", "end")
+    stretches = innermost_stretches(own.collect().join(threads, on=["process", "thread"]))
+    if not follow(stretches, "process"):
+        return _latest_marks(stretches)
+    is_last = pl.col("process").shift(-1) != pl.col("process")
+    leaves = (is_last | (pl.col("start").shift(-1) != pl.col("end"))).fill_null(value=True)
+    begins = stretches.select("process", "range", time="start")
+    ends = stretches.filter(leaves).select("process", _NOWHERE, time="end")
+    return pl.concat([begins, ends]).sort("time").select("process", "time", "range")
+
+
+def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return the same of threads of one process that are in ranges at the same time."""
+    begins = stretches.select("process", "range", time="start", order=1)
+    ends = stretches.select("process", _NOWHERE, time="end", order=0)
+    together = pl.concat([begins, ends]).sort("process", "time", "order")
+    last = together.unique(["process", "time"], keep="last", maintain_order=True)
+    return last.sort("time").select("process", "time", "range")

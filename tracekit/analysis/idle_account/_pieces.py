@@ -1,0 +1,297 @@
+"""Gaps cut into pieces of one cause each, along the time line of the host that ends them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.idle_account._gaps import gaps_of
+from tracekit.analysis.idle_account._held import holders, named_behind
+from tracekit.analysis.idle_account._host_states import (
+    allocations,
+    compilations,
+    in_ranges,
+    is_locked,
+    loads,
+    messages,
+    name_states,
+    of_both,
+    of_pairs,
+    off_cpu,
+    pairs_of,
+    profiling,
+    sleeps,
+    step_states,
+    threads_of,
+    waited_before,
+    waits,
+)
+from tracekit.analysis.idle_account._timeline import split_at
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+CAUSES = {
+    "input": "the host waited for input",
+    "between_steps": "the host was outside of its steps",
+    "late_launch": "the host launched late",
+    "allocation": "the host allocated or freed memory",
+    "loading": "the driver loaded code",
+    "compiling": "code was compiled",
+    "off_cpu": "the thread that launches was off the CPU",
+    "waiting_call": "the host waited for the GPU",
+    "launch": "launch call, queue and start",
+    "behind_weight_update": "held behind another GPU's weight update",
+    "behind_collective": "held behind a collective",
+    "behind_stage": "held behind other work of another GPU",
+    "profiler": "overhead of the profiler",
+    "unexplained": "not explained",
+}
+"""Why nothing runs, in words."""
+CAUSE = pl.Enum(list(CAUSES))
+_RESTS_ON = {
+    "input": "ranges", "between_steps": "ranges", "late_launch": "CUDA calls",
+    "allocation": "CUDA calls", "loading": "CUDA calls", "compiling": "CUDA calls",
+    "off_cpu": "OS calls", "waiting_call": "CUDA calls", "launch": "CUDA calls",
+    "behind_weight_update": "work of other GPUs", "behind_collective": "work of other GPUs",
+    "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
+}  # fmt: skip
+SWITCHES, OS_CALLS, LOADERS = "context switches", "OS calls", "loader threads"
+SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, LOADERS, "MPI calls"])
+"""Recorded evidence of each cause; that of input and sleep depends on the piece."""
+QUEUED_NS = 100_000
+"""An op that is launched and does not start for longer than this waits for something else."""
+SHORT = 5
+SHORT_NS = 1_000_000
+"""Time between steps is short if it is no longer, and the wait is so many times as long."""
+_PASSES = ("FP", "BP", "WU")
+_SLEEPS = ("sleep", "off_cpu")
+_LENGTH = pl.col("end") - pl.col("start")
+_HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
+
+
+def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return why nothing runs, piece by piece.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        As for `gaps_of`; pieces are not cut at them.
+
+    Returns
+    -------
+    The gaps as `gaps_of` gives them, with ``pair``; and the pieces: ``gap, pair, process, device,
+    start, end, cause, rests_on, detail``. Pieces of a gap follow each other and make up all of it.
+    """
+    gaps = gaps_of(trace, windows)
+    pairs = pairs_of(trace, gaps)
+    keys = ["process", "launch_thread"]
+    gaps = gaps.join(
+        pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
+    pieces = _by_host(trace, gaps, pairs)
+    pieces = _credited(pieces, waited_before(gaps, waiting))
+    return gaps, _held(trace, pieces, gaps)
+
+
+def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
+    """Cut gaps where the later op's launching call begins and ends."""
+    start, end = pl.col("start"), pl.col("end")
+    begun = pl.col("launch_start").clip(start, end)
+    done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
+    known = gaps.filter(pl.col("launch_start").is_not_null())
+    columns = ["gap", "pair", "process", "device", "by_loader", "brings_input"]
+    edges = {"host": (start, begun), "call": (begun, done), "queued": (done, end)}
+    phases = [
+        known.select(*columns, start=first, end=last, phase=pl.lit(phase))
+        for phase, (first, last) in edges.items()
+    ]
+    rest = gaps.filter(pl.col("launch_start").is_null())
+    unknown = rest.select(*columns, "start", "end", phase=pl.lit("unknown"))
+    return pl.concat([*phases, unknown]).filter(_LENGTH > 0)
+
+
+def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
+    """Return what threads did, by what it is: ``thread, start, end, name``."""
+    return {
+        "profiler": profiling(trace),
+        "allocation": allocations(trace),
+        "loading": loads(trace, QUEUED_NS),
+        "waiting": waits(trace),
+        "collective": messages(trace, is_collective=True),
+        "message": messages(trace, is_collective=False),
+        "sleep": sleeps(trace),
+        "off_cpu": off_cpu(trace),
+    }
+
+
+def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the states of each pair's host, by kind: ``pair, start, end, name``."""
+    threads = threads_of(pairs)
+    known = trace.once(_of_threads)
+    asleep = pl.concat([known[state] for state in _SLEEPS])
+    found = {
+        state: of_both(intervals, asleep, pairs)
+        if state in _SLEEPS
+        else of_pairs(intervals, threads)
+        for state, intervals in known.items()
+    }
+    return found | {"compiling": compilations(trace, gaps, asleep)}
+
+
+def _by_host(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Say what the host did meanwhile, as long as the later op was not launched."""
+    phases = _phases(gaps)
+    of_host = pl.col("phase").is_in(["host", "call"])
+    pieces = phases.filter(of_host)
+    for state, intervals in _of_hosts(trace, gaps, pairs).items():
+        pieces = (
+            pieces.with_columns(pl.lit(None, pl.String).alias(state))
+            if intervals.is_empty()
+            else split_at(pieces, name_states(intervals, state), "pair", state)
+        )
+    pieces = in_ranges(trace, pieces, pairs, "stage")
+    pieces = split_at(pieces, step_states(trace), "process", "in_step")
+    stepping = trace["iterations"].select("process", has_steps=True).unique().collect()
+    pieces = pieces.join(stepping, on="process", how="left", maintain_order="left")
+    named = pieces.with_columns(cause=_cause()).select(
+        *phases.columns, "cause", rests_on=_rests_on(), detail=_detail()
+    )
+    later = phases.filter(~of_host).with_columns(
+        cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
+        .otherwise(pl.lit("unexplained")).cast(CAUSE),
+        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("CUDA calls")).cast(SOURCE),
+        detail=pl.lit(None, pl.String),
+    )  # fmt: skip
+    return pl.concat([named, later]).sort("gap", "start")
+
+
+_IS_ASLEEP = pl.col("off_cpu").is_not_null() | pl.col("sleep").is_not_null()
+_IS_IN_PASS = pl.col("stage").cast(pl.String).is_in(_PASSES).fill_null(value=False)
+_IS_IN_INPUT = (pl.col("stage") == "IO").fill_null(value=False)
+
+
+def _detail() -> pl.Expr:
+    """Return what says so."""
+    asleep = pl.coalesce(
+        pl.when(is_locked()).then("off_cpu"), pl.format("asleep in {}", "sleep"),
+        pl.when(pl.col("cause") != "off_cpu").then("off_cpu"),
+    )  # fmt: skip
+    is_sleep = pl.col("cause").is_in(["input", "off_cpu"])
+    until = pl.when((pl.col("cause") == "input") & ~_IS_IN_INPUT & pl.col("by_loader")).then(
+        pl.lit("until a loader's thread launched")
+    )
+    names = ("profiler", "allocation", "waiting", "loading", "collective", "message")
+    own = pl.when(pl.col("cause") == "compiling").then("compiling")
+    return pl.coalesce(*names, own, pl.when(is_sleep).then(asleep), until)
+
+
+def _rests_on() -> pl.Expr:
+    """Return the recorded evidence of a cause."""
+    asleep = pl.when(pl.col("off_cpu").is_not_null()).then(pl.lit(SWITCHES)).otherwise(
+        pl.lit(OS_CALLS)
+    )  # fmt: skip
+    cause = pl.col("cause")
+    return (
+        pl.when((cause == "input") & ~_IS_IN_INPUT & ~_IS_IN_PASS & pl.col("by_loader"))
+        .then(pl.lit(LOADERS))
+        .when((cause == "off_cpu") | ((cause == "input") & ~_IS_IN_INPUT)).then(asleep)
+        .when(cause.is_in(["behind_collective", "behind_stage"])).then(pl.lit("MPI calls"))
+        .otherwise(cause.replace_strict(_RESTS_ON, default=None, return_dtype=pl.String))
+        .cast(SOURCE)
+    )  # fmt: skip
+
+
+def _cause() -> pl.Expr:
+    """Return the first of the causes that holds of a time at which the host had not launched."""
+    outside = pl.col("has_steps") & ~pl.col("in_step").fill_null(value=False)
+    between = outside & ~_IS_IN_PASS
+    locked = pl.when(is_locked()).then(_LENGTH).otherwise(0).sum().over("gap")
+    asleep = pl.when(_IS_ASLEEP).then(_LENGTH).otherwise(0).sum().over("gap")
+    is_kept_out = _IS_ASLEEP & ((2 * locked >= asleep) | (pl.col("phase") == "call"))
+    return (
+        pl.when(pl.col("profiler").is_not_null()).then(pl.lit("profiler"))
+        .when(pl.col("allocation").is_not_null()).then(pl.lit("allocation"))
+        .when(pl.col("waiting").is_not_null()).then(pl.lit("waiting_call"))
+        .when(pl.col("loading").is_not_null()).then(pl.lit("loading"))
+        .when(pl.col("collective").is_not_null()).then(pl.lit("behind_collective"))
+        .when(pl.col("message").is_not_null()).then(pl.lit("behind_stage"))
+        .when(pl.col("compiling").is_not_null() & ~_IS_IN_INPUT).then(pl.lit("compiling"))
+        .when(is_kept_out).then(pl.lit("off_cpu"))
+        .when(pl.col("phase") == "call").then(pl.lit("launch"))
+        .when(_IS_IN_INPUT).then(pl.lit("input"))
+        .when(between & pl.col("by_loader")).then(pl.lit("input"))
+        .when(_IS_ASLEEP & pl.col("brings_input") & ~_IS_IN_PASS).then(pl.lit("input"))
+        .when(_IS_ASLEEP).then(pl.lit("off_cpu"))
+        .when(between).then(pl.lit("between_steps"))
+        .otherwise(pl.lit("late_launch")).cast(CAUSE)
+    )  # fmt: skip
+
+
+def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
+    """Lay on waits the late launches after them, for as long as the host had waited.
+
+    What the host does between steps counts where it is short beside the wait: it would be hidden
+    behind the work that is waited for.
+    """
+    outside = pl.col("cause").is_in(["between_steps", "input"])
+    away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
+    hidden = outside & (away * SHORT <= pl.col("credit")) & (away <= SHORT_NS)
+    late = (pl.col("cause") == "late_launch") | hidden.fill_null(value=False)
+    known = pieces.join(credits_, on="gap", how="left", maintain_order="left")
+    length = pl.when(late).then(_LENGTH).otherwise(0)
+    waited = pl.when(pl.col("cause") == "waiting_call").then(_LENGTH).otherwise(0).cum_sum()
+    # A wait while nothing runs puts the host behind by nothing; of its own gap none counts.
+    stretch = ["device", "ahead"]
+    spent = length.cum_sum().over(stretch) - length
+    spent += waited.over(stretch) - waited.over("gap")
+    due = pl.when(late).then((pl.col("credit") - spent).clip(0, length)).fill_null(0)
+    counted = known.with_columns(due=due)
+    after_wait = counted.filter(pl.col("due") > 0).with_columns(
+        end=pl.col("start") + pl.col("due"),
+        cause=pl.lit("waiting_call").cast(CAUSE), rests_on=pl.lit("CUDA calls").cast(SOURCE),
+        detail=pl.lit("late, as it had waited for the GPU before"),
+    )  # fmt: skip
+    rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
+    return pl.concat([after_wait, rest]).select(pieces.columns).sort("gap", "start")
+
+
+def _held(trace: Trace, pieces: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Lay on another GPU what its work held up; what else was queued for long is unexplained."""
+    known = pieces.join(holders(trace, gaps), on="gap", how="left", maintain_order="left")
+    until = pl.min_horizontal("held_until", "end")
+    eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
+    is_held = (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
+    held = known.filter(is_held).with_columns(end=until)
+    rest = known.with_columns(
+        start=pl.when(is_held).then(until).otherwise("start")
+    ).filter(_LENGTH > 0)  # fmt: skip
+    by = pl.format("GPU {}", "held_by")
+    behind = named_behind(trace, held) if held.height else held.with_columns(
+        behind=pl.lit(None, pl.String)
+    )  # fmt: skip
+    named = behind.with_columns(
+        cause=pl.coalesce(pl.col("behind").cast(CAUSE), "cause"),
+        rests_on=pl.when(pl.col("behind").is_not_null())
+        .then(pl.lit("work of other GPUs").cast(SOURCE))
+        .otherwise("rests_on"),
+        detail=pl.when(pl.col("behind").is_not_null()).then(by).otherwise("detail"),
+    )
+    together = pl.concat([named.select(known.columns), rest]).sort("gap", "start")
+    columns = ["gap", "pair", "process", "device", "start", "end", "cause", "rests_on", "detail"]
+    return _unexplained(together).select(columns)
+
+
+def _unexplained(pieces: pl.DataFrame) -> pl.DataFrame:
+    queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
+    too_long = queued & (_LENGTH > QUEUED_NS)
+    cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(CAUSE)
+    return pieces.with_columns(
+        cause=cause,
+        rests_on=pl.when(~too_long).then("rests_on"),
+        detail=pl.when(too_long).then(pl.lit("launched, and not started")).otherwise("detail"),
+    )

@@ -1,0 +1,170 @@
+"""Time lines: what something is at any time, and intervals cut where that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tracekit.engine import latest
+from tracekit.support.batches import at_least_one
+
+_LENGTH = pl.col("end") - pl.col("start")
+_NEVER = -(1 << 62)
+
+
+def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
+    """Return ``key, time, state``: what is open from when on; null where nothing is.
+
+    Of several that are open it is the one that began last.
+
+    Parameters
+    ----------
+    intervals
+        ``start, end``, and the columns `key` and `state`.
+    key
+        Whose time line an interval is on.
+    state
+        What it says.
+    """
+    if intervals.is_empty():
+        return intervals.select(key, state, time="start").select(key, "time", state)
+    held = intervals.filter(pl.col("end") > pl.col("start"))
+    nothing = pl.lit(None, intervals.schema[state]).alias(state)
+    if not held[state].null_count() and follow(held, key):
+        return _one_by_one(held, key, state, nothing)
+    begins = held.select(key, state, time="start", step=pl.lit(1, pl.Int64))
+    ends = held.select(key, nothing, time="end", step=pl.lit(-1, pl.Int64))
+    changes = pl.any_horizontal(pl.col(key, "time").ne_missing(pl.col(key, "time").shift(-1)))
+    return (
+        pl.concat([begins, ends])
+        .sort(key, "time", "step")
+        # What begins in a key ends there, so that none is open where the next one begins.
+        .with_columns(pl.col(state).forward_fill().over(key), level=pl.col("step").cum_sum())
+        .filter(changes)
+        .select(key, "time", pl.when(pl.col("level") > 0).then(state).alias(state))
+    )
+
+
+def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
+    """Return the same of intervals that follow each other: one ends unless the next one begins."""
+    goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
+    ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
+    marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
+    return pl.concat(marks).sort(key, "time").select(key, "time", state)
+
+
+def follow(intervals: pl.DataFrame, key: str) -> bool:
+    """Tell whether the intervals of each key stand together and follow each other in time."""
+    is_next = pl.col(key).shift() != pl.col(key)
+    found = intervals.select(
+        (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
+        (is_next.sum() + 1 == pl.col(key).n_unique()).alias("together"),
+    )
+    return all(found.row(0))
+
+
+def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
+    """Cut pieces where a state changes, and say which it is.
+
+    Parameters
+    ----------
+    pieces
+        ``start, end``, the column `key`, and others; none is empty.
+    marks
+        ``key, time, state``; a time occurs once in each key.
+    key
+        Whose time line a piece is on.
+    state
+        Name of the column.
+
+    Returns
+    -------
+    The columns of `pieces`, and `state`; null before the first mark.
+    """
+    always = marks.select(
+        key, pl.lit(_NEVER).alias("time"), pl.lit(None, marks.schema[state]).alias(state)
+    )
+    ordered = pl.concat([always.unique(key), marks.select(always.columns)]).sort(key, "time")
+    before_end = pieces.select(key, time=pl.col("end") - 1)
+    first, last = (
+        latest(pieces, "start", ordered, [key]),
+        latest(before_end, "time", ordered, [key]),
+    )
+    exploded = (
+        pieces.with_row_index("piece")
+        .with_columns(first=first, last=last)
+        .with_columns(turn=pl.int_ranges("first", pl.col("last") + 1))
+        .explode("turn")
+    )
+    met = ordered.select(pl.col("time", state).gather(exploded["turn"]))
+    return (
+        exploded.with_columns(met)
+        .with_columns(start=pl.max_horizontal("start", "time"))
+        .with_columns(end=pl.coalesce(pl.col("start").shift(-1).over("piece"), "end"))
+        .select(*pieces.columns, state)
+    )
+
+
+def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return ``start, end`` of what the intervals of each group cover together, by start.
+
+    Parameters
+    ----------
+    intervals
+        ``start, end`` and the columns `by`.
+    by
+        What forms a group.
+    """
+    furthest = pl.col("end").cum_max()
+    is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
+    is_last = is_first.shift(-1, fill_value=True)
+    wanted = intervals.select(*by, "start", "end")
+    ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
+    return (
+        ordered.group_by(by, maintain_order=True)
+        .agg(start=pl.col("start").filter(is_first), end=furthest.filter(is_last))
+        .explode("start", "end")
+        .sort("start", maintain_order=True)
+    )
+
+
+def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the same of many intervals, of which some are held at a time."""
+    wanted = intervals.select(*by, "start", "end")
+    some = [merged(batch, by) for batch in at_least_one(wanted)]
+    return merged(pl.concat(some), by)
+
+
+def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:
+    """Add how much of each row's time is covered.
+
+    Parameters
+    ----------
+    rows
+        ``start, end`` and the columns `by`.
+    blocks
+        What covers it, as `merged` gives it.
+    by
+        What both have in common.
+    name
+        Name of the column.
+    """
+    summed = blocks.sort("start").with_columns(
+        sum=_LENGTH.cum_sum().over(by) - _LENGTH, block_start="start", block_end="end"
+    )
+    known = summed.select(*by, "block_start", "block_end", "sum", time="start")
+
+    def until(frame: pl.DataFrame, edge: str) -> pl.DataFrame:
+        inside = pl.min_horizontal(edge, "block_end") - pl.col("block_start")
+        found = frame.sort(edge).join_asof(
+            known, left_on=edge, right_on="time", by=by, check_sortedness=False
+        )
+        length = (pl.col("sum") + inside).fill_null(0).alias(f"until {edge}")
+        return found.with_columns(length).drop(
+            "block_start", "block_end", "sum", "time", strict=False
+        )
+
+    both = until(until(rows.with_row_index("place"), "start"), "end").sort("place")
+    length = pl.col("until end") - pl.col("until start")
+    return both.with_columns(length.alias(name)).drop("place", "until start", "until end")

@@ -1,0 +1,26 @@
+"""Operators of the network whose sizes were recorded, and how much each computes.
+
+Shared: questions read it, and it reads none of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.operators._counted import counted_operators
+    from tracekit.analysis.operators._recorded import backward_nodes, recorded_operators
+
+_HOMES = {
+    "backward_nodes": "tracekit.analysis.operators._recorded",
+    "counted_operators": "tracekit.analysis.operators._counted",
+    "recorded_operators": "tracekit.analysis.operators._recorded",
+}
+
+__all__ = [
+    "backward_nodes",
+    "counted_operators",
+    "recorded_operators",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

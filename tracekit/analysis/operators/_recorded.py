@@ -1,0 +1,144 @@
+"""The operators that were recorded, with the sizes of their arguments, as each recorder says them.
+
+- NVTX under ``emit_nvtx(record_shapes=True)``: ``aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]``.
+- PyTorch's profiler: the payload of the range, JSON with ``Input Dims``, ``Input type`` and
+  ``Concrete Inputs``.
+- PyProf: ``{'mod': 'torch', 'op': 'mm', 'args': [{..., 'type': 'tensor', 'shape': (2, 3), ...``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.operators._formulas import OPERATORS, table
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_NAMES = "|".join(OPERATORS)
+_OPERATOR = rf"^(?:aten::|flash_attn::)?({_NAMES})_?(?:,|$)"
+_PYPROF = r"^\{'mod':.*?'op': '(\w+)'"
+_PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
+_BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
+_SEQUENCE = r"seq ?= ?(\d+)"
+_SIZES = r", sizes = (\[(?:\[[\d, -]*\](?:, )?)*\])"
+_NUMBER = r"-?(0|[1-9]\d{0,17})"
+_SHAPES = rf"^\[(\[({_NUMBER}(,{_NUMBER})*)?\](,\[({_NUMBER}(,{_NUMBER})*)?\])*)?\]$"
+_STRING = r'"[^"\\\x00-\x1f]*"'
+_TEXTS = rf"^\[\s*({_STRING}(\s*,\s*{_STRING})*)?\s*\]$"
+_KINETO = '{"Input Dims":'
+_SHAPE = pl.List(pl.List(pl.Int64))
+_STRINGS = pl.List(pl.String)
+
+
+def recorded_operators(trace: Trace) -> pl.DataFrame:
+    """Return the operators of a run that are counted.
+
+    Returns
+    -------
+    ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
+    not recorded), ``a, b, c`` (the sizes of its operands), ``types`` (of all arguments),
+    ``stride, padding, dilation, transposed, mask`` (where they were recorded), and ``form``.
+    """
+    name = pl.col("name")
+    operator = pl.coalesce(name.str.extract(_OPERATOR), name.str.extract(_PYPROF))
+    rows = (
+        trace["ranges"].filter(pl.col("style") == "push_pop")
+        .select("range", "process", "thread", "start", "end", "name", "payload",
+                operator=operator, sequence=_sequence())
+        .filter(pl.col("operator").is_in(list(OPERATORS)))
+        .collect()
+    )  # fmt: skip
+    found = rows.with_columns(
+        _shapes_text(), types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
+    ).with_columns(
+        shapes=_decoded("sizes", _SHAPES, _SHAPE),
+        types=pl.coalesce(_decoded("types", _TEXTS, _STRINGS), _pyprof_types()),
+        values=_decoded("values", _TEXTS, _STRINGS),
+    )
+    placed = found.join(table(), on="operator", how="left", maintain_order="left")
+    shape = pl.col("shapes")
+    return placed.select(
+        "range", "process", "thread", "start", "end", "operator", "sequence", "form", "sizes",
+        "types", a=_at(shape, "place_a"), b=_at(shape, "place_b"), c=_at(shape, "place_c"),
+        **{name: _numbers(_value(f"{name}_at")) for name in ("stride", "padding", "dilation")},
+        transposed=_truth(_value("transposed_at")),
+        mask=_value("mask_at").str.to_lowercase().str.extract_all("true|false|[01]")
+        .list.eval(_truth(pl.element())),
+    )  # fmt: skip
+
+
+def backward_nodes(trace: Trace) -> pl.DataFrame:
+    """Return ``process, thread, start, end, sequence`` of what autograd runs backward, by start.
+
+    The number is that of the forward operator which it is the backward of.
+    """
+    sequence = _sequence()
+    return (
+        trace["ranges"].filter((pl.col("style") == "push_pop")
+                               & pl.col("name").str.contains(_BACKWARD))
+        .select("process", "thread", "start", "end", sequence=sequence)
+        .collect().sort("start", "end", descending=[False, True])
+    )  # fmt: skip
+
+
+def _sequence() -> pl.Expr:
+    """Return the number that autograd gave, as the range's name says it."""
+    return pl.col("name").str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
+
+
+def _shapes_text() -> pl.Expr:
+    """Return the sizes of all arguments, as JSON."""
+    tensors = pl.col("name").str.extract_all(_PYPROF_TENSOR).list.eval(
+        pl.format("[{}]", pl.element().str.extract(r"\(([\d, ]*)\)").str.strip_chars(", "))
+    )  # fmt: skip
+    of_pyprof = pl.when(pl.col("name").str.starts_with("{'mod'")).then(
+        pl.format("[{}]", tensors.list.join(", "))
+    )
+    of_nvtx = pl.col("name").str.extract(_SIZES)
+    return (
+        pl.coalesce(of_nvtx, _of_kineto("Input Dims"), of_pyprof)
+        .str.replace_all(r",\s+", ",")
+        .alias("sizes")
+    )
+
+
+def _of_kineto(key: str) -> pl.Expr:
+    """Return what a payload holds that is one of PyTorch's profiler."""
+    payload = pl.when(pl.col("payload").str.starts_with(_KINETO)).then("payload")
+    return payload.str.json_path_match(f"$['{key}']")
+
+
+def _pyprof_types() -> pl.Expr:
+    tensors = pl.col("name").str.extract_all(_PYPROF_TENSOR)
+    return pl.when(tensors.list.len() > 0).then(
+        tensors.list.eval(pl.element().str.extract(r"'dtype': '(\w+)'"))
+    )
+
+
+def _decoded(column: str, pattern: str, dtype: pl.List) -> pl.Expr:
+    """Read JSON; null where it is not what it should be."""
+    usual = pl.when(pl.col(column).str.contains(pattern)).then(pl.col(column))
+    return usual.str.json_decode(dtype)
+
+
+def _at(values: pl.Expr, place: str) -> pl.Expr:
+    found = values.list.get(pl.col(place), null_on_oob=True)
+    # A tensor that is none has no dimensions, as a number has.
+    return pl.when(found.list.len() > 0).then(found)
+
+
+def _value(place: str) -> pl.Expr:
+    return pl.col("values").list.get(pl.col(place), null_on_oob=True)
+
+
+def _numbers(text: pl.Expr) -> pl.Expr:
+    usual = pl.when(text.str.contains(r"^\[\d{1,9}(, ?\d{1,9})*\]$|^\d{1,9}$")).then(text)
+    return usual.str.extract_all(r"\d{1,9}").list.eval(pl.element().cast(pl.Int64))
+
+
+def _truth(text: pl.Expr) -> pl.Expr:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    return text.str.to_lowercase().replace_strict(known, default=None, return_dtype=pl.Boolean)

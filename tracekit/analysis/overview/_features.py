@@ -1,0 +1,164 @@
+"""What a run can be asked: by command, and by what its reports hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.facts import DEGREES, NEEDS, RECORDERS, Evidence, Facts
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_COLUMNS = ("command", "feature", "available", "found", "record_with")
+_UNDERSTOOD = ("launching calls", "physical GPUs")
+"""What more than one kind of data decides, and no command shows."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a command can say.
+
+    Parameters
+    ----------
+    command
+        The command.
+    says
+        What it says.
+    needs
+        What it takes, names of `NEEDS`.
+    """
+
+    command: str
+    says: str
+    needs: tuple[str, ...]
+
+
+CAPABILITIES = (
+    Capability("breakdown", "time by kernel, kind, device and stream", ("ops",)),
+    Capability("breakdown", "time by stage", ("stages",)),
+    Capability("breakdown", "time by range", ("ranges", "launching calls")),
+    Capability("breakdown", "time by iteration", ("iterations",)),
+    Capability("breakdown", "time by rank", ("ranks",)),
+    Capability("breakdown", "time by node", ("nodes",)),
+    Capability(
+        "diagnose", "what takes time that need not", ("ops", "launching calls", "iterations")
+    ),
+    Capability("idle", "why nothing runs", ("ops", "launching calls")),
+    Capability("stragglers", "who is late, and what it costs", ("participants",)),
+    Capability("critical-path", "what steps wait for", ("ops", "launching calls", "iterations")),
+    Capability("whatif", "steps with something changed", ("ops", "launching calls", "iterations")),
+    Capability("flops", "what operators compute", ("operator sizes",)),
+    Capability("flops", "the share of the peak (MFU)", ("operator sizes", "iterations")),
+    Capability("links", "bytes of copies between GPUs", ("peer copies",)),
+    Capability("links", "bytes of NCCL", ("message sizes",)),
+    Capability("links", "which links those crossed", ("machine",)),
+    Capability("links", "bytes against counters", ("link counters",)),
+    Capability("collectives", "time by operation", ("collectives",)),
+    Capability("collectives", "sizes and bandwidths", ("message sizes",)),
+    Capability("collectives", "waiting and stragglers", ("participants",)),
+    Capability("compare", "steps, with intervals", ("iterations",)),
+    Capability("compare", "stages", ("stages",)),
+    Capability("compare", "kernels and kinds", ("ops",)),
+    Capability("compare", "CUDA calls", ("CUDA calls",)),
+    Capability("compare", "memory", ("memory, not sampled",)),
+    Capability("study, scaling", "step times", ("iterations",)),
+    Capability("overhead", "step times of two methods", ("iterations",)),
+    Capability("overhead", "calls of the CUDA API", ("CUDA calls",)),
+    Capability("overhead", "time of the profiler itself", ("profiler",)),
+    Capability("project", "times, input and exchanged bytes of a step", ("ops", "iterations")),
+    Capability("stalls", "waiting for input, utilisation", ("ops",)),
+    Capability("bubbles", "bubbles of a pipeline", ("pipeline", "stages", "iterations")),
+    Capability("memory", "memory before and in training", ("memory",)),
+    Capability("latency", "collectives by size", ("message sizes",)),
+    Capability("latency", "what MPI asks of CUDA", ("MPI calls", "CUDA calls")),
+)
+"""What commands can say, and what it takes."""
+
+
+def features(trace: Trace) -> pl.DataFrame:
+    """Return what a run can be asked, and how the rest is recorded.
+
+    Returns
+    -------
+    First by command, then by kind of data: ``command`` (null for a kind of data), ``feature`` (what
+    the command says, or the kind of data), ``available`` (``yes``; ``partly`` where some of it is
+    missing, or some report lacks it; ``none`` where it was recorded and nothing such ran; ``no``),
+    ``found`` (in words) and ``record_with`` (how the rest is recorded, with the recorder that made
+    the reports; null where nothing is missing).
+    """
+    facts = Facts(trace)
+    evidence = {name: need.measure(facts) for name, need in NEEDS.items()}
+    told = [_row(each, evidence, facts.recorders) for each in CAPABILITIES]
+    told += [_row(Capability("", name, (name,)), evidence, facts.recorders) for name in _UNDERSTOOD]
+    table = pl.DataFrame(told, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
+    return pl.concat([table, _recorded(trace)])
+
+
+def _row(
+    capability: Capability, evidence: dict[str, Evidence], recorders: list[str]
+) -> tuple[str | None, ...]:
+    found = {name: evidence[name] for name in capability.needs}
+    available = min((each.available for each in found.values()), key=DEGREES.index)
+    missing = [name for name, each in found.items() if each.available in ("no", "partly")]
+    ways = dict.fromkeys(NEEDS[name].record_with(recorders) for name in missing)
+    said = ", ".join(each.found for each in found.values())
+    return capability.command or None, capability.says, available, said, "; ".join(ways) or None
+
+
+def _recorded(trace: Trace) -> pl.DataFrame:
+    """Return the rows of what the reports hold, kind by kind."""
+    contents = (
+        trace.read("contents")
+        .group_by("feature", maintain_order=True)
+        .agg(
+            pl.col("present").any(),
+            pl.col("present").all().alias("everywhere"),
+            pl.col("rows").sum(),
+            pl.col("rows").null_count().alias("uncounted"),
+            pl.col("source_table", "tells").first(),
+            # Only of reports that lack it: those of other recorders need nothing.
+            pl.col("record_with").filter(~pl.col("present")).unique(maintain_order=True),
+        )
+    )
+    found = (
+        pl.when(~pl.col("present")).then(pl.format("no {}", "source_table"))
+        .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
+        .otherwise(pl.format("{} rows: {}", "rows", "tells"))
+    )  # fmt: skip
+    available = (
+        pl.when("everywhere").then(pl.lit("yes"))
+        .when("present").then(pl.lit("partly"))
+        .otherwise(pl.lit("no"))
+    )  # fmt: skip
+    return contents.select(
+        "feature",
+        command=pl.lit(None, pl.String),
+        available=available,
+        found=found,
+        record_with=pl.when(~pl.col("everywhere")).then(pl.col("record_with").list.join("; ")),
+    ).select(_COLUMNS)
+
+
+def capabilities() -> pl.DataFrame:
+    """Return what commands can say, and how what that takes is recorded.
+
+    Returns
+    -------
+    ``command``, ``feature`` (what it says), and for each recorder a column with how it records what
+    that takes: ``nsys``, ``nvprof`` and ``torch.profiler``.
+    """
+    rows = [
+        {
+            "command": each.command,
+            "feature": each.says,
+            **{
+                recorder: "; ".join(NEEDS[name].record_with([recorder]) for name in each.needs)
+                for recorder in RECORDERS.values()
+            },
+        }
+        for each in CAPABILITIES
+    ]
+    return pl.DataFrame(rows)

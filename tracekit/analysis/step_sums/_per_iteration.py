@@ -1,0 +1,390 @@
+"""What each step of a run took, by any of the keys that runs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.analysis.calls import mpi_calls, with_devices
+from tracekit.analysis.facts import chosen_keys
+from tracekit.analysis.idle_account import idle_causes
+from tracekit.analysis.memory import memory_use
+from tracekit.analysis.statistics import Skip, cold_steps
+from tracekit.analysis.step_sums._sums import StepTimes, step_times
+from tracekit.engine import numbered_alike
+from tracekit.errors import UsageError
+from tracekit.model import STAGES, Trace
+
+if TYPE_CHECKING:
+    from tracekit.analysis.traffic import Traffic
+
+_ALONE = {
+    "cause": "why nothing runs on a GPU",
+    "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
+    "api": "CUDA call, by name",
+    "link": "link and direction",
+    "memory": "GPU memory: peak of what was in use",
+}
+COMPARE_KEYS = {
+    "stage": "why an op runs",
+    "step": "what the time of a step is made of",
+    "kind": "what an op does",
+    "kernel": "name of a kernel",
+    "range": "path of the innermost NVTX range around the launch",
+    "device": "GPU",
+    "rank": "rank of the process in its job",
+    "node": "host that the process ran on",
+    **_ALONE,
+}
+"""What two runs can be compared by; the last five stand alone."""
+
+PARTS = (*STAGES, "idle", "between")
+"""What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
+while the host is inside an iteration (idle), and while it is in none (between)."""
+
+_LENGTH = pl.col("end") - pl.col("start")
+_OWNER = ["process", "device"]
+_MEASURES = ("iteration", "length_ns", "count", "bytes", "per")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the steps of a run took.
+
+    Parameters
+    ----------
+    columns
+        The columns that form a group.
+    values
+        These, ``iteration, length_ns, count, per`` and for links ``bytes``. A group that a step
+        lacks is not listed; `iteration` is null outside of the steps that count. ``per`` is over
+        how many devices (or processes) the group's numbers are added. Without steps there is one
+        row per group, of the whole run.
+    parts
+        ``part, iteration, length_ns, busy_ns``: what steps are made of (`PARTS`), added over
+        devices; `busy_ns` is null for parts that are no stage.
+    on_devices
+        ``device, part, mean_ns``: the same by GPU, in the mean over steps; of a GPU that two
+        processes use over both.
+    iterations
+        Numbers of the steps; empty if the run has none.
+    left_out
+        How many steps are left out because not every process has them.
+    devices
+        Number of devices that steps ran on; a GPU that two processes use counts for each.
+    annotated, empty
+        How many iterations the processes that run steps have, but skipped ones, added over
+        processes; and in how many of these they ran nothing.
+    skipped, cold
+        How many iterations are left out at the beginning, and how many of the others are cold.
+    windows
+        ``process, device, iteration, start, end, on_host``: what its time is cut into.
+    """
+
+    columns: tuple[str, ...]
+    values: pl.DataFrame
+    parts: pl.DataFrame
+    on_devices: pl.DataFrame
+    iterations: tuple[int, ...]
+    left_out: int
+    devices: int
+    annotated: int
+    empty: int
+    skipped: int = 0
+    cold: int = 0
+    windows: pl.DataFrame = field(default_factory=pl.DataFrame)
+
+
+def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the keys in ``"stage,device"`` or a sequence of them.
+
+    Raises
+    ------
+    UsageError
+        If one is unknown, is given twice, or cannot be combined; or if none is given.
+    """
+    keys = chosen_keys(by, COMPARE_KEYS, "comparison")
+    alone = next((key for key in keys if key in (*_ALONE, "step")), None)
+    if alone is not None and len(keys) > 1:
+        raise UsageError(f"{alone} cannot be combined with other keys", f"give {alone} alone")
+    return keys
+
+
+def per_iteration(
+    trace: Trace,
+    by: Sequence[str],
+    *,
+    skip: Skip = 0,
+    whole: bool = False,
+    traffic: Traffic | None = None,
+) -> Measured:
+    """Measure each step of a run.
+
+    Lengths of ops are exposed time by stage and busy time otherwise, within a step as
+    ``docs/breakdown.md`` defines it, added over devices. Calls count in the iteration in which they
+    begin on the host; their lengths are sums of durations, over all threads. Traffic counts in the
+    iteration that launched it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by
+        Keys as `parse_compare_keys` returns them, but not ``memory``.
+    skip
+        How many iterations to leave out at the beginning of each process; ``auto``: the cold ones.
+    whole
+        Whether the whole run counts as one iteration.
+    traffic
+        What the run moved, for the key ``link``.
+
+    Raises
+    ------
+    UsageError
+        If the run has no iterations, or too few to skip; or if traffic is needed and not given.
+    MissingDataError
+        If the run has neither GPU work nor NVTX ranges that are stages.
+    """
+    paired = numbered_alike(trace)
+    if traffic is not None and paired is not trace:
+        traffic = replace(traffic, trace=numbered_alike(traffic.trace))
+    given = 0 if skip == "auto" else skip
+    found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    cold = cold_steps(steps_of(found)) if found.iterations else 0
+    if skip == "auto" and cold:
+        # Iterations that do not count, as where the recording cut them, are skipped with them.
+        before = pl.col("iteration") < found.iterations[cold]
+        number = paired["iterations"].filter(before).group_by("process").len()
+        given, cold = int(number.select(pl.col("len").max()).collect().item()), 0
+        found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    return replace(found, skipped=given, cold=cold)
+
+
+def _measured(
+    trace: Trace, by: Sequence[str], skip: int, *, whole: bool, traffic: Traffic | None
+) -> Measured:
+    named = _by_collective(trace) if by == ("collective",) else trace
+    times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
+    values = _values(trace, by, times, whole=whole, traffic=traffic)
+    values = values.with_columns(pl.col("per").fill_null(1))
+    columns = tuple(name for name in values.columns if name not in _MEASURES)
+    numbers = times.windows["iteration"].drop_nulls().unique().sort().to_list()
+    owners = owners_of(times, whole=whole)
+    return Measured(
+        columns, values, step_parts(times, whole=whole),
+        _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
+        owners.height, times.annotated, times.empty, windows=times.windows.drop("window"),
+    )  # fmt: skip
+
+
+def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
+    """Return which devices of which processes steps ran on: ``process, device``."""
+    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    return windows.select(_OWNER).unique()
+
+
+def _keys_of_ops(by: Sequence[str]) -> tuple[str, ...]:
+    if by == ("collective",):
+        return ("kernel",)
+    return ("stage",) if by[0] in _ALONE else tuple(by)
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+def _values(
+    trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
+) -> pl.DataFrame:
+    steps = times.windows["iteration"].drop_nulls().unique()
+    if by == ("cause",):
+        idle = _idle(trace, steps, whole=whole)
+        return idle.with_columns(per=pl.lit(owners_of(times, whole=whole).height))
+    if by == ("link",):
+        return _link(traffic, steps, whole=whole).with_columns(per=pl.lit(1))
+    owners = owners_of(times, whole=whole)
+    processes = pl.lit(owners["process"].n_unique()).alias("per")
+    if by == ("api",):
+        return _api(trace, steps, whole=whole).with_columns(processes)
+    values = times.groups.rename({"ops": "count"})
+    if by == ("collective",):
+        kernels = values.filter(pl.col("kind") == "collective").drop("kind")
+        named = _as_text(kernels.rename({"name": "collective"}))
+        mpi = _mpi(trace, steps, whole=whole).with_columns(processes)
+        on_devices = named.with_columns(per=pl.lit(owners.height))
+        return pl.concat([on_devices.select(mpi.columns), mpi])
+    return _as_text(with_devices(trace, values, by, owners).rename({"devices": "per"}))
+
+
+def _as_text(values: pl.DataFrame) -> pl.DataFrame:
+    return values.with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+    """Add up the idle time of each iteration by its causes; ``count`` is the number of gaps."""
+    pieces = idle_causes(trace, per_iteration=not whole).with_columns(
+        _counted(pl.col("iteration"), steps)
+    )
+    return pieces.group_by("cause", "iteration").agg(
+        count=pl.col("gap").n_unique().cast(pl.Int64), length_ns=_LENGTH.sum()
+    )
+
+
+def _by_collective(trace: Trace) -> Trace:
+    """Return a run in which kernels of collectives are named by their operation."""
+    name = pl.when(pl.col("kind") == "collective").then(
+        pl.col("collective").cast(pl.String).fill_null("unknown")
+    )
+    ops = trace["ops"].with_columns(name=name.otherwise(pl.lit("")).cast(pl.Categorical()))
+    return trace.with_lazy({"ops": ops})
+
+
+def _api(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+    calls = trace["calls"].select("process", "start", "end", api=pl.col("name").cast(pl.String))
+    return _of_host(trace, calls.collect(), "api", steps, whole=whole)
+
+
+def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+    does = pl.col("does").is_in(["collective", "starts_collective"])
+    calls = mpi_calls(trace).filter(does).select("process", "start", "end", collective="name")
+    return _of_host(trace, calls, "collective", steps, whole=whole)
+
+
+def _of_host(
+    trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
+) -> pl.DataFrame:
+    """Add up the calls of each iteration: those that begin while it lasts on the host."""
+    iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
+    if whole:
+        found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
+    else:
+        iterations = trace.read("iterations").sort("start")
+        found = calls.sort("start").join_asof(
+            iterations.select("process", "iteration", begin="start", until="end"),
+            left_on="start", right_on="begin", by="process", check_sortedness=False,
+        ).with_columns(_counted(iteration, steps))  # fmt: skip
+    return found.group_by(key, "iteration").agg(
+        pl.len().cast(pl.Int64).alias("count"), _LENGTH.sum().alias("length_ns")
+    ).select(key, "iteration", "count", "length_ns")  # fmt: skip
+
+
+def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
+    """Return the number of an iteration that counts."""
+    return pl.when(iteration.is_in(steps.implode())).then(iteration).alias("iteration")
+
+
+def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
+    if traffic is None:
+        raise UsageError("a comparison by link needs what each run moved", "give both `traffic`")
+    rows = traffic.links("link" if whole else "link,iteration")
+    iteration = pl.lit(None, pl.Int64) if whole else _counted(pl.col("iteration"), steps)
+    keys = ("link", "src", "dst", "type", "evidence")
+    found = rows.select(
+        *keys, iteration.alias("iteration"), "bytes",
+        count=pl.col("transfers").cast(pl.Int64), length_ns=pl.col("busy_ns").cast(pl.Int64),
+    )  # fmt: skip
+    size = pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum())
+    return found.group_by(*keys, "iteration").agg(pl.col("length_ns", "count").sum(), size)
+
+
+def peak_memory(trace: Trace) -> pl.DataFrame:
+    """Return ``device, bytes``: the most in use at once of what was allocated; see `memory_use`."""
+    allocated = memory_use(trace).rows.filter(source="allocator")
+    return allocated.select("device", bytes="peak_bytes")
+
+
+# -- what steps are made of --------------------------------------------------------------------
+
+
+def step_parts(
+    times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
+) -> pl.DataFrame:
+    """Return what steps are made of: ``part``, `by`, ``length_ns, busy_ns``."""
+    windows = times.windows if whole else times.windows.drop_nulls("iteration")
+    inside = times.stages.join(
+        windows.select("window", "on_host", "start", "end", *by), on="window"
+    )
+    stages = inside.group_by(*by, part=pl.col("stage").cast(pl.String)).agg(
+        length_ns=pl.col("exposed_ns").sum(), busy_ns=pl.col("busy_ns").sum()
+    )
+    busy = inside.group_by("window").agg(busy=pl.col("exposed_ns").sum())
+    idle = _LENGTH - pl.col("busy").fill_null(0)
+    rest = (
+        windows.join(busy, on="window", how="left")
+        .group_by(*by, part=pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between")))
+        .agg(length_ns=idle.sum(), busy_ns=pl.lit(None, pl.Int64))
+    )
+    columns = ["part", *by, "length_ns", "busy_ns"]
+    return pl.concat([stages.select(columns), rest.select(columns)])
+
+
+def _on_devices(times: StepTimes, owners: pl.DataFrame, steps: int, *, whole: bool) -> pl.DataFrame:
+    users = owners.group_by("device").agg(users=pl.len())
+    parts = step_parts(times, whole=whole, by=("device",)).join(users, on="device")
+    mean = pl.col("length_ns") / (pl.col("users") * max(1, steps))
+    return parts.select("device", "part", mean_ns=mean)
+
+
+def steps_of(run: Measured) -> NDArray[np.int64]:
+    """Return the steps of a run, added over devices, in their order."""
+    each = run.parts.drop_nulls("iteration") if run.iterations else run.parts
+    steps = each.group_by("iteration").agg(pl.col("length_ns").sum()).sort("iteration")
+    found: NDArray[np.int64] = steps["length_ns"].to_numpy()
+    return found
+
+
+def in_one_account(
+    runs: Sequence[Measured], traces: Sequence[Trace]
+) -> tuple[list[Measured], tuple[str, ...]]:
+    """Return runs, and what their steps are made of, with idle time told alike in all.
+
+    Where iterations of a run follow from the structure of its GPU work, nothing says whether the
+    host was in one: then what is ``between`` steps elsewhere is ``idle`` there, and in all.
+    """
+    inferred = pl.col("source") == "structure"
+    if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
+        return list(runs), PARTS
+    part = pl.col("part").replace({"between": "idle"})
+    found = [
+        replace(
+            run,
+            parts=run.parts.group_by(part, "iteration", maintain_order=True).agg(
+                pl.col("length_ns").sum(),
+                pl.when(pl.col("busy_ns").count() > 0).then(pl.col("busy_ns").sum()),
+            ),
+            on_devices=run.on_devices.group_by("device", part, maintain_order=True).agg(
+                pl.col("mean_ns").sum()
+            ),
+        )
+        for run in runs
+    ]
+    return found, tuple(name for name in PARTS if name != "between")
+
+
+def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
+    """Return runs by node whose hosts stand for those of the first one, and how they were matched.
+
+    A host is a place and no group: where no run has a host of another one, they are matched in the
+    order of their names.
+    """
+    if not all("node" in run.columns for run in runs):
+        return list(runs), []
+    hosts = [run.values["node"].drop_nulls().unique().sort().to_list() for run in runs]
+    first = hosts[0]
+    if any(set(own) & set(first) for own in hosts[1:]) or len(set(map(len, hosts))) > 1:
+        return list(runs), []
+    found = [
+        replace(
+            run,
+            values=run.values.with_columns(
+                pl.col("node").replace_strict(own, first, default=None, return_dtype=pl.String)
+            ),
+        )
+        for run, own in zip(runs, hosts, strict=True)
+    ]
+    named = "; ".join(" is ".join(dict.fromkeys(each)) for each in zip(*hosts, strict=True))
+    return found, [f"hosts are matched in the order of their names: {named}"]

@@ -1,0 +1,250 @@
+"""Sums of a run's ops by keys, in windows or steps, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import polars as pl
+
+from tracekit.analysis.calls import process_ranks
+from tracekit.analysis.facts import (
+    OF_PROCESSES,
+    OF_WINDOWS,
+    columns_of,
+    dividing,
+    is_by_stage,
+    work_of,
+)
+from tracekit.engine import (
+    Counted,
+    GroupTally,
+    KeptSums,
+    Named,
+    Receivers,
+    StageSums,
+    StageTally,
+    Work,
+    by_host,
+    counted_steps,
+    hand_out,
+    kept_sums,
+    named_ranges,
+    with_steps,
+)
+from tracekit.model import Trace
+
+_OWNER = ("process", "device")
+_Some = TypeVar("_Some")
+_SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
+
+
+@dataclass(frozen=True)
+class KeySums:
+    """What was added up, of which windows.
+
+    Parameters
+    ----------
+    stages
+        What was added up by stage.
+    grouped
+        What was added up by other keys, if there are any.
+    whole
+        As `stages`, of the windows that the run is measured by.
+    windows
+        The windows.
+    """
+
+    stages: StageSums | None
+    grouped: GroupTally | None
+    whole: StageSums | None
+    windows: pl.DataFrame
+
+    @property
+    def of_all(self) -> StageSums:
+        """What was added up by stage of the windows that the run is measured by."""
+        return _there(self.whole)
+
+    @property
+    def sums(self) -> GroupTally | StageSums:
+        """What has the sums of groups."""
+        return self.grouped or _there(self.stages)
+
+
+def _there(sums: StageSums | None) -> StageSums:
+    if sums is None:
+        raise AssertionError("stages are added up where this is asked")
+    return sums
+
+
+def sums_by_keys(
+    work: Work, keys: Sequence[str], *, skip: int, with_stages: bool = False,
+    with_whole: bool = False, with_durations: bool = False,
+) -> KeySums:  # fmt: skip
+    """Read a run once, and add up its ops by keys.
+
+    Parameters
+    ----------
+    work
+        What is measured.
+    keys
+        What to group by; with ``iteration`` each step is a window.
+    skip
+        How many iterations to leave out at the beginning.
+    with_stages
+        Whether to add up by stage too, where the keys are others.
+    with_whole
+        Whether to add up what the run as a whole is measured by.
+    with_durations
+        Whether to keep durations of ops by group.
+    """
+    per_iteration = "iteration" in keys
+    is_whole = with_whole and not per_iteration
+    of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
+    # What was added up when the run was ingested is that of its devices as a whole.
+    kept = None if skip or work.is_host else kept_sums(work.trace)
+    grouped = None if of_windows else _group_tally(work, keys, keeps_durations=with_durations)
+    stages = (
+        _stage_sums(work, None if per_iteration else kept, of_stages_alone=not is_whole)
+        if of_windows or with_stages or is_whole
+        else None
+    )
+    whole = _stage_sums(work, kept) if with_whole and per_iteration else None
+    if isinstance(stages, KeptSums) and grouped is None:
+        return KeySums(stages, None, stages, stages.windows())
+    windows = hand_out(
+        work.trace,
+        Receivers(sweeps=[*_swept(stages), *_those(grouped)], whole=_swept(whole)),
+        skip=skip,
+        per_iteration=per_iteration,
+        cutter=by_host(work.cutter) if per_iteration else work.cutter,
+    )
+    return KeySums(
+        stages, grouped, stages if is_whole else whole,
+        with_steps(windows) if per_iteration else windows,
+    )  # fmt: skip
+
+
+def _stage_sums(work: Work, kept: KeptSums | None, *, of_stages_alone: bool = False) -> StageSums:
+    return kept or StageTally(of_pieces=work.is_host, of_stages_alone=of_stages_alone)
+
+
+def _swept(sums: StageSums | None) -> Sequence[StageTally]:
+    """Return what is still to be added up."""
+    return (sums,) if isinstance(sums, StageTally) else ()
+
+
+def _those(one: _Some | None) -> Sequence[_Some]:
+    return () if one is None else (one,)
+
+
+def _group_tally(work: Work, keys: Sequence[str], *, keeps_durations: bool) -> GroupTally:
+    columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
+    named = {name: _named(work.trace, name) for name in columns if name in _NAMED}
+    return GroupTally(
+        columns, named, of_kernels="kernel" in keys, keeps_durations=keeps_durations,
+        of_pieces=work.is_host,
+    )  # fmt: skip
+
+
+_NAMED = ("pid", "range", *OF_PROCESSES)
+
+
+def _named(trace: Trace, name: str) -> Named:
+    if name == "range":
+        return named_ranges(trace)
+    if name == "pid":
+        pids = trace["processes"].select("process", "pid").sort("process").collect()["pid"]
+        return Named(("process",), pl.col("process"), pids)
+    return Named(("process",), pl.col("process"), process_ranks(trace)[name])
+
+
+def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
+    """Return the measures of each group, added over windows."""
+    columns = columns_of(keys)
+    of_windows = found.windows.select("window", *OF_WINDOWS)
+    if is_by_stage(keys):
+        stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
+        sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
+        return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
+    groups = found.sums.groups().join(of_windows, on="window", how="left", maintain_order="left")
+    if found.grouped is None or not found.grouped.keeps_durations:
+        return groups.group_by(columns).agg(_SUMMED)
+    return _with_durations(groups, found.grouped, columns)
+
+
+def _with_durations(
+    groups: pl.DataFrame, tally: GroupTally, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Return groups of kernels, added over windows, with statistics of their durations."""
+    rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
+    numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
+    return pl.concat([rows.drop("row"), tally.durations(numbers)], how="horizontal").with_columns(
+        mean_ns=pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
+    )
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What the steps of a run took on GPUs, read once.
+
+    Parameters
+    ----------
+    groups
+        The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
+        added over devices. What a group lacks is not listed; `iteration` is null for what lies
+        outside of the steps that count.
+    stages
+        ``window, stage, busy_ns, exposed_ns``.
+    windows
+        ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
+        whole run is one window it is null throughout, as `process` is.
+    left_out
+        How many steps do not count because not all processes have them.
+    annotated, empty
+        How many iterations there are but skipped ones, of processes that have steps; and in how
+        many of these their process ran nothing.
+    """
+
+    groups: pl.DataFrame
+    stages: pl.DataFrame
+    windows: pl.DataFrame
+    left_out: int = 0
+    annotated: int = 0
+    empty: int = 0
+
+
+def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
+    """Return what each step took, or the whole run if so asked, by some keys."""
+    work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
+    if whole:
+        found = sums_by_keys(work, keys, skip=0, with_stages=True)
+        windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
+        return StepTimes(group_lengths(keys, found), stages_of(found), windows.select(names))
+    found, counted = steps_by_keys(work, keys, skip, with_stages=True)
+    return StepTimes(
+        group_lengths(keys, found), stages_of(found), counted.windows.select(names),
+        counted.left_out, counted.annotated, counted.empty,
+    )  # fmt: skip
+
+
+def stages_of(found: KeySums) -> pl.DataFrame:
+    """Return ``window, stage, busy_ns, exposed_ns``."""
+    return _there(found.stages).stages().select("window", "stage", "busy_ns", "exposed_ns")
+
+
+def steps_by_keys(
+    work: Work, keys: Sequence[str], skip: int, *, with_stages: bool = False
+) -> tuple[KeySums, Counted]:
+    """Return what was added up, and the steps that count, which the windows have the numbers of."""
+    found = sums_by_keys(work, [*keys, "iteration"], skip=0, with_stages=with_stages)
+    counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
+    return replace(found, windows=counted.windows), counted
+
+
+def group_lengths(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
+    """Return what of each group is compared over iterations: ``ops`` and ``length_ns``."""
+    part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
+    each = grouped_sums([*keys, "iteration"], found)
+    return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

@@ -1,0 +1,339 @@
+"""Which link carried which bytes, how fast, and how near its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
+from tracekit.analysis.traffic._routes import crossings, with_routes
+from tracekit.engine import union_length
+from tracekit.errors import UsageError
+from tracekit.model import REPORTS, Trace, with_clocks
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine
+
+_COLUMNS = {
+    "link": ("link", "src", "dst", "type", "bricks"),
+    "pair": ("src_device", "dst_device", "route"),
+    "route": ("route", "route_type"),
+    "method": ("method",),
+    "stage": ("stage",),
+    "rank": ("rank",),
+    "node": ("node",),
+    "iteration": ("iteration",),
+}
+LINK_KEYS = {
+    "link": "link and direction",
+    "pair": "source and destination GPU",
+    "route": "the nodes that are crossed",
+    "method": "how bytes are moved: p2p, staged, two_hop, nccl, mpi, h2d, d2h",
+    "stage": "why the op runs that moves them",
+    "rank": "rank of the process that moves them",
+    "node": "host that this process ran on",
+    "iteration": "training step",
+}
+"""What traffic can be grouped by."""
+
+_WITH_PEAK = {"link": "bandwidth", "pair": "route_bandwidth", "route": "route_bandwidth"}
+_GB_S = 1e9
+
+
+def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the keys in ``"link,stage"`` or a sequence of them.
+
+    Raises
+    ------
+    UsageError
+        If one is unknown, is given twice, or none is given.
+    """
+    return chosen_keys(by, LINK_KEYS, "links")
+
+
+def links(
+    transfers: pl.DataFrame,
+    machine: Machine,
+    place: Mapping[int, int],
+    *,
+    by: str | Sequence[str] = "link",
+    window_ns: int | None = None,
+    reports: pl.DataFrame | None = None,
+    processes: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Return traffic by link, pair of GPUs, route, method, stage, rank, node or iteration.
+
+    Definitions are in ``docs/links.md``.
+
+    Parameters
+    ----------
+    transfers
+        As in the table `TRANSFERS`.
+    machine
+        The machine that they cross.
+    place
+        Which GPU of the machine each device of the run is.
+    by
+        Keys out of `LINK_KEYS`, as a sequence or separated by commas. With ``link``, a transfer
+        counts on every link that it crosses; by ``pair`` only those between two GPUs count.
+    window_ns
+        Length of what ``share`` is a share of.
+    reports
+        The canonical table, which says whose times are on one clock; without it each report's are
+        on one of its own.
+    processes
+        ``process, rank, node``, for the keys ``rank`` and ``node``.
+
+    Returns
+    -------
+    The keys' columns, then
+
+    ==================  ===========================================================================
+    ``evidence``        ``measured``, ``modelled`` or ``modelled between``; these are never added
+    ``transfers``       number of transfers; of ``modelled between`` that of collectives
+    ``unsized``         how many of these are of unknown size
+    ``bytes``           bytes of the others; null if there is no other
+    ``busy_ns``         length of the union of their intervals, added over clocks; of a link whose
+                        traffic is on several clocks it is null, and so is what follows from it
+    ``achieved_gb_s``   bytes over the busy time of transfers of known size, GB/s
+    ``peak_gb_s``       peak per direction of the link, or of the narrowest on the route
+    ``utilisation``     achieved over peak
+    ``share``           busy_ns over `window_ns`
+    ==================  ===========================================================================
+
+    and, where it is not known of a collective which of several algorithms ran, ``least_bytes,
+    most_bytes, least_utilisation, most_utilisation``: what the algorithms that move least and most
+    there would have moved. Rows of ``modelled between`` have no ``bytes`` and no utilisation, but
+    where both are the same, and no ``busy_ns`` where one of the algorithms moves nothing.
+
+    What a switch hands to a GPU is a transfer by ``link`` alone, for by other keys it has been
+    counted where GPUs sent it.
+
+    Raises
+    ------
+    UsageError
+        If a key is unknown, or needs processes and none are given.
+    """
+    keys = parse_link_keys(by)
+    of_processes = [key for key in keys if key in OF_PROCESSES]
+    if of_processes and processes is None:
+        raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
+    whole = transfers
+    transfers = transfers.filter(_counts(keys))
+    spread = crossings if "link" in keys else with_routes
+    rows = spread(transfers, machine, place)
+    if "link" in keys and {"pair", "route"} & {*keys}:
+        rows = with_routes(rows, machine, place)
+    if processes is not None and of_processes:
+        owners = processes.select("process", *of_processes)
+        rows = rows.join(owners, on="process", how="left", maintain_order="left")
+    rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
+    columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
+    peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
+    sums = _summed(rows, columns, peak)
+    if "link" in keys:
+        sums = _without_mixed_clocks(sums, rows, columns)
+    return _arranged(_bounded(sums, rows, columns, whole), keys, columns, peak, window_ns)
+
+
+def _counts(keys: Sequence[str]) -> pl.Expr:
+    """Tell which transfers count by some keys."""
+    src, dst = pl.col("src_device"), pl.col("dst_device")
+    if "pair" in keys:
+        return src.is_not_null() & dst.is_not_null()
+    handed = pl.col("at_switch").fill_null(value=False) & src.is_null()
+    return pl.lit(value=True) if "link" in keys else ~handed
+
+
+def _bounded(
+    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
+) -> pl.DataFrame:
+    """Add bounds of bytes where one of several algorithms ran, collective by collective."""
+    either = transfers.drop_nulls("choice").group_by("choice")
+    of_all = either.agg(algorithms=pl.col("algorithm").n_unique())
+    if of_all.is_empty():
+        return sums
+    each = _alternatives(rows, columns).join(of_all, on="choice")
+    by_all = pl.col("seen") == pl.col("algorithms")
+    bounds = each.group_by(columns).agg(
+        collectives=pl.len().cast(pl.Int64), is_sure=by_all.all(),
+        least_bytes=pl.when(by_all).then("least").otherwise(0).sum(),
+        most_bytes=pl.col("most").sum(),
+    )  # fmt: skip
+    joined = sums.join(bounds, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    is_one = pl.col("least_bytes") == pl.col("most_bytes")
+    of_choices = pl.col("collectives").is_not_null()
+    return joined.with_columns(
+        transfers=pl.coalesce("collectives", "transfers"),
+        unsized=pl.when(of_choices).then(0).otherwise("unsized").cast(pl.Int64),
+        bytes=pl.when(of_choices & is_one).then("least_bytes").otherwise("bytes"),
+        busy_ns=pl.when(pl.col("is_sure").fill_null(value=True)).then("busy_ns"),
+    ).drop("collectives", "is_sure")
+
+
+def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return bounds of the bytes of each collective: ``least, most``, over ``seen`` algorithms."""
+    moved = pl.col("moved")
+    return (
+        rows.drop_nulls("choice")
+        .group_by(*columns, "choice", "algorithm").agg(moved=pl.col("bytes_if").sum())
+        .group_by(*columns, "choice").agg(least=moved.min(), most=moved.max(), seen=pl.len())
+    )  # fmt: skip
+
+
+def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.DataFrame:
+    sized = rows.filter(pl.col("bytes").is_not_null())
+    sums = rows.group_by(columns).agg(
+        transfers=pl.len().cast(pl.Int64),
+        unsized=pl.col("bytes").null_count().cast(pl.Int64),
+        bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
+        peak_gb_s=(pl.lit(None, pl.Int64) if peak is None else pl.col(peak).first()) / _GB_S,
+    )
+    for some, name in ((rows, "busy_ns"), (sized, "sized_ns")):
+        # Times on different clocks cannot be compared: what overlaps between them is not known.
+        lengths = union_length(some, [*columns, "clock"]).group_by(columns)
+        sums = sums.join(
+            lengths.agg(pl.col("length").sum().alias(name)), on=columns, how="left",
+            nulls_equal=True,
+        )  # fmt: skip
+    # Bytes per ns are GB/s.
+    achieved = pl.when(pl.col("sized_ns") > 0).then(pl.col("bytes") / pl.col("sized_ns"))
+    return sums.with_columns(achieved_gb_s=achieved)
+
+
+def _without_mixed_clocks(
+    sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Say no time of a link whose traffic is on several clocks: what overlaps is not known."""
+    mixed = rows.group_by(columns).agg(is_mixed=pl.col("clock").n_unique() > 1)
+    joined = sums.join(mixed, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined.with_columns(
+        pl.when(~pl.col("is_mixed")).then(name).alias(name)
+        for name in ("busy_ns", "sized_ns", "achieved_gb_s")
+    ).drop("is_mixed")
+
+
+def _arranged(
+    sums: pl.DataFrame,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    peak: str | None,
+    window_ns: int | None,
+) -> pl.DataFrame:
+    bounds = [name for name in ("least_bytes", "most_bytes") if name in sums.columns]
+    measures = ["transfers", "unsized", "bytes", *bounds, "busy_ns", "achieved_gb_s"]
+    if peak is not None:
+        measures += ["peak_gb_s", "utilisation"]
+        measures += [name.replace("bytes", "utilisation") for name in bounds]
+        full = pl.col(bounds) / pl.col("busy_ns") / pl.col("peak_gb_s")
+        sums = sums.with_columns(full.name.replace("bytes", "utilisation"))
+    table = sums.with_columns(
+        utilisation=pl.col("achieved_gb_s") / pl.col("peak_gb_s"),
+        share=pl.col("busy_ns") / pl.lit(window_ns or None, pl.Int64),
+    )
+    first = [name for name in ("iteration",) if name in keys]
+    order = [
+        pl.col(first),
+        -pl.coalesce("bytes", *bounds[1:]),
+        pl.col([name for name in columns if name not in first]),
+    ]
+    return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
+
+
+def traffic_window(trace: Trace) -> int:
+    """Return for how long the GPUs of a run were recorded, ns: first op to last, on each clock."""
+    edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
+    timed = with_clocks(edges.collect(), trace.read("reports")).group_by("clock")
+    return int(timed.agg(pl.col("end").max() - pl.col("start").min())["end"].sum())
+
+
+def placed_share(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
+) -> dict[str, Any]:
+    """Say how much of the traffic is on links.
+
+    Returns
+    -------
+    ``transfers``; ``routed``, how many of these have a known route; ``sized``, how many are of
+    known size.
+    """
+    routed = with_routes(transfers, machine, place)
+    return {
+        "transfers": transfers.height,
+        "routed": routed["route"].count(),
+        "sized": transfers.select(pl.coalesce("bytes", "bytes_if").count()).item(),
+    }
+
+
+def listed_transfers(
+    transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
+) -> int:
+    """Return how many transfers `links` counts by some keys."""
+    counted = with_routes(transfers.filter(_counts(keys)), machine, place)
+    return counted["route"].count() if "link" in keys else counted.height
+
+
+def expected_traffic(
+    transfers: pl.DataFrame, parameters: int, iterations: int, element_bytes: int = 4
+) -> dict[str, Any]:
+    """Compare the bytes that data-parallel training must exchange with those that were moved.
+
+    Each iteration, gradients of S bytes are summed over n GPUs, and weights or the sum handed back:
+    2 (n - 1) S bytes in all, be it through one GPU (a star), through several, or along rings.
+    What was moved outside of iterations, as the first weights are, does not count.
+
+    Parameters
+    ----------
+    transfers
+        As in the table `TRANSFERS`.
+    parameters
+        Number of the model's parameters.
+    iterations
+        Number of iterations of the run.
+    element_bytes
+        Bytes of a gradient's element.
+
+    Returns
+    -------
+    ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
+    ``ratio`` of observed over expected; null where it is unknown. ``unsized``, how many transfers
+    are of unknown size and not in it; ``evidence``, ``modelled`` where any that is in it is. Where
+    it is not known which algorithm ran, ``least_bytes`` and ``most_bytes`` bound what was observed.
+    """
+    at_switch = pl.col("at_switch").fill_null(value=False)
+    between = transfers.filter(
+        pl.col("src_device").is_not_null(), pl.col("dst_device").is_not_null() | at_switch
+    )
+    inside = between.drop_nulls("iteration")
+    sized = inside.drop_nulls("bytes")
+    ends = pl.concat([between["src_device"], between["dst_device"].drop_nulls()])
+    gpus = ends.n_unique()
+    size = parameters * element_bytes
+    expected = 2 * (gpus - 1) * size if gpus > 1 else None
+    known, bounds = sized.height > 0 and iterations > 0, {}
+    observed = int(sized["bytes"].sum()) / iterations if known else None
+    modelled = (sized["evidence"] == "modelled").any()
+    either = _either(inside)
+    if either and iterations > 0:
+        known, low, high = True, *((sized["bytes"].sum() + size) / iterations for size in either)
+        bounds = {"least_bytes": low, "most_bytes": high}
+        observed, modelled = None, True
+    ratio = None if observed is None or not expected else observed / expected
+    return {
+        "gpus": gpus,
+        "gradient_bytes": size,
+        "expected_bytes": expected,
+        "observed_bytes": observed,
+        "ratio": ratio,
+        "unsized": inside.filter(pl.col("choice").is_null()).height - sized.height,
+        "evidence": None if not known else "modelled" if modelled else "measured",
+        **bounds,
+    }
+
+
+def _either(transfers: pl.DataFrame) -> tuple[int, int] | None:
+    """Return bounds of the bytes of collectives whose algorithm is unknown."""
+    each = _alternatives(transfers, ())
+    return None if each.is_empty() else (int(each["least"].sum()), int(each["most"].sum()))

@@ -1,0 +1,320 @@
+"""All that a run moved between GPUs, on the machine that it ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis.calls import (
+    collective_calls,
+    nccl_calls,
+    process_ranks,
+    unsized_of_others,
+    why_unsized,
+)
+from tracekit.analysis.traffic._collective_transfers import (
+    Ranks,
+    message_transfers,
+    modelled_transfers,
+    rank_devices,
+    sent_by_each,
+    unmodelled,
+    unrecorded,
+)
+from tracekit.analysis.traffic._contradictions import contradictions
+from tracekit.analysis.traffic._link_time import link_counters, link_timeline
+from tracekit.analysis.traffic._links import (
+    expected_traffic,
+    links,
+    listed_transfers,
+    parse_link_keys,
+    placed_share,
+    traffic_window,
+)
+from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
+from tracekit.machine import reducing_gpus
+from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
+
+if TYPE_CHECKING:
+    from tracekit.machine import Machine, NcclLog, Placed
+
+_FULL = 1.05
+"""Peaks and clocks are known no better than to some percent."""
+_NOT_COUNTED = "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all`"
+_NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a run moved, and the machine that carried it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    placed
+        The machine, and which of its GPUs the devices of the run are.
+    log
+        An NCCL log of the run.
+    sizes
+        Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+    ranks
+        Number of ranks of communicators of which it was not recorded.
+    """
+
+    trace: Trace
+    placed: Placed
+    log: NcclLog | None = None
+    sizes: Mapping[str, int] | None = None
+    ranks: int | None = None
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """The table `COLLECTIVE_CALLS` of the run."""
+        return collective_calls(self.trace, self.log, self.sizes)
+
+    @cached_property
+    def transfers(self) -> pl.DataFrame:
+        """The table `TRANSFERS` of the run: copies, messages, and what collectives move.
+
+        Raises
+        ------
+        UsageError
+            If the log is of another run.
+        """
+        machine, place = self.placed.machine, self.placed.place
+        messages = message_transfers(nccl_calls(self.trace), self.calls, self._known)
+        parts = [
+            copy_transfers(self.trace, machine, place),
+            messages,
+            modelled_transfers(unrecorded(self.calls, messages), self._known),
+        ]
+        return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
+
+    def sent(self) -> pl.DataFrame:
+        """Return what each GPU of a collective sends; see `sent_by_each`."""
+        return sent_by_each(self.calls, self._known)
+
+    @cached_property
+    def _known(self) -> Ranks:
+        """Where the ranks of communicators are, and what the machine's switches can do."""
+        placed = self.placed
+        ranks = self._rank_devices()
+        return Ranks(placed.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
+
+    @property
+    def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
+        """What was moved, on which machine, and where on it the devices of the run are."""
+        return self.transfers, self.placed.machine, self.placed.place
+
+    @cached_property
+    def _reports(self) -> pl.DataFrame:
+        return self.trace.read("reports")
+
+    def _reducing(self) -> frozenset[int]:
+        """Return the GPUs of the machine whose NVSwitch can reduce and multicast."""
+        names = dict(self.trace.read("devices").select("device", "name").rows())
+        place = self.placed.place
+        return reducing_gpus(self.placed.machine, {place[d]: names[d] for d in names if d in place})
+
+    def _rank_devices(self) -> pl.DataFrame:
+        hosts = self._reports.select("report", "host")
+        owners = (self.trace.read(name).join(hosts, on="report", how="left")
+                  for name in ("processes", "devices"))  # fmt: skip
+        return rank_devices(self.calls, self.log, *owners)
+
+    @cached_property
+    def window_ns(self) -> int:
+        """Time from the first op of the run to its last one, ns; on each clock, and added up."""
+        return traffic_window(self.trace)
+
+    def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
+        """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
+        return links(
+            *self._moved, by=by, window_ns=self.window_ns, reports=self._reports,
+            processes=process_ranks(self.trace),
+        )  # fmt: skip
+
+    def answer(
+        self,
+        by: str | Sequence[str] = "link",
+        *,
+        counters: bool = False,
+        parameters: int | None = None,
+    ) -> Answer:
+        """Say which links carried which bytes, or how counted bytes compare with these.
+
+        Parameters
+        ----------
+        by
+            As for `tracekit.analysis.communication.links`.
+        counters
+            Whether the rows are those of `link_counters`.
+        parameters
+            Parameters of the model: ``meta["expected"]`` says what they must exchange.
+        """
+        keys = parse_link_keys(by)
+        told = ", ".join(keys)
+        listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
+        rows = self.counters() if counters else self.links(by)
+        expected = {} if parameters is None else {"expected": self.expected(parameters)}
+        return Answer(
+            rows=rows,
+            meta={**self.meta(), **listed, **expected},
+            title="attributed against counted bytes" if counters else f"traffic by {told}",
+            empty=_NOT_COUNTED if counters else _NOTHING_MOVED,
+            command="links",
+            figures={"matrix": "matrix", "drawing": "machine", "timeline": "timeline"},
+            source=self,
+        )
+
+    def timeline_note(self) -> str | None:
+        """Say what `timeline` leaves out: reports on other clocks, collectives between bounds."""
+        notes = [self._apart(), self._between("on no timeline")]
+        return "; ".join(note for note in notes if note) or None
+
+    def _between(self, where: str) -> str | None:
+        """Say of how many collectives it is not known which algorithm ran."""
+        number = self.transfers["choice"].drop_nulls().n_unique()
+        names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
+        if not number:
+            return None
+        which = " or ".join(names)
+        return f"of {number:,} NCCL collectives it is not known whether {which} ran: {where}"
+
+    def _apart(self) -> str | None:
+        """Say how many reports are on other clocks than the first that moved anything."""
+        moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
+        clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
+        apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
+        if not apart:
+            return None
+        return f"{apart} of {len(clocks)} reports are left out: their clocks are not aligned"
+
+    @cached_property
+    def recorded(self) -> frozenset[int]:
+        """The devices that ran anything: of others it is not known what they sent."""
+        return frozenset(self.trace.read("devices").filter("active")["device"])
+
+    def timeline(self, bins: int = 200) -> pl.DataFrame:
+        """Return what links carry over time; see `link_timeline`."""
+        return link_timeline(*self._moved, bins=bins, reports=self._reports)
+
+    def contradictions(self) -> tuple[str, ...]:
+        """Return what of the copies cannot have been on this machine, one sentence each."""
+        return contradictions(*self._moved)
+
+    def counters(self) -> pl.DataFrame:
+        """Return attributed bytes against counted ones; see `link_counters`."""
+        return link_counters(self.trace, *self._moved)
+
+    def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
+        """Compare bytes per iteration with what training must exchange.
+
+        See `expected_traffic`.
+        """
+        iterations = self.trace.read("iterations")["iteration"].n_unique()
+        return expected_traffic(self.transfers, parameters, iterations, element_bytes)
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the tables are measured against.
+
+        Returns
+        -------
+        ``machine``, ``origin`` (how it is known) and ``placed_by`` (how the run's devices were
+        found in it); ``window_ns``; ``transfers``, and how many of these are ``routed`` and
+        ``sized``; ``collectives``, and how many of them are of unknown size; ``root``, the GPU at
+        which transfers meet, as `traffic_root` finds it; ``warnings``.
+        """
+        nccl = self.calls.filter(pl.col("library") == "nccl")
+        sizes = pl.col("bytes", "sent_bytes", "received_bytes")
+        unsized = nccl.filter(pl.all_horizontal(sizes.is_null())).height
+        return {
+            "machine": self.placed.machine.name,
+            "origin": self.placed.machine.origin,
+            "placed_by": self.placed.by,
+            "window_ns": self.window_ns,
+            **placed_share(*self._moved),
+            "collectives": nccl.height,
+            "collectives_of_unknown_size": unsized,
+            "root": traffic_root(self.transfers).to_dicts()[0],
+            "warnings": self._warnings(nccl.height, unsized),
+        }
+
+    def _warnings(self, collectives: int, unsized: int) -> list[str]:
+        found = list(self.placed.warnings)
+        if self.log is not None:
+            found += self.log.warnings
+        found += [
+            *unmodelled(self.calls, self.placed.machine),
+            *self._overfull(),
+            *self._against_counters(),
+        ]
+        found += self._of_unknown_ranks()
+        if between := self._between(
+            "bytes and utilisation lie between bounds; NCCL_DEBUG=INFO with"
+            " NCCL_DEBUG_SUBSYS=INIT,TUNING tells (--nccl-log)"
+        ):
+            found.append(between)
+        found += unsized_of_others(self.calls)
+        if unsized:
+            found.append(
+                f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
+                f"{why_unsized(self.trace)}, or give --nccl-log or --bytes"
+            )
+        return found
+
+    def _against_counters(self) -> list[str]:
+        """Say by how much a model is off what counters counted, where a trace has both."""
+        both = self.counters().filter(pl.col("modelled_bytes") > 0).drop_nulls("counted_bytes")
+        sums = both.group_by("metric").agg(
+            pl.len(), pl.sum("measured_bytes", "modelled_bytes", "counted_bytes")
+        )
+        return [
+            f"modelled traffic held against {metric} of {gpus} GPUs: {measured + modelled:,} bytes"
+            f" are attributed, {modelled:,} of them by a model, and {round(counted):,} were counted"
+            f" ({(measured + modelled) / counted - 1:+.1%})"
+            for metric, gpus, measured, modelled, counted in sums.sort("metric").iter_rows()
+            if counted > 0
+        ]
+
+    def _of_unknown_ranks(self) -> list[str]:
+        """Say which collectives of a size that the user gave are on no link for want of ranks."""
+        given = self.calls.filter(
+            pl.col("bytes_source") == "user", pl.col("ranks").is_null(), pl.col("library") == "nccl"
+        )
+        on_links = self.transfers.filter(method="nccl")["op"].drop_nulls().implode()
+        lost = given.filter(~pl.col("op").is_in(on_links) & pl.col("match").is_null()).height
+        if not lost or self.ranks is not None:
+            return []
+        text = (
+            f"{lost:,} NCCL kernels of the size that was given are on no link, since it is not"
+            " known how many ranks take part: give --ranks too"
+        )
+        return [text]
+
+    def _overfull(self) -> list[str]:
+        """Say which links would have carried more than they can."""
+        table = self.links("link")
+        if "least_utilisation" in table.columns:
+            table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
+        full = table.filter(pl.col("utilisation") > _FULL)
+        if full.is_empty():
+            return []
+        worst = full.sort("utilisation", descending=True).row(0, named=True)
+        machine = self.placed.machine
+        why = (
+            f"the peak of {machine.name} ({machine.origin}) is not that of this machine"
+            if worst["evidence"] == "measured"
+            else "the model, the sizes or the peak are wrong"
+        )
+        text = (
+            f"{full.height} links would be fuller than full: {worst['src']}>{worst['dst']}"
+            f" {worst['utilisation']:.0%} of {worst['peak_gb_s']:.1f} GB/s; {why}, so do not rely"
+            " on utilisation: give --topology"
+        )
+        return [text]

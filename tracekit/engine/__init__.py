@@ -1,0 +1,154 @@
+"""Engine: streams a run's ops once into sums, by window, stage, group and range.
+
+Busy time comes from here alone: `StageTally`, `GroupTally` and the tallies of ranges add up the ops
+of a whole run by start, in compiled loops; `union_length` and `layered_lengths` are for frames of
+intervals in any order. Every sum is a whole number of ns or ops. Those of several reports are added
+in any order, but for a GPU that several of them saw: its union is found over all its ops.
+
+Names are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.engine._group_sums import GroupTally
+    from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
+    from tracekit.engine._inclusive import inclusive_ranges, projected_ranges
+    from tracekit.engine._inclusive_kernels import inclusive_kernels
+    from tracekit.engine._intervals import layered_lengths, union_length
+    from tracekit.engine._latest import latest
+    from tracekit.engine._launch_groups import NEEDED, host_marks, launch_groups
+    from tracekit.engine._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
+    from tracekit.engine._lines import Lines, extended
+    from tracekit.engine._range_paths import (
+        named_ranges,
+        range_paths,
+        shown,
+        sorting,
+        with_path_texts,
+    )
+    from tracekit.engine._stage_sums import DeviceSums, KeptSums, StageSums, StageTally, kept_sums
+    from tracekit.engine._steps import (
+        Counted,
+        by_host,
+        chosen_steps,
+        counted_steps,
+        inside_steps,
+        numbered_alike,
+        parse_iterations,
+        some_steps,
+        split,
+        step_windows,
+        torn,
+        with_steps,
+    )
+    from tracekit.engine._stream import Named, Receivers, hand_out
+    from tracekit.engine._windows import chosen_windows, cut, first_iterations, iteration_windows
+
+_HOMES = {
+    "BY_RANGE": "tracekit.engine._layer_ranges",
+    "BY_SEQUENCE": "tracekit.engine._layer_ranges",
+    "Counted": "tracekit.engine._steps",
+    "DeviceSums": "tracekit.engine._stage_sums",
+    "GroupTally": "tracekit.engine._group_sums",
+    "KeptSums": "tracekit.engine._stage_sums",
+    "Lines": "tracekit.engine._lines",
+    "NEEDED": "tracekit.engine._launch_groups",
+    "Named": "tracekit.engine._stream",
+    "RangeLayers": "tracekit.engine._layer_ranges",
+    "Receivers": "tracekit.engine._stream",
+    "StageSums": "tracekit.engine._stage_sums",
+    "StageTally": "tracekit.engine._stage_sums",
+    "Work": "tracekit.engine._host_time",
+    "by_host": "tracekit.engine._steps",
+    "chosen_steps": "tracekit.engine._steps",
+    "chosen_windows": "tracekit.engine._windows",
+    "counted_steps": "tracekit.engine._steps",
+    "cut": "tracekit.engine._windows",
+    "extended": "tracekit.engine._lines",
+    "first_iterations": "tracekit.engine._windows",
+    "hand_out": "tracekit.engine._stream",
+    "has_ops": "tracekit.engine._host_time",
+    "host_marks": "tracekit.engine._launch_groups",
+    "inclusive_kernels": "tracekit.engine._inclusive_kernels",
+    "inclusive_ranges": "tracekit.engine._inclusive",
+    "innermost_stretches": "tracekit.engine._host_time",
+    "inside_steps": "tracekit.engine._steps",
+    "iteration_windows": "tracekit.engine._windows",
+    "kept_sums": "tracekit.engine._stage_sums",
+    "latest": "tracekit.engine._latest",
+    "launch_groups": "tracekit.engine._launch_groups",
+    "layered_lengths": "tracekit.engine._intervals",
+    "named_ranges": "tracekit.engine._range_paths",
+    "numbered_alike": "tracekit.engine._steps",
+    "on_host": "tracekit.engine._host_time",
+    "parse_iterations": "tracekit.engine._steps",
+    "projected_ranges": "tracekit.engine._inclusive",
+    "range_layers": "tracekit.engine._layer_ranges",
+    "range_paths": "tracekit.engine._range_paths",
+    "shown": "tracekit.engine._range_paths",
+    "some_steps": "tracekit.engine._steps",
+    "sorting": "tracekit.engine._range_paths",
+    "split": "tracekit.engine._steps",
+    "step_windows": "tracekit.engine._steps",
+    "torn": "tracekit.engine._steps",
+    "union_length": "tracekit.engine._intervals",
+    "with_path_texts": "tracekit.engine._range_paths",
+    "with_steps": "tracekit.engine._steps",
+}
+
+__all__ = [
+    "BY_RANGE",
+    "BY_SEQUENCE",
+    "NEEDED",
+    "Counted",
+    "DeviceSums",
+    "GroupTally",
+    "KeptSums",
+    "Lines",
+    "Named",
+    "RangeLayers",
+    "Receivers",
+    "StageSums",
+    "StageTally",
+    "Work",
+    "by_host",
+    "chosen_steps",
+    "chosen_windows",
+    "counted_steps",
+    "cut",
+    "extended",
+    "first_iterations",
+    "hand_out",
+    "has_ops",
+    "host_marks",
+    "inclusive_kernels",
+    "inclusive_ranges",
+    "innermost_stretches",
+    "inside_steps",
+    "iteration_windows",
+    "kept_sums",
+    "latest",
+    "launch_groups",
+    "layered_lengths",
+    "named_ranges",
+    "numbered_alike",
+    "on_host",
+    "parse_iterations",
+    "projected_ranges",
+    "range_layers",
+    "range_paths",
+    "shown",
+    "some_steps",
+    "sorting",
+    "split",
+    "step_windows",
+    "torn",
+    "union_length",
+    "with_path_texts",
+    "with_steps",
+]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

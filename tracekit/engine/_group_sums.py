@@ -1,0 +1,213 @@
+"""What is added up by group: lengths, numbers and durations of ops, in one go over ops by start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.engine._durations import Durations
+from tracekit.engine._lines import LinesInWindows, Numbers, extended
+from tracekit.engine._stream import Named
+from tracekit.engine._sweep_loops import (
+    COUNTED,
+    SEEN,
+    USED,
+    Counted,
+    GroupOps,
+    GroupsReached,
+    GroupSums,
+    sweep_groups,
+)
+from tracekit.model import KERNEL_KINDS, KIND
+from tracekit.support.compiled import compiled, given
+
+Array: TypeAlias = NDArray[Any]
+_EVER = 1 << 62
+_ROOM = 1024
+_BITS = 63
+"""Of a number, but for its sign."""
+_IS_KERNEL = np.array([kind in KERNEL_KINDS for kind in (*KIND.categories, None)])
+
+
+class GroupTally:
+    """Lengths, numbers and durations of ops in groups.
+
+    Parameters
+    ----------
+    keys
+        Columns that form a group within a window.
+    named
+        The keys that stand in another table.
+    of_kernels
+        Whether only kernels count.
+    keeps_durations
+        Whether the durations of ops are kept.
+    of_pieces
+        Whether rows are pieces of what is counted, of which the first one stands for it.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], named: Mapping[str, Named], *, of_kernels: bool = False,
+        keeps_durations: bool = False, of_pieces: bool = False,
+    ) -> None:  # fmt: skip
+        self._keys = keys
+        self._named = named
+        self._of_kernels = of_kernels
+        self.keeps_durations = keeps_durations
+        self._of_pieces = of_pieces
+        self._codes = {name: _codes(key.values) for name, key in named.items()}
+        self.begin(None)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        keys = (self._named[key].columns if key in self._named else (key,) for key in self._keys)
+        kind = ("kind",) if self._of_kernels else ()
+        pieces = ("is_first",) if self._of_pieces else ()
+        return [*self._lines.columns, *chain.from_iterable(keys), *kind, *pieces]
+
+    def begin(self, windows: pl.DataFrame | None) -> None:
+        """Begin anew, in windows as `LinesInWindows` takes them."""
+        self._lines = LinesInWindows(windows)
+        self._numbers = [Numbers() for _ in self._keys]
+        self._count = 0
+        self._examples: list[pl.DataFrame] = []
+        self._reached = _nowhere(_ROOM)
+        self._sums = _nothing(_ROOM)
+        self._used = 0
+        self._durations = Durations()
+
+    def add(self, rows: pl.DataFrame) -> bool:
+        """Count ops; tell whether those of each line still come by start."""
+        lines = self._lines.of(rows)
+        ops = GroupOps(
+            lines,
+            given(rows["start"]),
+            given(rows["end"]),
+            self._groups_of(rows, lines),
+            given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_),
+        )
+        counted = Counted(np.empty(rows.height, np.int32), np.empty(rows.height, np.int64))
+        number = self._swept(ops, counted)
+        if number is None:
+            return False
+        if self.keeps_durations:
+            self._durations.add(counted.rows[:number], counted.lengths[:number])
+        return True
+
+    def _groups_of(self, rows: pl.DataFrame, lines: Array) -> Array:
+        """Return the number of the group of each row: what it shares with others of its line."""
+        groups, first = lines, np.zeros(0, np.int64)
+        for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
+            groups, first = numbers.of(groups, codes)
+        self._count += first.size
+        self._examples.append(self._values(rows[first]))
+        if self._of_kernels:
+            kinds = given(rows["kind"].to_physical(), null=len(KIND.categories))
+            return np.where(_IS_KERNEL[kinds], groups, np.int32(-1))
+        return groups
+
+    def _codes_of(self, rows: pl.DataFrame) -> Iterator[Array]:
+        """Yield columns of numbers that tell what keys say, of as many keys as one has bits for."""
+        packed, used = np.zeros(rows.height, np.int64), 0
+        for key in self._keys:
+            codes, bits = self._code_of(rows, key)
+            if used and used + bits > _BITS:
+                yield packed
+                used = 0
+            packed, used = (packed << bits | codes if used else codes), used + bits
+        yield packed
+
+    def _code_of(self, rows: pl.DataFrame, key: str) -> tuple[Array, int]:
+        """Return a number for each value of a key, and how many bits hold any of them."""
+        if key in self._named:
+            codes = self._codes[key].gather(rows.select(self._named[key].number).to_series())
+        else:
+            codes = rows[key].to_physical()
+        if codes.dtype.is_signed_integer():
+            return given(codes, np.int64, null=-_EVER), _BITS
+        bits = 8 * given(codes.head(0)).itemsize
+        return given(codes.cast(pl.Int64), null=-1) + 1, bits + 1
+
+    def _values(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return what keys say of some rows."""
+        return pl.DataFrame(
+            [
+                self._named[key].values.gather(rows.select(self._named[key].number).to_series())
+                .alias(key) if key in self._named else rows[key]
+                for key in self._keys
+            ]
+        )  # fmt: skip
+
+    def _swept(self, ops: GroupOps, counted: Counted) -> int | None:
+        """Add ops up, and return how many were counted, if they come by start."""
+        if self._count > self._reached.ends.size:
+            self._reached = extended(self._reached, _nowhere(2 * self._count))
+        run = compiled(sweep_groups, ops.starts.size)
+        done = np.zeros(3, np.int64)
+        done[USED] = self._used
+        while run(
+            ops, self._lines.cut, self._lines.course, self._reached, self._sums, done, counted
+        ):
+            if done[SEEN] == ops.starts.size:
+                self._used = int(done[USED])
+                return int(done[COUNTED])
+            windows = self._lines.cut.begins.size
+            self._sums = extended(self._sums, _nothing(2 * self._sums.ops.size + windows))
+        return None
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows; of devices, when they began and ended."""
+        return self._lines.windows()
+
+    def groups(self) -> pl.DataFrame:
+        """Return ``window``, the keys, and ``ops, total_ns, busy_ns``.
+
+        A group may have several rows in a window, which are to be added.
+        """
+        sums = GroupSums(*(values[: self._used] for values in self._sums))
+        examples = pl.concat(self._examples)
+        return pl.DataFrame(
+            [
+                self._lines.window_of(sums.windows),
+                *(examples[key].gather(sums.groups) for key in self._keys),
+                pl.Series("ops", sums.ops),
+                pl.Series("total_ns", sums.total),
+                pl.Series("busy_ns", sums.busy),
+            ]
+        )
+
+    def durations(self, numbers: pl.Series) -> pl.DataFrame:
+        """Return ``median_ns, min_ns, max_ns`` of the durations of ops, by what groups make up.
+
+        Parameters
+        ----------
+        numbers
+            Of each row of `groups` the number, from 0 on, of what it is part of; none is left out.
+        """
+        part_of = given(numbers, np.int32)
+        ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
+        np.add.at(ops, part_of, self._sums.ops[: self._used])
+        return self._durations.of(part_of, ops)
+
+
+def _codes(values: pl.Series) -> pl.Series:
+    """Return numbers that are the same where values are."""
+    return values if values.dtype.is_integer() else values.rank("dense")
+
+
+def _nowhere(groups: int) -> GroupsReached:
+    return GroupsReached(np.full(groups, -_EVER), np.full(groups, -1, np.int32))
+
+
+def _nothing(rows: int) -> GroupSums:
+    places, sums = (
+        (np.zeros(rows, np.int32) for _ in range(2)),
+        (np.zeros(rows, np.int64) for _ in range(3)),
+    )
+    return GroupSums(*places, *sums)

@@ -1,0 +1,231 @@
+"""Stages on the host: NVTX ranges laid out as if they were work, for runs without any on a GPU.
+
+What a host thread spends in a range is not what a GPU would spend on what the thread launches, so
+nothing of this is ever put beside GPU time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.engine._launch_groups import host_marks
+from tracekit.engine._stream import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
+from tracekit.engine._windows import Cutter, iteration_windows
+from tracekit.model import STAGE_SOURCE, Trace
+
+_EVENT = ["line", "time", "begins", "turn"]
+
+
+def has_ops(trace: Trace) -> bool:
+    """Tell whether a run holds any GPU work."""
+    return trace["ops"].select("start").head(1).collect().height > 0
+
+
+def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
+    """Return the run with stretches of its ranges in place of ops.
+
+    At any time a thread is in the stage of its innermost push/pop range that has one, and in ``ME``
+    throughout a range of metric evaluation. A start/end range is a stretch by itself.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    by_range
+        Whether ranges without a stage that lie in one that has, such as layers, get stretches of
+        their own. They are in the stage of that one.
+
+    Returns
+    -------
+    The trace; its ``ops`` have ``process, device`` (the process too), ``start, end, stage,
+    stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start, iteration``
+    (not known) and ``is_first``: true for one stretch of each range.
+    """
+    ranges = trace["ranges"].select(
+        "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
+    )
+    if by_range:
+        ranges = _with_stages_around(ranges, trace["ranges"])
+    staged = ranges.filter(pl.col("stage").is_not_null() & (pl.col("end") > pl.col("start")))
+    is_nested = pl.col("style") == "push_pop"
+    pieces = pl.concat(
+        [
+            _innermost(staged.filter(is_nested).collect()),
+            _whole(staged.filter(~is_nested).collect()),
+        ]
+    ).sort("start", "process", "thread")
+    ops = pieces.with_columns(
+        op=pl.int_range(pl.len()),
+        device="process",
+        launch_thread="thread",
+        launch_start="start",
+        iteration=pl.lit(None, pl.Int64),
+    )
+    return trace.with_lazy({"ops": ops.lazy()})
+
+
+def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:
+    """Give each range without a stage that of the nearest one around it that has some.
+
+    Each turn looks twice as far as the one before.
+    """
+    known = table.select("range", "stage", around="parent", depth="depth").collect()
+    deepest = known["depth"].max()
+    for _ in range(int(deepest or 0).bit_length() if isinstance(deepest, int) else 0):
+        further = known.select(around="range", its_stage="stage", further="around")
+        known = known.join(further, on="around", how="left", maintain_order="left").select(
+            "range",
+            # Who has a stage looks no further.
+            stage=pl.coalesce("stage", "its_stage"),
+            around=pl.when(pl.coalesce("stage", "its_stage").is_null()).then("further"),
+        )
+    return ranges.drop("stage").join(known.lazy().select("range", "stage"), on="range", how="left")
+
+
+def _whole(ranges: pl.DataFrame) -> pl.DataFrame:
+    return _as_pieces(ranges, "process_range").with_columns(is_first=pl.lit(value=True))
+
+
+def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
+    return ranges.select(
+        "range", "report", "process", "thread", "start", "end", "stage",
+        stage_source=pl.lit(source, STAGE_SOURCE),
+    )  # fmt: skip
+
+
+def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Cut ranges that nest on their threads into stretches in which each is the innermost.
+
+    After a range begins it is the innermost; after one ends that is the last one that began at the
+    level which is left.
+    """
+    ranges = _on_lines(_outside_evaluation(ranges))
+    stretches = _stretches(ranges).select("range", piece_start="start", piece_end="end")
+    cut = stretches.join(_as_pieces(ranges, "nvtx"), on="range", how="left", maintain_order="left")
+    return cut.with_columns(
+        start="piece_start", end="piece_end", is_first=pl.col("range").is_first_distinct()
+    ).drop("piece_start", "piece_end")
+
+
+def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, thread, range, start, end``: when each push/pop range is the innermost.
+
+    Parameters
+    ----------
+    ranges
+        ``range, process, thread, domain, start, end``.
+    """
+    ranges = _on_lines(ranges)
+    threads = ranges.select("line", "process", "thread").unique()
+    stretches = _stretches(ranges).join(threads, on="line", how="left", maintain_order="left")
+    return stretches.select("process", "thread", "range", "start", "end")
+
+
+def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return ``line, range, start, end`` of ranges on their lines."""
+    owner = pl.col("owner").forward_fill().over("line", "level")
+    return (
+        _events(ranges)
+        .with_columns(end=pl.col("time").shift(-1).over("line"), owner=owner)
+        .filter((pl.col("level") > 0) & (pl.col("end") > pl.col("time")))
+        .select("line", range="owner", start="time", end="end")
+    )
+
+
+def _events(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return ``line, time, begins, range, owner, level``: where ranges begin and end, in order.
+
+    ``level`` is how many are open from then on, ``owner`` the range that begins.
+    """
+    level = (2 * pl.col("begins") - 1).cum_sum().over("line")
+    begin = ranges.select("line", "range", time="start", begins=1, owner="range")
+    end = ranges.select("line", "range", time="end", begins=0, owner=pl.lit(None, pl.Int64))
+    # What ends at a time does so before anything begins, and what began last ends first.
+    turn = pl.when(pl.col("begins") == 1).then("range").otherwise(-pl.col("range"))
+    return pl.concat([begin, end]).with_columns(turn=turn).sort(_EVENT).with_columns(level=level)
+
+
+def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Add ``line``: the thread, or of threads whose ranges cross, the thread and the domain.
+
+    NVTX nests by thread and domain, so ranges of two domains may cross.
+    """
+    by_thread = ranges.with_columns(line=pl.struct("thread").rank("dense").cast(pl.Int64))
+    closed = pl.col("level") + 1 - pl.col("begins")
+    opened = pl.col("owner").forward_fill().over("line", "closed")
+    crossing = (
+        _events(by_thread.filter(pl.col("domain").n_unique().over("thread") > 1))
+        .with_columns(closed=closed)
+        .with_columns(opened=opened)
+        .filter((pl.col("begins") == 0) & (pl.col("opened") != pl.col("range")))
+    )
+    domain = pl.when(pl.col("line").is_in(crossing["line"].unique().implode())).then("domain")
+    line = pl.struct("thread", domain.alias("domain")).rank("dense").cast(pl.Int64)
+    return by_thread.with_columns(line=line)
+
+
+def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Drop what lies inside a range of metric evaluation on its thread."""
+    evaluated = pl.when(pl.col("stage") == "ME").then("end").cum_max().shift(1).over("thread")
+    ordered = ranges.sort("thread", "range")
+    inside = (pl.col("end") <= evaluated.forward_fill().over("thread")).fill_null(value=False)
+    return ordered.filter(~inside)
+
+
+def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Cut each process's time into its iterations, and what lies between them.
+
+    Parameters
+    ----------
+    ops
+        The stretches of `on_host`.
+    iterations
+        The canonical table.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end, is_open``, as `iteration_windows` does for devices:
+    here an iteration is just the time of its range, and so is the last one.
+    """
+    owner = ["process", "device"]
+    edges = ops.group_by(owner).agg(first=pl.col("start").min(), last=pl.col("end").max())
+    marks = host_marks(iterations).select("process", "time", "iteration")
+    begins = marks.group_by("process").agg(begin=pl.col("time").min())
+    before = (
+        edges.join(begins, on="process", how="left")
+        .filter((pl.col("first") < pl.col("begin")).fill_null(value=True))
+        .select("process", time="first", iteration=pl.lit(None, pl.Int64))
+    )
+    last = pl.max_horizontal("time", "last")
+    return (
+        pl.concat([before, marks])
+        .join(edges, on="process")
+        .sort("process", "time")
+        .select(
+            *owner,
+            "iteration",
+            start="time",
+            end=pl.coalesce(pl.col("time").shift(-1).over("process"), last),
+            is_open=False,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured: a run with its ops, or with stretches of its ranges in place of them."""
+
+    trace: Trace
+    is_host: bool = False
+
+    def counting(self, *, is_cut: bool) -> Counting:
+        """Return how what is measured is counted."""
+        whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
+        return pieces if is_cut else whole
+
+    @property
+    def cutter(self) -> Cutter:
+        """What cuts its time into iterations."""
+        return host_windows if self.is_host else iteration_windows

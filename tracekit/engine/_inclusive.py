@@ -1,0 +1,329 @@
+"""What ranges hold, those inside them included: by path, and by range."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tracekit.engine._group_sums import GroupTally
+from tracekit.engine._host_time import Work
+from tracekit.engine._intervals import union_length
+from tracekit.engine._open_ranges import SUMS, OpenTally, start_end_ranges
+from tracekit.engine._range_loops import carry_up, count_twice
+from tracekit.engine._range_paths import (
+    Array,
+    PathTree,
+    laid_out,
+    numbered_paths,
+    outside_ranges,
+    parent_rows,
+    path_tree,
+)
+from tracekit.engine._stream import Counting, Receivers, Tally, hand_out
+from tracekit.model import KERNEL_KINDS, RANGE_STYLE, Trace
+from tracekit.support.compiled import compiled, given
+
+_LENGTH = pl.col("end") - pl.col("start")
+_NEVER = np.iinfo(np.int64).max
+
+
+class Launched(NamedTuple):
+    """What each range of a tree launched, row by row: sums, and when it began and ended."""
+
+    sums: Array
+    """A column for each of `SUMS`."""
+    length: Array
+    first: Array
+    """When the first op starts, `_NEVER` without any."""
+    last: Array
+    """When the last op ends, less than `first` without any."""
+
+
+@dataclass
+class RangeTally:
+    """What each push/pop range launched itself, and what unions of paths count twice.
+
+    Parameters
+    ----------
+    tree
+        The paths.
+    counting
+        How ops are counted.
+    """
+
+    tree: PathTree
+    counting: Counting
+    launched: Launched = field(init=False)
+    """What ranges launched themselves."""
+    _own: list[pl.DataFrame] = field(default_factory=list)
+    _twice: Array = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        return ("range", "kind", *self.counting.columns)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        ranges = self.tree.ranges.height
+        self.launched = Launched(
+            np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
+            np.full(ranges, _NEVER), np.full(ranges, -_NEVER),
+        )  # fmt: skip
+        self._own = []
+        self._twice = np.zeros(len(self.tree), np.int64)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line."""
+        launched = rows.drop_nulls("range")
+        counts = self.counting.ops(pl.col("range").is_not_null())
+        kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
+        self._count(
+            launched.group_by("range").agg(
+                ops=counts.sum().cast(pl.Int64),
+                total_ns=self.counting.duration.filter(counts).sum(),
+                kernels=kernels.sum().cast(pl.Int64),
+                kernel_ns=self.counting.duration.filter(kernels).sum(),
+                length=_LENGTH.sum(), first=pl.col("start").min(), last=pl.col("end").max(),
+            )
+        )  # fmt: skip
+        crowded = launched.filter("crowded").join(
+            self.tree.ranges.select("range", "node"), on="range", maintain_order="left"
+        )
+        own = union_length(crowded, ["node"])
+        sums = crowded.group_by("node").agg(total=_LENGTH.sum())
+        self._own.append(
+            own.join(sums, on="node").select("node", twice=pl.col("total") - pl.col("length"))
+        )
+        self._count_twice(crowded)
+
+    def _count(self, own: pl.DataFrame) -> None:
+        """Count in what some ranges launched; those that are not of the tree are dropped."""
+        ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
+        wanted = ordered["range"].to_numpy()
+        rows = np.searchsorted(numbers, wanted)
+        is_there = np.append(numbers, -1)[rows] == wanted
+        rows, found = rows[is_there], ordered.filter(pl.Series(is_there))
+        sums, length, first, last = self.launched
+        with self._lock:
+            sums[rows] += found.select(SUMS).to_numpy()
+            length[rows] += found["length"].to_numpy()
+            first[rows] = np.minimum(first[rows], found["first"].to_numpy())
+            last[rows] = np.maximum(last[rows], found["last"].to_numpy())
+
+    def _count_twice(self, crowded: pl.DataFrame) -> None:
+        tree, twice = self.tree, np.zeros(len(self.tree), np.int64)
+        room = tuple(np.zeros(crowded.height, np.int64) for _ in range(3))
+        compiled(count_twice, crowded.height)(
+            tuple(given(crowded[name]) for name in ("start", "end", "node")),
+            (tree.parents, tree.shortcuts, tree.sizes), room, twice,
+        )  # fmt: skip
+        with self._lock:
+            self._twice += twice
+
+    def twice(self) -> tuple[Array, Array]:
+        """Return what is counted twice of each path with those below it, and of itself alone."""
+        own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
+        alone = np.zeros(len(self.tree), np.int64)
+        alone[own["node"].to_numpy()] = own["twice"].to_numpy()
+        return self.tree.below(self._twice), alone
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the ranges of a run hold.
+
+    Parameters
+    ----------
+    tree
+        The paths of push/pop ranges.
+    pushed
+        The ranges of the tree, with `SUMS`, ``first, last`` of each and those inside it, the last
+        two null where nothing was launched; and ``kept``, whether it begins in an iteration that is
+        not skipped, or between such.
+    lengths
+        In the tree's order ``busy_ns`` of each path and those below it, and ``own_busy_ns`` of what
+        its ranges launched themselves.
+    opened
+        The start/end ranges, likewise.
+    open_busy
+        ``path, busy_ns`` of these.
+    outside
+        ``range, ops, busy_ns, own_busy_ns`` of what no push/pop range holds, by reason.
+    windows
+        The windows.
+    """
+
+    tree: PathTree
+    pushed: pl.DataFrame
+    lengths: pl.DataFrame
+    opened: pl.DataFrame
+    open_busy: pl.DataFrame
+    outside: pl.DataFrame
+    windows: pl.DataFrame
+
+
+def _held(work: Work, skip: int) -> _Held:
+    trace, counting = work.trace, work.counting(is_cut=skip > 0)
+    tree = path_tree(trace)
+    pushed = RangeTally(tree, counting)
+    opened = OpenTally(start_end_ranges(trace), counting)
+    outside = GroupTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
+    tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
+    windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip, per_iteration=False)
+    carried = _carried_up(tree.ranges, pushed.launched)
+    return _Held(
+        tree, _kept(carried, trace, skip), _lengths(tree, pushed),
+        _kept(opened.held(), trace, skip), opened.busy(), _outside(outside.groups()), windows,
+    )  # fmt: skip
+
+
+def _outside(groups: pl.DataFrame) -> pl.DataFrame:
+    sums = groups.drop_nulls("range").group_by(pl.col("range").cast(pl.String)).agg(
+        pl.col("ops", "busy_ns").sum()
+    )  # fmt: skip
+    return sums.with_columns(own_busy_ns="busy_ns").sort(-pl.col("busy_ns"), "range")
+
+
+def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
+    """Return ``busy_ns, own_busy_ns`` of each path: lengths less what they count twice."""
+    own = tree.ranges.select("node", length=pushed.launched.length)
+    sums = own.group_by("node").agg(pl.col("length").sum())
+    lengths = np.zeros(len(tree), np.int64)
+    lengths[sums["node"].to_numpy()] = sums["length"].to_numpy()
+    below, alone = pushed.twice()
+    return pl.DataFrame({"busy_ns": tree.below(lengths) - below, "own_busy_ns": lengths - alone})
+
+
+def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
+    """Add to what each range launched what those inside it did, and return the ranges with it."""
+    sums, _, first, last = launched
+    compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
+    known = pl.when(pl.Series(last >= first))
+    return ranges.with_columns(
+        *(pl.Series(name, sums[:, column]) for column, name in enumerate(SUMS))
+    ).with_columns(
+        first=known.then(pl.Series(first)), last=known.then(pl.Series(last))
+    )  # fmt: skip
+
+
+def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
+    """Tell which ranges begin from the first iteration that is kept to the end of the last."""
+    if not skip:
+        return ranges.with_columns(kept=True)
+    steps = trace.read("iterations").sort("process", "start")
+    kept = steps.filter(pl.int_range(pl.len()).over("process") >= skip)
+    edges = kept.group_by("process").agg(begin=pl.col("start").min(), until=pl.col("end").max())
+    inside = pl.col("start").is_between("begin", "until", closed="left")
+    joined = ranges.join(edges, on="process", how="left", maintain_order="left")
+    return joined.with_columns(kept=inside.fill_null(value=False)).drop("begin", "until")
+
+
+def inclusive_ranges(
+    work: Work, skip: int = 0, *, depth: int | None = None
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return what the ranges of each path hold, those inside them included.
+
+    Parameters
+    ----------
+    work
+        What is measured.
+    skip
+        How many iterations to leave out at the beginning.
+    depth
+        How many levels to list; all by default. What lies deeper counts in the levels above.
+
+    Returns
+    -------
+    The table with `RANGE_COLUMNS`: each path above those inside it, the busiest first; then
+    start/end ranges; then what no push/pop range holds. And what is said of it.
+    """
+    held = _held(work, skip)
+    window = int((held.windows["end"] - held.windows["start"]).sum())
+    tables = [_pushed(held, depth), _opened(held)]
+    texts = numbered_paths(work.trace).rename({"text": "range"})
+    share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
+    named = (
+        pl.concat(tables, how="diagonal")
+        .join(texts, on="path", how="left", maintain_order="left")
+        .with_columns(pl.col(name).fill_null(0) for name in _NUMBERS)
+    )
+    rows = pl.concat([named, held.outside], how="diagonal_relaxed").with_columns(share=share)
+    return rows.select(RANGE_COLUMNS), {"inclusive": True, "depth": depth}
+
+
+RANGE_COLUMNS = (
+    "range", "style", "depth", "instances", "launching", "host_ns", "ops", "projected_ns",
+    "busy_ns", "own_busy_ns", "share",
+)  # fmt: skip
+_NUMBERS = ("instances", "launching", "host_ns", "ops", "projected_ns")
+_OF_INSTANCES = (
+    pl.col("kept").sum().cast(pl.Int64).alias("instances"),
+    pl.col("last").count().cast(pl.Int64).alias("launching"),
+    _LENGTH.filter("kept").sum().alias("host_ns"),
+    pl.col("ops").sum(),
+    (pl.col("last") - pl.col("first")).sum().alias("projected_ns"),
+)
+
+
+def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
+    """Return the rows of push/pop ranges, below each path those inside it."""
+    tree = held.tree
+    table = held.lengths.with_columns(
+        node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
+        style=pl.lit("push_pop", RANGE_STYLE),
+    ).join(
+        held.pushed.group_by("node").agg(_OF_INSTANCES), on="node", how="left",
+        maintain_order="left",
+    )  # fmt: skip
+    ordered = table.with_columns(place=_busiest_first(table, tree)).sort("place")
+    there = (pl.col("instances") > 0) | (pl.col("launching") > 0)
+    shown = there if depth is None else there & (pl.col("depth") < depth)
+    return ordered.filter(shown).drop("node", "place")
+
+
+def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
+    """Return the place of each path below the one above it, the busiest first."""
+    busy, host = (-table[name].fill_null(0).to_numpy() for name in ("busy_ns", "host_ns"))
+    return laid_out(np.lexsort((tree.paths, host, busy, tree.depths)), tree.parents)[0]
+
+
+def _opened(held: _Held) -> pl.DataFrame:
+    """Return the rows of start/end ranges, which have no place in the tree."""
+    table = held.opened.group_by("path").agg(_OF_INSTANCES)
+    rows = table.join(held.open_busy, on="path", how="left").with_columns(
+        pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
+    )
+    there = (pl.col("instances") > 0) | (pl.col("launching") > 0)
+    return rows.filter(there).sort(-pl.col("busy_ns"), -pl.col("host_ns"), "path")
+
+
+def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
+    """Return when the GPU worked on what each range launched, itself or by a range inside it.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    skip
+        How many iterations to leave out at the beginning.
+
+    Returns
+    -------
+    ``range``, the number of each range that launched something; ``ops`` and ``total_ns`` (sum of
+    their durations), ``kernels`` and ``kernel_ns`` likewise; ``gpu_start`` and ``gpu_end``, when
+    the first of the ops starts and the last one ends, on any device.
+    """
+    held = _held(Work(trace), skip)
+    columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
+    both = pl.concat([some.select(columns) for some in (held.pushed, held.opened)])
+    return both.drop_nulls("gpu_start").sort("range")

@@ -1,0 +1,216 @@
+"""Ops in groups by when they were launched: all that it takes to cut time into iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.engine._lines import Lines
+from tracekit.engine._sweep_loops import (
+    INPUT,
+    NONE,
+    OWN_INPUT,
+    SORTS,
+    Groups,
+    Launched,
+    Marks,
+    group,
+)
+from tracekit.model import STAGE, STAGES
+from tracekit.support.batches import in_batches
+from tracekit.support.compiled import compiled, given
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+Array: TypeAlias = NDArray[Any]
+_NEVER = 1 << 62
+_NO_THREAD, _NOBODY = -1, -2
+"""Stand for the thread of an op, and of an iteration, that is not known: they are not the same."""
+_STAGES = pl.Series(STAGES, dtype=STAGE)
+_OWNER = ["process", "device"]
+NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "iteration")
+"""The columns of ops that are looked at."""
+
+
+def launch_groups(trace: Trace) -> pl.DataFrame:
+    """Return what windows are made of: `NEEDED`, as `thinned` returns it, of the ops of a run."""
+    return trace.once(_launch_groups)
+
+
+def _launch_groups(trace: Trace) -> pl.DataFrame:
+    ops = in_batches(trace["ops"].select(NEEDED))
+    return thinned(ops, trace.read("iterations"))
+
+
+def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return a few rows in place of ops, of which windows are the same: one for each group.
+
+    Parameters
+    ----------
+    batches
+        `NEEDED` of ops.
+    iterations
+        The canonical table.
+    """
+    groups, rest = LaunchGroups(iterations), []
+    for batch in batches:
+        is_launched = batch["launch_start"].is_not_null()
+        if is_launched.all():
+            groups.add(batch)
+            continue
+        groups.add(batch.filter(is_launched))
+        rest.append(batch.filter(~is_launched).select(NEEDED))
+    launched = groups.table().with_columns(iteration="own")
+    return pl.concat([launched.select(NEEDED), *rest])
+
+
+class LaunchGroups:
+    """Groups of launched ops: those of one device and stage, of one iteration or between two.
+
+    Input that the thread of the iteration launches itself, or between two that of the next one, is
+    apart from other input; so is what the thread launches that runs forward passes on the device.
+
+    An op is of the iteration which ranges tell of the thread that launched it, where it is in one;
+    else of what its process was in then.
+
+    Parameters
+    ----------
+    iterations
+        The canonical table.
+    """
+
+    def __init__(self, iterations: pl.DataFrame) -> None:
+        self._table = host_marks(iterations).sort("process", "time", maintain_order=True)
+        owners = self._table["process"].to_numpy()
+        self._processes = np.unique(owners)
+        self._marks = _marks(self._table, iterations, self._processes)
+        self._lines = Lines(_OWNER)
+        self._begins = np.zeros(1, np.int64)
+        self._near, self._drivers = np.zeros((0, 2), np.int64), np.empty(0, np.int64)
+        self._groups = _unused(0)
+
+    def add(self, launched: pl.DataFrame) -> None:
+        """Count in ops of which the launch is known: `NEEDED`."""
+        lines = self._lines.of(launched)
+        processes = self._places()
+        self._make_room(processes)
+        ops = Launched(
+            lines,
+            given(launched["start"]),
+            given(launched["end"]),
+            given(launched["launch_start"]),
+            given(launched["iteration"], null=NONE),
+            given(launched["stage"].cast(STAGE).to_physical()),
+            given(launched["launch_thread"], null=_NO_THREAD),
+        )
+        run = compiled(group, launched.height)
+        near = self._near, self._drivers
+        run(ops, processes, self._marks, *near, self._begins, self._groups)
+
+    def _places(self) -> Array:
+        """Return where the process of each line is among those with iterations; else after all."""
+        owners = self._lines.owners["process"].to_numpy()
+        return _place(self._processes, owners)
+
+    def _make_room(self, processes: Array) -> None:
+        known = self._begins.size - 1
+        if processes.size == known:
+            return
+        count = np.diff(self._marks.first)[processes[known:]] + 1
+        self._begins = np.append(self._begins, self._begins[-1] + np.cumsum(count))
+        self._near = np.zeros((processes.size, 2), np.int64)
+        new = np.full(processes.size - known, _NOBODY)
+        self._drivers = np.append(self._drivers, new)
+        more = _unused(int(count.sum()))
+        self._groups = Groups(*map(np.concatenate, zip(self._groups, more, strict=True)))
+
+    def table(self) -> pl.DataFrame:
+        """Return the groups that ops are in.
+
+        Returns
+        -------
+        ``process, device, stage``; ``is_own``, whether they are input that the iteration's thread
+        launches; ``iteration`` and ``part``: what they are of, null and -1 before all iterations;
+        ``start, end`` of the first and the last one; ``launch_start, launch_thread`` and ``own``,
+        the iteration of the launching thread, of one of them.
+        """
+        groups = self._groups
+        used = np.flatnonzero(groups.starts < _NEVER)
+        place, sort = np.divmod(used, SORTS)
+        line = np.searchsorted(self._begins, place, side="right") - 1
+        part = place - self._begins[line] - 1
+        mark = pl.Series(self._marks.first[self._places()[line]] + part)
+        own = pl.Series(groups.own[used])
+        return pl.DataFrame(
+            {
+                **{name: self._lines.owners[name].gather(line) for name in _OWNER},
+                "stage": _STAGES.gather(np.where(sort == OWN_INPUT, INPUT, sort)),
+                "is_own": sort == OWN_INPUT,
+                "iteration": self._table["iteration"].gather(mark.set(pl.Series(part < 0), None)),
+                "part": part,
+                "start": groups.starts[used],
+                "end": groups.ends[used],
+                "launch_start": groups.launches[used],
+                "launch_thread": groups.threads[used].astype(np.int32),
+                "own": own.set(own == NONE, None),
+            }
+        )
+
+
+def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return when on the host an iteration, or the time after one, begins."""
+    return (
+        pl.concat(
+            [
+                iterations.select("process", "iteration", time="start", begins=1),
+                iterations.select(
+                    "process", iteration=pl.lit(None, pl.Int64), time="end", begins=0
+                ),
+            ]
+        )
+        .sort("process", "time", "begins")
+        # Where one iteration ends as the next begins, nothing lies between them.
+        .unique(["process", "time"], keep="last", maintain_order=True)
+        .with_columns(part=pl.int_range(pl.len()).over("process"))
+        .sort("time")
+        .select("process", "time", "iteration", "part")
+    )
+
+
+def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
+    """Return marks as loops take them; the last process stands for all that have none."""
+    told = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
+    own = (
+        table.with_row_index("mark")
+        .join(told, on=["process", "iteration"], how="semi")
+        .sort("process", "iteration", "mark")
+    )
+    first, told_first = (
+        np.append(np.searchsorted(rows["process"].to_numpy(), processes), [rows.height] * 2)
+        for rows in (table, own)
+    )
+    threads = table.join(
+        iterations.select("process", "iteration", "thread").unique(["process", "iteration"]),
+        on=["process", "iteration"], how="left", maintain_order="left",
+    ).select(pl.col("thread").backward_fill().over("process").fill_null(_NOBODY))  # fmt: skip
+    return Marks(
+        first, table["time"].to_numpy(), told_first, own["iteration"].to_numpy(),
+        own["mark"].to_numpy().astype(np.int64), threads.to_series().to_numpy(),
+    )  # fmt: skip
+
+
+def _place(processes: Array, owners: Array) -> Array:
+    place = np.searchsorted(processes, owners)
+    known = np.append(processes, -1)[place] == owners
+    return np.where(known & (place < processes.size), place, processes.size)
+
+
+def _unused(count: int) -> Groups:
+    size = count * SORTS
+    never = np.full(size, _NEVER)
+    return Groups(never, -never, *np.zeros((3, size), np.int64))

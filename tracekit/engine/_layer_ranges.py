@@ -1,0 +1,226 @@
+"""Which layer of the network each range belongs to, whether it runs forward or backward.
+
+A layer is the innermost range around an operator that is none itself and holds no pass: the range
+of a module. Where a program names no modules, each outermost operator of a pass is a layer, by its
+name and how many of this name are before it.
+
+PyTorch numbers what its backward pass will have to do: an operator's range and that of its backward
+carry the same number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.engine._range_loops import inherit, inherit_outermost, mark_around
+from tracekit.engine._range_paths import Array, parent_rows, path_labels, path_number
+from tracekit.model import PATH_SEPARATOR, Trace
+from tracekit.support.compiled import compiled, given
+
+_SEQUENCE = r"seq ?= ?(\d+)"
+_ENGINE = r"^autograd::engine::evaluate_function"
+_BACKWARD = r"stashed seq|(^|::)(\w*Backward\w*|AccumulateGrad), "
+_OPERATOR = r"^[\w.]+::|^nccl:|^record_param_comms"
+_LIBRARY = r"^(NCCL|MPI|UCX|DALI|TSL|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|cuFFT)"
+_IS_PASS = pl.col("stage").cast(pl.String).is_in(("FP", "BP")).fill_null(value=False)
+_LEVELS = 16
+"""How many modules inside each other are told apart."""
+
+BY_SEQUENCE, BY_RANGE = "sequence", "range"
+"""How what runs backward is joined with what ran forward."""
+
+
+@dataclass(frozen=True)
+class RangeLayers:
+    """The layers, and which one each range belongs to.
+
+    Parameters
+    ----------
+    layers
+        Their names, in the order in which they run forward first.
+    of_range
+        By the number of a range the place of its layer, null where it is of none.
+    joined
+        By the number of a range how its layer is known: by the number that autograd gave
+        (`BY_SEQUENCE`) or by the range around it (`BY_RANGE`).
+    """
+
+    layers: pl.Series
+    of_range: pl.Series
+    joined: pl.Series
+
+
+@dataclass(frozen=True)
+class _Ranges:
+    """The push/pop ranges by number, and the row of the one around each."""
+
+    table: pl.DataFrame
+    parents: Array
+
+    def innermost(self, marked: pl.Expr) -> Array:
+        """Return of each range the innermost one, of it and those around it, that is marked."""
+        found = np.empty(self.parents.size, np.int64)
+        compiled(inherit, found.size)(self.parents, self._own(marked), found)
+        return found
+
+    def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
+        """Return the outermost one that lies in none which stops this."""
+        found = np.empty(self.parents.size, np.int64)
+        stops = given(self.table.select(stop.alias("stop")).to_series())
+        compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
+        return found
+
+    def _own(self, marked: pl.Expr) -> Array:
+        own = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
+        return given(self.table.select(own.cast(pl.Int64)).to_series())
+
+
+def range_layers(trace: Trace) -> RangeLayers:
+    """Return which layer each range of a run belongs to."""
+    ranges = _ranges(trace)
+    module = ranges.innermost(pl.col("module"))
+    apart = pl.col("around") | pl.col("module")
+    unit = ranges.outermost(pl.col("operator") & ~pl.col("marker"), apart)
+    labels = path_labels(trace)
+    named = _named_units(ranges, np.where(module < 0, unit, -1), labels)
+    texts = _module_texts(ranges, module, labels)
+    forward = pl.select(pl.coalesce(_gathered(texts, module), _gathered(named, unit))).to_series()
+    never = pl.col("range").is_null()
+    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null(), never)
+    source = _gathered(_forward_rows(ranges), marker)
+    inside = pl.Series(marker >= 0)
+    text = pl.select(pl.when(inside).then(forward.gather(source)).otherwise(forward)).to_series()
+    return _numbered(ranges, text, inside)
+
+
+def _ranges(trace: Trace) -> _Ranges:
+    """Read the ranges, and tell operators, markers of autograd, and modules from their names."""
+    name = pl.col("name").fill_null("")
+    sequence = name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
+    engine = name.str.contains(_ENGINE)
+    library = pl.col("domain").str.contains(_LIBRARY).fill_null(value=False)
+    table = trace["ranges"].filter(pl.col("style") == "push_pop").select(
+        "range", "process", "thread", "start", "end", "parent", "stage", path=path_number(),
+        sequence=sequence,
+        marker=engine | (sequence.is_not_null() & name.str.contains(_BACKWARD)),
+        operator=engine | sequence.is_not_null() | name.str.contains(_OPERATOR) | library,
+    ).sort("range").collect()  # fmt: skip
+    parents = parent_rows(table)
+    around = table.select(_IS_PASS & ~pl.col("operator")).to_series() | _steps(trace, table)
+    marks = around.to_numpy().copy()
+    compiled(mark_around, parents.size)(parents, marks)
+    around = pl.Series("around", marks, dtype=pl.Boolean)
+    table = _with_sequences(table, parents).with_columns(around)
+    return _Ranges(
+        table.with_columns(module=~pl.col("operator") & ~pl.col("marker") & ~pl.col("around")),
+        parents,
+    )
+
+
+def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
+    """Tell which ranges are training steps."""
+    where = ["process", "thread", "start", "end"]
+    steps = trace["iterations"].select(where).unique().collect().with_columns(step=True)
+    found = table.select(where).join(steps, on=where, how="left", maintain_order="left")
+    return found["step"].fill_null(value=False)
+
+
+def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
+    """Give the engine's markers, which NVTX has no number of, that of what is first in them."""
+    inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
+    known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
+    first = known.group_by("row").agg(inside=pl.col("sequence").first())
+    rows = table.with_columns(row=pl.int_range(pl.len()))
+    own = pl.when("marker").then(pl.coalesce("sequence", "inside")).otherwise("sequence")
+    joined = rows.join(first, on="row", how="left", maintain_order="left")
+    return joined.with_columns(sequence=own).drop("row", "inside")
+
+
+def _forward_rows(ranges: _Ranges) -> pl.Series:
+    """Return of each marker the row of the operator that it is the backward of.
+
+    That is the last one that began before, with the marker's number: those before it only show the
+    number that is next, and those around it are made of it.
+    """
+    inside = ranges.innermost(pl.col("marker"))
+    rows = ranges.table.with_columns(row=pl.int_range(pl.len()), inside=pl.Series(inside) >= 0)
+    rows = rows.drop_nulls("sequence").sort("start", "row")
+    key = ["process", "sequence"]
+    forward = rows.filter(~pl.col("inside")).select(*key, "start", found="row")
+    markers = rows.filter("marker").select(*key, "start", "row").join_asof(
+        forward, on="start", by=key, check_sortedness=False
+    )  # fmt: skip
+    every = pl.DataFrame({"row": np.arange(ranges.parents.size)})
+    return every.join(markers, on="row", how="left", maintain_order="left")["found"]
+
+
+def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
+    """Return by row what a module is called: its label below those of the modules around it."""
+    paths = ranges.table["path"]
+    around = _gathered(pl.Series(module), ranges.parents)
+    rows = ranges.table.select("path", "module", above=_gathered(paths, around))
+    texts = rows.filter("module").unique("path").join(labels, on="path", how="left").select(
+        "path", "above", "label", text=pl.when(pl.col("above").is_null()).then("label")
+    )  # fmt: skip
+    for _ in range(_LEVELS):
+        outer = texts.select(above="path", outer="text")
+        whole = pl.concat_str("outer", "label", separator=PATH_SEPARATOR)
+        texts = texts.join(outer, on="above", how="left").select(
+            "path", "above", "label", text=pl.coalesce("text", whole)
+        )
+    found = texts.select("path", text=pl.coalesce("text", "label"))
+    return rows.join(found, on="path", how="left", maintain_order="left")["text"]
+
+
+def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
+    """Return by row what an outermost operator of a pass is called: its name and its turn."""
+    passing = ranges.innermost(pl.col("around"))
+    rows = ranges.table.select(
+        "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
+    )
+    units = rows.filter((pl.col("unit") == pl.col("row")) & (pl.col("within") >= 0))
+    passes = ranges.table.select(
+        "path", backward=(pl.col("stage") == "BP").fill_null(value=False)
+    ).join(labels, on="path", how="left", maintain_order="left")  # fmt: skip
+    around = passes.select("backward", around="label")[units["within"]]
+    named = units.join(labels, on="path", how="left", maintain_order="left").hstack(around)
+    ahead = pl.when(~pl.col("backward")).then("around")
+    # Where only one pass has operators of this name, they need no mention of it.
+    alone = ~pl.col("backward") & (ahead.drop_nulls().n_unique().over("label") == 1)
+    text = named.select(
+        "row",
+        text=pl.concat_str(
+            pl.when(~alone).then(pl.col("around") + PATH_SEPARATOR).otherwise(pl.lit("")),
+            "label", pl.lit(" "), pl.int_range(1, pl.len() + 1).over("within", "label"),
+        ),
+    )  # fmt: skip
+    return rows.join(text, on="row", how="left", maintain_order="left")["text"]
+
+
+def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
+    """Return values by row, null where a row is negative or null."""
+    places = pl.Series(rows)
+    return values.gather(places.set((places < 0).fill_null(value=True), None))
+
+
+def _numbered(ranges: _Ranges, text: pl.Series, inside: pl.Series) -> RangeLayers:
+    """Give the layers numbers in the order in which they first run forward."""
+    frame = pl.DataFrame({"text": text, "inside": inside})
+    layers = frame.filter(~pl.col("inside"))["text"].drop_nulls().unique(maintain_order=True)
+    places = pl.DataFrame({"text": layers}).with_row_index("place")
+    of_row = frame.join(places, on="text", how="left", maintain_order="left").select(
+        place=pl.col("place").cast(pl.Int64),
+        joined=pl.when(pl.col("text").is_not_null()).then(
+            pl.when("inside").then(pl.lit(BY_SEQUENCE)).otherwise(pl.lit(BY_RANGE))
+        ),
+    )
+    numbers = ranges.table["range"]
+    every = pl.DataFrame({"range": np.arange(int(numbers[-1]) + 1 if len(numbers) else 0)})
+    of_range = every.join(
+        of_row.with_columns(range=numbers.cast(pl.Int64)), on="range", how="left",
+        maintain_order="left",
+    )  # fmt: skip
+    return RangeLayers(layers, of_range["place"], of_range["joined"])

@@ -1,0 +1,280 @@
+"""Lines: what has windows of its own, a device or a process on one; and numbers of what occurs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.engine._sweep_loops import Course, Windows
+from tracekit.support.compiled import compiled, given
+from tracekit.support.inner import inner
+
+Array: TypeAlias = NDArray[Any]
+_ROOM = 256
+_LOW = 0xFFFF_FFFF
+_FACTORS = 3
+_LARGE = 1 << 27
+_SHIFT = 24
+"""Factors are above 2^27, so what differs by one lies eight places apart or more."""
+
+
+class Pairs(NamedTuple):
+    """The pairs that are known, by number, and a hash table of their numbers."""
+
+    first: Array
+    last: Array
+    rows: Array
+    """Where each came first, among the rows that it came with."""
+    slots: Array
+    """A power of two of places, -1 where one is free; at least half of them are."""
+    factors: Array
+    """Odd numbers below 2^28, drawn at random, so that no trace can be made to crowd a place."""
+
+
+class Numbers:
+    """Numbers pairs of whole numbers as they come.
+
+    Parameters
+    ----------
+    known
+        Pairs that are known from the beginning, in their order; others are not numbered then.
+    """
+
+    def __init__(self, known: tuple[Array, Array] | None = None) -> None:
+        self._is_open = True
+        self._count = 0
+        self._pairs = _pairs(_ROOM)
+        if known is not None:
+            self.of(*known)
+            self._is_open = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def known(self) -> tuple[Array, Array]:
+        """The pairs, in the order of their numbers."""
+        return self._pairs.first[: self._count], self._pairs.last[: self._count]
+
+    def of(self, first: Array, last: Array) -> tuple[Array, Array]:
+        """Give each pair of two columns its number.
+
+        Parameters
+        ----------
+        first, last
+            The columns, of 32-bit and of 64-bit numbers.
+
+        Returns
+        -------
+        The number of each row's pair, -1 where no new ones are numbered and it is one; and of each
+        new one, in the order of their numbers, the first row that it stands in.
+        """
+        found = np.empty(first.size, np.int32)
+        before, begin = self._count, np.zeros(1, np.int64)
+        run = compiled(number_pairs, first.size)
+        while True:
+            self._count = run(
+                first, last, self._pairs, self._count, int(self._is_open), begin, found
+            )
+            if begin[0] == first.size:
+                return found, self._pairs.rows[before : self._count]
+            self._pairs = _with_room(self._pairs)
+
+
+def _pairs(room: int) -> Pairs:
+    factors = np.frombuffer(os.urandom(4 * _FACTORS), np.uint32) >> 5 | _LARGE | 1
+    return Pairs(
+        np.zeros(room, np.int32), np.zeros(room, np.int64), np.zeros(room, np.int64),
+        np.full(2 * room, -1, np.int32), factors.astype(np.int64),
+    )  # fmt: skip
+
+
+def _with_room(pairs: Pairs) -> Pairs:
+    """Return the same pairs, where all room is taken, in four times as much."""
+    known = pairs.first.size
+    more = _pairs(4 * known)
+    begin, found = np.zeros(1, np.int64), np.empty(known, np.int32)
+    compiled(number_pairs, known)(pairs.first, pairs.last, more, 0, 1, begin, found)
+    more.rows[:known] = pairs.rows
+    return more
+
+
+@inner
+def place_of(first: int, last: int, pairs: Pairs) -> int:
+    """Return the place of a pair in the hash table, or the free one that it would take."""
+    mask = pairs.slots.size - 1
+    factors = pairs.factors
+    mixed = first * factors[0] + (last & _LOW) * factors[1] + ((last >> 32) & _LOW) * factors[2]
+    place = (mixed >> _SHIFT) & mask
+    while pairs.slots[place] >= 0 and (
+        pairs.last[pairs.slots[place]] != last or pairs.first[pairs.slots[place]] != first
+    ):
+        place = (place + 1) & mask
+    return int(place)
+
+
+def number_pairs(
+    first: Array, last: Array, pairs: Pairs, count: int, is_open: int, begin: Array, found: Array
+) -> int:  # fmt: skip
+    """Give each pair of two columns its number, as long as there is room for new ones.
+
+    Parameters
+    ----------
+    first, last
+        The columns.
+    pairs
+        What is known.
+    count
+        How many pairs are.
+    is_open
+        Whether new ones are numbered.
+    begin
+        The row to begin at; becomes the first one that is left, the number of rows without any.
+    found
+        Becomes the number of each row's pair.
+
+    Returns
+    -------
+    How many pairs are known then.
+    """
+    for row in range(begin[0], first.size):
+        place = place_of(first[row], last[row], pairs)
+        number = pairs.slots[place]
+        if number < 0 and is_open:
+            if count == pairs.first.size:
+                begin[0] = row
+                return count
+            number = count
+            pairs.first[count], pairs.last[count], pairs.rows[count] = first[row], last[row], row
+            pairs.slots[place] = count
+            count += 1
+        found[row] = number
+    begin[0] = first.size
+    return count
+
+
+_EVER = 1 << 62
+_OWNER = ["process", "device"]
+_Arrays = TypeVar("_Arrays", bound=tuple[Array, ...])
+
+
+class Lines:
+    """Numbers owners as they come.
+
+    Parameters
+    ----------
+    columns
+        The columns of ops that say who the owner is, one or two.
+    known
+        The owners, in their order, where no others matter.
+    """
+
+    def __init__(self, columns: Sequence[str], known: pl.DataFrame | None = None) -> None:
+        self._columns = (columns[0], columns[-1])
+        self._numbers = Numbers(None if known is None else self._given(known))
+
+    def _given(self, rows: pl.DataFrame) -> tuple[Array, Array]:
+        first, last = self._columns
+        return given(rows[first], np.int32), given(rows[last], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def owners(self) -> pl.DataFrame:
+        """The owners, in the order of their numbers."""
+        columns = dict(zip(self._columns, self._numbers.known, strict=True))
+        return pl.DataFrame(columns).cast(pl.Int32)
+
+    def of(self, rows: pl.DataFrame) -> Array:
+        """Return the line of each row; -1 where its owner is not known and does not matter."""
+        return self._numbers.of(*self._given(rows))[0]
+
+
+class LinesInWindows:
+    """The windows of lines, and how far each line has come.
+
+    Parameters
+    ----------
+    windows
+        ``window, process, device, start, end``; by default each device is one, whose number is
+        that of the device, from its first op to its last one.
+    """
+
+    def __init__(self, windows: pl.DataFrame | None) -> None:
+        self._given = windows
+        if windows is None:
+            self._lines = Lines(["device"])
+            self.cut = _endless(0)
+        else:
+            self._lines = Lines(_OWNER, windows.select(_OWNER).unique(maintain_order=True))
+            self.cut, order = _laid_out(windows, self._lines)
+            self._numbers = windows["window"].gather(order)
+        self.course = _beginning(self.cut.first)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        return ["start", "end", *(["device"] if self._given is None else _OWNER)]
+
+    @property
+    def count(self) -> int:
+        """For how many lines there is room."""
+        return int(self.course.ends.size)
+
+    def of(self, rows: pl.DataFrame) -> Array:
+        """Return the line of each row, -1 where it is on none that has windows."""
+        lines = self._lines.of(rows)
+        if self._given is None and len(self._lines) > self.count:
+            self.cut = _endless(2 * len(self._lines))
+            self.course = extended(self.course, _beginning(self.cut.first))
+        return lines
+
+    def window_of(self, rows: Array) -> pl.Series:
+        """Return the numbers of windows, by the rows of `cut`."""
+        numbers = self._lines.owners["device"] if self._given is None else self._numbers
+        return numbers.gather(rows).alias("window")
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows; of devices, when they began and ended."""
+        if self._given is not None:
+            return self._given
+        count = len(self._lines)
+        edges = self._lines.owners.with_columns(
+            window="device",
+            start=self.course.earliest[:count],
+            end=self.course.ends[:count],
+            iteration=pl.lit(None, pl.Int64),
+        )
+        return edges.select("window", "start", "end", "device", "iteration").sort("window")
+
+
+def _endless(count: int) -> Windows:
+    """Return a window for each line that holds all of its time."""
+    return Windows(np.arange(count + 1), np.full(count, -_EVER), np.full(count, _EVER))
+
+
+def _laid_out(windows: pl.DataFrame, lines: Lines) -> tuple[Windows, Array]:
+    """Return windows in the order of their lines, and of time, and which row each one is."""
+    line, begins = lines.of(windows), windows["start"].to_numpy()
+    ends = windows["end"].to_numpy()
+    order = np.lexsort((ends, begins, line))
+    first = np.searchsorted(line[order], np.arange(len(lines) + 1))
+    return Windows(first, begins[order], ends[order]), order
+
+
+def _beginning(first: Array) -> Course:
+    never = np.full(first.size - 1, -_EVER)
+    return Course(windows=first[:-1] - 1, earliest=-never, latest=never, ends=never.copy())
+
+
+def extended(old: _Arrays, new: _Arrays) -> _Arrays:
+    """Return new arrays that begin as the old ones, which have fewer rows."""
+    for before, after in zip(old, new, strict=True):
+        after[: before.shape[0]] = before
+    return new

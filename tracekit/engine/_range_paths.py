@@ -1,0 +1,214 @@
+"""Paths of ranges: their tree, what lies below a path, and what paths are called in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.engine._range_loops import find_shortcuts, lay_out
+from tracekit.engine._stream import Named
+from tracekit.model import PATH_TEXTS, Trace, path_texts
+from tracekit.support.compiled import compiled, given
+
+Array: TypeAlias = NDArray[Any]
+
+OUTSIDE = ("(no launching call)", "(backward thread)", "(outside push/pop ranges)")
+"""Ops whose call was not recorded; of a thread that runs backward passes, which ranges of other
+threads do not hold; and all others."""
+_OF_BACKWARD = ("backward_thread", "autograd")
+"""Sources of stages by which a thread is known to run backward passes; so is it by structure where
+that tells stages by threads."""
+
+
+def outside_code(trace: Trace) -> pl.Expr:
+    """Return which of `OUTSIDE` is the name of an op, by its ``launch_thread``."""
+    told = trace.read("verdicts").filter((pl.col("structure") == "threads") & pl.col("decides"))
+    by_structure = (
+        (pl.col("stage_source") == "structure") & (pl.col("stage") == "BP")
+        & pl.col("process").is_in(told["process"].implode())
+    )  # fmt: skip
+    backward = (
+        trace["ops"].filter(pl.col("stage_source").is_in(_OF_BACKWARD) | by_structure)
+        .select(pl.col("launch_thread").unique()).drop_nulls().collect().to_series()
+    )  # fmt: skip
+    thread = pl.col("launch_thread")
+    others = pl.when(thread.is_in(backward.implode())).then(1).otherwise(2)
+    return pl.when(thread.is_null()).then(0).otherwise(others)
+
+
+def named_ranges(trace: Trace) -> Named:
+    """Return the key `range` of ops: the number of the path of the innermost range.
+
+    Where there is none it is negative, and `outside_text` says why.
+    """
+    ranges = trace["ranges"].select("range", "path").collect()
+    paths = (ranges if ranges["range"].is_sorted() else ranges.sort("range"))["path"]
+    outside = outside_code(trace) + len(paths)
+    none = pl.Series([-1 - code for code in range(len(OUTSIDE))], dtype=paths.dtype)
+    return Named(
+        ("range", "launch_thread"), pl.coalesce("range", outside), pl.concat([paths, none])
+    )
+
+
+def outside_text(path: pl.Expr) -> pl.Expr:
+    """Return what a negative number of a path, as `named_ranges` gives it, stands for."""
+    numbers = [-1 - code for code in range(len(OUTSIDE))]
+    return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
+
+
+def outside_ranges(trace: Trace) -> Named:
+    """Return why ops lie in no push/pop range, null for those that do."""
+    return Named(
+        ("range", "launch_thread"),
+        pl.when(pl.col("range").is_null()).then(outside_code(trace)),
+        pl.Series(OUTSIDE),
+    )
+
+
+def path_number() -> pl.Expr:
+    """Return the number of the path of each range."""
+    return pl.col("path").cast(pl.Int64)
+
+
+def numbered_paths(trace: Trace) -> pl.DataFrame:
+    """Return ``path, text``: what the paths of a run's ranges are called, by their numbers."""
+    return range_paths(trace).with_columns(path_number())
+
+
+def path_labels(trace: Trace) -> pl.DataFrame:
+    """Return ``path, label``: the last part of what each path is called."""
+    return trace.read("paths").select(path_number(), "label")
+
+
+def parent_rows(ranges: pl.DataFrame) -> Array:
+    """Return the row of the range around each, -1 where there is none.
+
+    Parameters
+    ----------
+    ranges
+        ``range, parent``, by range.
+    """
+    around = ranges["parent"]
+    rows = np.searchsorted(ranges["range"].to_numpy(), around.fill_null(-1).to_numpy())
+    return np.where(around.is_null().to_numpy(), -1, rows)
+
+
+@dataclass(frozen=True)
+class PathTree:
+    """The paths of the push/pop ranges, laid out: what lies below a path follows it without a gap.
+
+    Parameters
+    ----------
+    paths
+        Numbers of the paths, in this order.
+    parents, depths, sizes, shortcuts
+        In this order the place of the path above, -1 where there is none; how many are above; how
+        many are at and below; and a place far above (see `find_shortcuts`).
+    ranges
+        ``range, process, start, end, parent, node`` of each push/pop range, `node` being the place
+        of its path.
+    """
+
+    paths: Array
+    parents: Array
+    depths: Array
+    sizes: Array
+    shortcuts: Array
+    ranges: pl.DataFrame
+
+    def __len__(self) -> int:
+        return self.paths.size
+
+    def below(self, values: Array) -> Array:
+        """Return of each path the sum of what is at it and below it."""
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+        first = np.arange(len(self))
+        return np.asarray(sums[first + self.sizes] - sums[first])
+
+
+def path_tree(trace: Trace) -> PathTree:
+    """Return the paths of a run's push/pop ranges."""
+    columns = trace["ranges"].filter(pl.col("style") == "push_pop").select(
+        "range", "process", "start", "end", "parent", path=path_number()
+    )  # fmt: skip
+    ranges = columns.drop_nulls("path").sort("range").collect()
+    paths = _above(ranges)
+    parents = given(paths["above"])
+    # A range lies in one that began before it, so paths come after those that are above them.
+    places, sizes = laid_out(np.arange(parents.size), parents)
+    order = np.argsort(places)
+    moved = np.where(parents >= 0, places[parents], -1)[order]
+    moved.flags.writeable = False
+    depths, shortcuts = (np.zeros(parents.size, np.int64) for _ in range(2))
+    compiled(find_shortcuts, parents.size)(moved, depths, shortcuts)
+    nodes = paths.select("path", node=pl.Series(places, dtype=pl.Int64))
+    return PathTree(
+        given(paths["path"])[order], moved, depths, sizes[order], shortcuts,
+        ranges.join(nodes, on="path", how="left", maintain_order="left").drop("path"),
+    )  # fmt: skip
+
+
+def _above(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return ``path, above``: the distinct paths by their first range, and the row of that above.
+
+    Where there is none above, that is -1.
+    """
+    firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
+    of_ranges = ranges.select(parent="range", above="path")
+    rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
+    return (
+        firsts.join(of_ranges, on="parent", how="left", maintain_order="left")
+        .join(rows, on="above", how="left", maintain_order="left")
+        .select("path", above=pl.col("at").fill_null(-1))
+    )
+
+
+def laid_out(sequence: Array, parents: Array) -> tuple[Array, Array]:
+    """Return the places of nodes that are laid out, and how many are at and below each.
+
+    Parameters
+    ----------
+    sequence
+        All nodes, each after its parent; those of one parent come to lie in this order.
+    parents
+        The parent of each node, -1 where there is none.
+    """
+    sizes, places = np.ones(parents.size, np.int64), np.empty(parents.size, np.int64)
+    free = np.zeros(parents.size + 1, np.int64)
+    compiled(lay_out, parents.size)(sequence, parents, sizes, free, places)
+    return places, sizes
+
+
+_TEXT = "range_text"
+
+
+def range_paths(trace: Trace) -> pl.DataFrame:
+    """Return the derived table ``path_texts``: the text of each path of ranges."""
+    paths = trace.read("paths")
+    return PATH_TEXTS.conform(paths.select("path", text=path_texts(paths, paths["path"])))
+
+
+def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
+    """Put the texts of paths beside their numbers, if a table has any; see `shown`."""
+    if "range" not in table.columns:
+        return table
+    known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
+    texts = path_texts(trace.read("paths"), known)
+    return table.with_columns(pl.coalesce(texts, outside_text(pl.col("range"))).alias(_TEXT))
+
+
+def sorting(columns: Sequence[str]) -> list[str]:
+    """Return by what rows are sorted that are to be sorted by some columns: by texts of paths."""
+    return [_TEXT if name == "range" else name for name in columns]
+
+
+def shown(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with the texts of paths, if it has any, in place of their numbers."""
+    if _TEXT not in table.columns:
+        return table
+    return table.with_columns(range=pl.col(_TEXT)).drop(_TEXT)

@@ -1,0 +1,242 @@
+"""Sums by stage: lengths and numbers of ops in windows, in one go over ops by start.
+
+Of the devices of a report they are made while it is written, and kept with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.engine._lines import LinesInWindows, extended
+from tracekit.engine._sweep_loops import Ops, Reached, Sums, sweep
+from tracekit.model import DEVICE_SUMS, KERNEL_KINDS, STAGE, STAGE_SOURCE, STAGE_SOURCES, STAGES
+from tracekit.support.compiled import compiled, given
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+Array: TypeAlias = NDArray[Any]
+
+_IS_OF_STAGE = pl.col("stage").is_not_null()
+_IS_OF_SOURCE = pl.col("stage_source").is_not_null()
+
+
+class DeviceSums:
+    """Adds up the ops of a report while they are written."""
+
+    def __init__(self) -> None:
+        self._tally: StageTally | None = StageTally()
+        self._kernels: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Count the next ops of the canonical table."""
+        if self._tally is None or not self._tally.add(ops):
+            self._tally = None  # where they do not come by start, unions take more than one go
+            return
+        is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
+        self._kernels.append(ops.group_by("device").agg(is_kernel.sum().alias("kernels")))
+
+    def table(self) -> pl.DataFrame:
+        """Return the canonical table `device_sums`; without rows if ops did not come by start."""
+        if self._tally is None or not self._kernels:
+            return DEVICE_SUMS.empty()
+        kernels = pl.concat(self._kernels).group_by("device").agg(pl.col("kernels").sum())
+        edges = self._tally.windows().select("window", "device", "start", "end")
+        of_all = edges.join(kernels, on="device").join(self._tally.groups(), on="window")
+        parts = (of_all, self._tally.stages(), self._tally.sources())
+        sums = pl.concat([_of_devices(part) for part in parts], how="diagonal_relaxed")
+        return DEVICE_SUMS.conform(sums.with_columns(report=0).sort("device", maintain_order=True))
+
+
+def _of_devices(sums: pl.DataFrame) -> pl.DataFrame:
+    return sums.with_columns(device="window").drop("window")
+
+
+@dataclass(frozen=True)
+class KeptSums:
+    """What was added up of a run when it was ingested, as `StageTally` tells it of devices.
+
+    Parameters
+    ----------
+    table
+        The canonical table `device_sums`.
+    """
+
+    table: pl.DataFrame
+
+    def windows(self) -> pl.DataFrame:
+        """Return when devices began and ended."""
+        edges = self._of(~_IS_OF_STAGE & ~_IS_OF_SOURCE, "start", "end")
+        iteration = pl.lit(None, pl.Int64)
+        return edges.with_columns(device="window", iteration=iteration).sort("window")
+
+    def stages(self) -> pl.DataFrame:
+        """Return ``window, stage, ops, busy_ns, exposed_ns``."""
+        return self._of(_IS_OF_STAGE, "stage", "ops", "busy_ns", "exposed_ns")
+
+    def groups(self) -> pl.DataFrame:
+        """Return ``window, ops, kernels, launched, total_ns, busy_ns`` of all ops."""
+        names = ("ops", "kernels", "launched", "total_ns", "busy_ns")
+        return self._of(~_IS_OF_STAGE & ~_IS_OF_SOURCE, *names)
+
+    def sources(self) -> pl.DataFrame:
+        """Return ``window, stage_source, ops, busy_ns``."""
+        return self._of(_IS_OF_SOURCE, "stage_source", "ops", "busy_ns")
+
+    def _of(self, rows: pl.Expr, *columns: str) -> pl.DataFrame:
+        return self.table.filter(rows).select(*columns, window="device")
+
+
+def kept_sums(trace: Trace) -> KeptSums | None:
+    """Return what is kept of a run; None where nothing is, as of several reports."""
+    table = trace.read("device_sums")
+    return None if table.is_empty() else KeptSums(table)
+
+
+Array: TypeAlias = NDArray[Any]
+_EVER = 1 << 62
+_STAGES = pl.Series(STAGES, dtype=STAGE)
+_SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
+
+
+class StageSums(Protocol):
+    """What was added up by stage, in windows; see `StageTally`."""
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows."""
+
+    def stages(self) -> pl.DataFrame:
+        """Return the sums of the stages in each window."""
+
+    def groups(self) -> pl.DataFrame:
+        """Return the sums of all that runs in each window."""
+
+    def sources(self) -> pl.DataFrame:
+        """Return the sums of the sources of stages in each window."""
+
+
+class StageTally:
+    """Lengths by stage, by source of the stage, and of all.
+
+    Parameters
+    ----------
+    of_pieces
+        Whether rows are pieces of what is counted, of which the first one stands for it.
+    of_stages_alone
+        Whether neither sources nor launches are asked for, and are not looked at.
+    """
+
+    def __init__(self, *, of_pieces: bool = False, of_stages_alone: bool = False) -> None:
+        self._of_pieces = of_pieces
+        self._of_stages_alone = of_stages_alone
+        self.begin(None)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+        pieces = ("is_first",) if self._of_pieces else ()
+        others = () if self._of_stages_alone else ("stage_source", "launch_thread")
+        return (*self._lines.columns, "stage", *others, *pieces)
+
+    def begin(self, windows: pl.DataFrame | None) -> None:
+        """Begin anew, in windows as `LinesInWindows` takes them."""
+        self._lines = LinesInWindows(windows)
+        self._reached = _nowhere(self._lines.count)
+        self._sums = _nothing(self._lines.cut.begins.size)
+
+    def add(self, rows: pl.DataFrame) -> bool:
+        """Count ops; tell whether those of each line still come by start."""
+        lines = self._lines.of(rows)
+        self._make_room()
+        counted = given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_)
+        if self._of_stages_alone:
+            sources, launched = np.zeros(rows.height, np.uint8), np.zeros(rows.height, np.bool_)
+        else:
+            sources = given(rows["stage_source"].to_physical())
+            launched = given(rows["launch_thread"].is_not_null())
+        ops = Ops(
+            lines,
+            given(rows["start"]),
+            given(rows["end"]),
+            given(rows["stage"].to_physical()),
+            sources,
+            counted,
+            launched,
+        )
+        run = compiled(sweep, rows.height)
+        return bool(run(ops, self._lines.cut, self._lines.course, self._reached, self._sums))
+
+    def _make_room(self) -> None:
+        if self._lines.count > len(self._reached.stages):
+            self._reached = extended(self._reached, _nowhere(self._lines.count))
+            self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows; of devices, when they began and ended."""
+        return self._lines.windows()
+
+    def stages(self) -> pl.DataFrame:
+        """Return ``window, stage, ops, busy_ns, exposed_ns`` of the stages in each window."""
+        ops, busy, exposed = self._sums.ops, self._sums.busy, self._sums.exposed
+        window, stage = np.nonzero((ops > 0) | (busy > 0))
+        return pl.DataFrame(
+            {
+                "window": self._lines.window_of(window),
+                "stage": _STAGES.gather(stage),
+                "ops": ops[window, stage],
+                "busy_ns": busy[window, stage],
+                "exposed_ns": exposed[window, stage],
+            }
+        )
+
+    def groups(self) -> pl.DataFrame:
+        """Return ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
+
+        Launched are the ops whose launching call is known; 0 where stages alone are looked at.
+        """
+        ops, busy = self._sums.ops.sum(axis=1), self._sums.exposed.sum(axis=1)
+        window = np.flatnonzero((ops > 0) | (busy > 0))
+        return pl.DataFrame(
+            {
+                "window": self._lines.window_of(window),
+                "ops": ops[window],
+                "launched": self._sums.launched[window],
+                "total_ns": self._sums.total[window],
+                "busy_ns": busy[window],
+            }
+        )
+
+    def sources(self) -> pl.DataFrame:
+        """Return ``window, stage_source, ops, busy_ns``: for how long an op of each source runs.
+
+        Where stages alone are looked at, it is of no use.
+        """
+        ops, busy = self._sums.seen, self._sums.sources
+        window, source = np.nonzero((ops > 0) | (busy > 0))
+        return pl.DataFrame(
+            {
+                "window": self._lines.window_of(window),
+                "stage_source": _SOURCES.gather(source),
+                "ops": ops[window, source],
+                "busy_ns": busy[window, source],
+            }
+        )
+
+
+def _nowhere(lines: int) -> Reached:
+    return Reached(
+        stages=np.full((lines, len(STAGES)), -_EVER),
+        sources=np.full((lines, len(STAGE_SOURCES)), -_EVER),
+    )
+
+
+def _nothing(windows: int) -> Sums:
+    stages, sources = (windows, len(STAGES)), (windows, len(STAGE_SOURCES))
+    shapes = (windows, windows, stages, stages, stages, sources, sources)
+    return Sums(*(np.zeros(shape, np.int64) for shape in shapes))

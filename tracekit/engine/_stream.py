@@ -1,0 +1,376 @@
+"""Streams ops in segments to aggregators, with only the columns they need.
+
+A segment is cut where nothing runs, so no interval crosses its edges. Lengths of unions, of any
+groups, can therefore be found of each segment by itself and added up, and a run never needs to be
+in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Protocol
+
+import polars as pl
+
+from tracekit.engine._launch_groups import launch_groups
+from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
+from tracekit.errors import MissingDataError
+from tracekit.support.batches import in_batches
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_LENGTH = pl.col("end") - pl.col("start")
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How ops are counted among the pieces that windows cut them into."""
+
+    is_op: pl.Expr | None
+    """Whether a piece stands for its op; all do, if nothing is cut."""
+    duration: pl.Expr
+    """Length of the whole op."""
+    window: tuple[str, ...]
+    """The column `window`, where a line has several."""
+    columns: tuple[str, ...] = ()
+    """Columns of ops that tell whether a piece stands for its op."""
+
+    def ops(self, where: pl.Expr) -> pl.Expr:
+        """Narrow down which pieces are meant to those that stand for their ops."""
+        return where if self.is_op is None else where & self.is_op
+
+
+WHOLE = Counting(None, _LENGTH, ())
+"""Every piece is an op, and every line is a window."""
+CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
+_IS_FIRST = pl.col("is_first")
+HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
+"""Of several stretches of a range the first one stands for it."""
+HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
+_ALL = pl.col("start").is_not_null()
+
+
+class Tally(Protocol):
+    """Something that is added up over segments."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+
+    def clear(self) -> None:
+        """Begin anew."""
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count in one or more segments of a line."""
+
+
+class Sweep(Protocol):
+    """Something that is added up over whole ops, by start, in windows."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of ops that it looks at."""
+
+    def begin(self, windows: pl.DataFrame | None) -> None:
+        """Begin anew, in windows as `LinesInWindows` takes them."""
+
+    def add(self, rows: pl.DataFrame) -> bool:
+        """Count ops; tell whether those of each line still come by start."""
+
+    def windows(self) -> pl.DataFrame:
+        """Return the windows; of devices, when they began and ended."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A key of ops that stands in another table.
+
+    Parameters
+    ----------
+    columns
+        The columns of ops that tell which row of the table is an op's.
+    number
+        That row.
+    values
+        What stands there.
+    """
+
+    columns: tuple[str, ...]
+    number: pl.Expr
+    values: pl.Series
+
+
+@dataclass
+class _Line:
+    """What is known of one line while its intervals come in, by start."""
+
+    first: int
+    """Where its first interval starts."""
+    furthest: int
+    """The furthest end so far."""
+    latest: int
+    """The latest start so far."""
+    running: list[pl.DataFrame] = field(default_factory=list)
+    """What came since the last lull: it may go on."""
+    short: list[pl.DataFrame] = field(default_factory=list)
+    """Segments that lie across two batches. They are small and many, and handed on together."""
+
+
+def feed(
+    batches: Iterable[pl.DataFrame], line: str, take: Callable[[pl.DataFrame], None]
+) -> pl.DataFrame | None:
+    """Hand intervals on in segments.
+
+    Parameters
+    ----------
+    batches
+        ``start, end``, an integer column `line`, and others; on each line by start.
+    line
+        Column that says on which line an interval lies.
+    take
+        Is given one or more segments of a line at a time, with a column ``crowded``: false where
+        an interval certainly overlaps none other of its line.
+
+    Returns
+    -------
+    `line`, ``start, end``: where each line begins and ends, in order; or nothing, if the intervals
+    of a line turned out not to come by start, and what was handed on is of no use.
+    """
+    lines: dict[int, _Line] = {}
+    for batch in batches:
+        for number in batch[line].unique().to_list():
+            rows = batch.filter(pl.col(line) == number)
+            begin = rows["start"][0]
+            known = lines.setdefault(number, _Line(begin, begin, begin))
+            if begin < known.latest or not rows["start"].is_sorted():
+                return None
+            _add(known, rows, take)
+        if batch.is_empty():  # so that what adds up knows what it adds up
+            take(batch.with_columns(crowded=pl.lit(value=False)))
+    for known in lines.values():
+        take(pl.concat([*known.short, *known.running]))
+    edges = [(number, known.first, known.furthest) for number, known in sorted(lines.items())]
+    return pl.DataFrame(edges, [line, "start", "end"], orient="row").cast(pl.Int64)
+
+
+def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
+    """Hand on what lies between the first and the last lull in `rows`, and keep the rest."""
+    begin, furthest = rows["start"][0], line.furthest
+    reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
+    if begin < furthest:
+        reached = pl.max_horizontal(reached, pl.lit(furthest))
+    # A lull is before an interval that starts when all earlier ones have ended.
+    lull = rows.select(pl.col("start") >= reached).to_series()
+    alone = lull & lull.shift(-1, fill_value=False)
+    marked = rows.with_columns(crowded=~alone)
+    line.furthest = max(furthest, rows["end"].max())  # type: ignore[type-var, assignment]
+    line.latest = rows["start"][-1]
+    first, last = lull.index_of(element=True), lull.reverse().index_of(element=True)
+    if first is None or last is None:
+        line.running.append(marked)
+        return
+    last = rows.height - 1 - last
+    line.short += [*line.running, marked[:first]]
+    line.running = [marked[last:]]
+    if last > first:
+        take(marked[first:last])
+
+
+_OWNER = ["process", "device"]
+_AT_ONCE = 2
+"""Threads that add up."""
+_FEW = 10_000
+"""Ops that are added up before a thread has begun."""
+
+
+@dataclass(frozen=True)
+class Receivers:
+    """What adds ops up.
+
+    Parameters
+    ----------
+    tallies
+        Of ops that are cut at the edges of windows.
+    sweeps
+        Of whole ops, in the same windows.
+    whole
+        Of whole ops, with a window for each device.
+    """
+
+    tallies: Sequence[Tally] = ()
+    sweeps: Sequence[Sweep] = ()
+    whole: Sequence[Sweep] = ()
+
+
+def hand_out(
+    trace: Trace,
+    receivers: Receivers,
+    *,
+    skip: int,
+    per_iteration: bool,
+    cutter: Cutter = iteration_windows,
+) -> pl.DataFrame:
+    """Give all ops inside the windows to what adds them up.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    receivers
+        What adds up.
+    skip, per_iteration, cutter
+        As for `chosen_windows`; with neither, each device is a window.
+
+    Returns
+    -------
+    The windows: ``window, device, iteration, start, end``.
+    """
+    windows, whole = None, None
+    if skip or per_iteration:
+        choose = partial(_chosen, trace, _groups(trace), skip, cutter)
+        windows = choose(per_iteration=per_iteration)
+        whole = choose(per_iteration=False) if skip else None
+    found = _handed_out(trace, receivers, windows, whole)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
+        found = _handed_out(in_order, receivers, windows, whole)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    return found
+
+
+def _groups(trace: Trace) -> pl.DataFrame:
+    """Return what windows are made of."""
+    groups = launch_groups(trace)
+    _require_ops(groups.height)
+    return groups
+
+
+def _chosen(
+    trace: Trace, groups: pl.DataFrame, skip: int, cutter: Cutter, *, per_iteration: bool
+) -> pl.DataFrame:
+    """Return numbered windows; those of one owner have a ``line``, and follow each other."""
+    windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
+    line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
+    return windows.with_row_index("window").with_columns(line=line)
+
+
+def _handed_out(
+    trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
+) -> pl.DataFrame | None:
+    """Hand out all ops, and return the windows; nothing if ops turned out not to come by start."""
+    for sweep in receivers.sweeps:
+        sweep.begin(windows)
+    for sweep in receivers.whole:
+        sweep.begin(whole)
+    sweeps = [*receivers.sweeps, *receivers.whole]
+    owner = ["device"] if windows is None else _OWNER
+    columns = [name for sweep in sweeps for name in sweep.columns]
+    columns += [name for tally in receivers.tallies for name in tally.columns]
+    ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
+    batches = _swept(in_batches(ops), sweeps)
+    try:
+        edges = _fed(batches, receivers.tallies, windows)
+    except _DisorderError:
+        return None
+    if windows is None:
+        windows = edges if receivers.tallies else sweeps[0].windows()
+        _require_ops(windows.height)
+    return windows
+
+
+class _DisorderError(Exception):
+    """Ops of a line do not come by start."""
+
+
+def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
+    """Yield batches that some have looked at, at the same time if that takes long."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for batch in batches:
+            each = pool.map if len(sweeps) > 1 and batch.height >= _FEW else map
+            if not all(each(methodcaller("add", batch), sweeps)):
+                raise _DisorderError
+            yield batch
+
+
+def _fed(
+    batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Give all ops to tallies; return each device as a window."""
+    if not tallies:
+        for _ in batches:
+            pass
+        return pl.DataFrame()
+    if windows is None:
+        lines = (batch.with_columns(window="device") for batch in batches)
+        edges = _feed_all(lines, "window", tallies)
+    else:
+        edges = _feed_all(_pieces(batches, windows), "line", tallies)
+    if edges is None:
+        raise _DisorderError
+    if windows is not None:
+        return edges
+    edges = edges.cast({"window": pl.Int32})
+    return edges.with_columns(device="window", iteration=pl.lit(None, pl.Int64))
+
+
+def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield what windows cut ops into, on each line by start.
+
+    A piece in a later window than that in which its op starts waits for the ops before it.
+    """
+    spans = windows.drop("window", "line")
+    lines = windows.select(*_OWNER, "line").unique()
+    latest: dict[int, int] = {}
+    held: list[pl.DataFrame] = []
+    for batch in batches:
+        reached = batch.group_by(_OWNER).agg(pl.col("start").max()).join(lines, on=_OWNER)
+        latest |= dict(reached.select("line", "start").rows())
+        cut_up = cut(batch, spans)
+        cut_up = cut_up.with_columns(windows["line"].gather(cut_up["window"]))
+        pieces = pl.concat([*held, cut_up])
+        is_due = pl.col("start") <= pl.col("line").replace_strict(latest, return_dtype=pl.Int64)
+        yield pieces.filter(is_due).sort("start")
+        held = [pieces.filter(~is_due)]
+    yield pl.concat(held).sort("start")
+
+
+def _feed_all(
+    batches: Iterable[pl.DataFrame], line: str, tallies: Sequence[Tally]
+) -> pl.DataFrame | None:
+    for tally in tallies:
+        tally.clear()
+
+    def add(rows: pl.DataFrame) -> None:
+        for tally in tallies:
+            tally.add(rows)
+
+    # Columns hold no lock on the interpreter: while one thread adds up, others read and add up.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        begun: deque[Future[None]] = deque()
+
+        def take(rows: pl.DataFrame) -> None:
+            if rows.height < _FEW:
+                add(rows)
+                return
+            begun.append(pool.submit(add, rows))
+            if len(begun) > _AT_ONCE:  # so that what is read does not pile up
+                begun.popleft().result()
+
+        edges = feed(batches, line, take)
+        for adding in begun:
+            adding.result()
+    return edges
+
+
+def _require_ops(number: int) -> None:
+    if not number:
+        raise MissingDataError(
+            "this run holds no GPU work", "record with `nsys profile -t cuda,nvtx`"
+        )

@@ -1,0 +1,378 @@
+"""Windows: which stretch of which device's time an analysis looks at.
+
+Every device is a window of its own. A window is [start, end) on the GPU's time line.
+
+A step ends on a device where the next one begins there. The last one has no next, and the last op
+of a device is no end for it: the others may have gone on, as a GPU that updates the weights while
+those it serves wait for them. It ends with the last op of that step on any device of its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.engine._latest import latest
+from tracekit.engine._launch_groups import NEEDED, LaunchGroups
+from tracekit.errors import UsageError
+from tracekit.model import with_clocks
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_OWNER = ["process", "device"]
+_NUMBER = pl.col("iteration")
+
+
+def with_step_ends(
+    windows: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
+) -> pl.DataFrame:
+    """End the last step of each device where the step ends on all, and set apart what follows.
+
+    Evaluation (stage ``ME``) is none of a step's ops here. Ops of which no launch is known are of
+    the step in which they start.
+
+    Parameters
+    ----------
+    windows
+        ``process, device, iteration, start, next, last``: what was launched in each iteration, or
+        after one (`iteration` is null), begins at ``start``, what follows it at ``next``; ``last``
+        is the end of the last op there.
+    launched
+        Ops: ``process, iteration, stage, end``.
+    unlaunched
+        Ops of which no launch is known: ``process, device, stage, start, end``.
+    clocks
+        ``process, clock``: times on different clocks are not comparable.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end, is_open``. The last step of a device is open where the
+    devices that ran it are not on one clock: it ends with its last op there, and where it really
+    ended is not known.
+    """
+    later = _NUMBER.backward_fill().over(_OWNER)
+    earlier = _NUMBER.forward_fill().over(_OWNER)
+    last = windows.filter(_NUMBER.is_not_null()).group_by(_OWNER, maintain_order=True).last()
+    ends = _ends(last, launched, unlaunched, clocks)
+    known_end = pl.coalesce("ended", "next", "last")
+    ordered = (
+        windows.with_columns(is_after=later.is_null() & earlier.is_not_null())
+        .filter(~pl.col("is_after"))
+        .join(ends, on=[*_OWNER, "iteration"], how="left", maintain_order="left")
+        .with_columns(end=pl.max_horizontal("start", known_end))
+    )
+    tails = (
+        ordered.join(ends.select(_OWNER), on=_OWNER, how="semi")
+        .group_by(_OWNER, maintain_order=True)
+        .agg(pl.col("last").first(), start=pl.col("end").last())
+        .filter(pl.col("last") > pl.col("start"))
+        .with_columns(iteration=pl.lit(None, pl.Int64), end="last")
+    )
+    columns = [*_OWNER, "iteration", "start", "end", "is_open"]
+    open_tails = tails.with_columns(is_open=pl.lit(value=False))
+    closed = ordered.with_columns(pl.col("is_open").fill_null(value=False))
+    return pl.concat([closed.select(columns), open_tails.select(columns)])
+
+
+def _ends(
+    last: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
+) -> pl.DataFrame:
+    """Return ``process, device, iteration, ended, is_open`` of the last step of each device."""
+    lone = unlaunched.join(last.select(*_OWNER, "iteration", "next", begin="start"), on=_OWNER)
+    inside = (pl.col("start") >= pl.col("begin")) & (
+        pl.col("next").is_null() | (pl.col("start") < pl.col("next"))
+    )
+    ops = pl.concat(
+        [
+            some.filter(pl.col("stage") != "ME").select("process", "device", "iteration", "end")
+            for some in (launched, lone.filter(inside))
+        ]
+    )
+    on_device = ops.group_by(*_OWNER, "iteration").agg(own=pl.col("end").max())
+    on_device = on_device.join(clocks, on="process", how="left")
+    of_job = on_device.group_by("iteration").agg(
+        ended=pl.col("own").max(), is_open=pl.col("clock").n_unique() > 1
+    )
+    found = last.select(*_OWNER, "iteration").join(
+        on_device.drop("clock"), on=[*_OWNER, "iteration"], how="left"
+    )
+    ended = pl.when("is_open").then("own").otherwise("ended")
+    return found.join(of_job, on="iteration", how="left").select(
+        *_OWNER, "iteration", ended.alias("ended"), "is_open"
+    )
+
+
+_LONG_BEFORE = -(1 << 62)
+Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
+"""Cuts ops' time by iterations, as `iteration_windows` does."""
+
+
+def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    """Cut each device's time into its iterations, and what lies between them.
+
+    An iteration begins on a device when the first op of it starts there, input copies aside that
+    run ahead. Not aside are those that its own thread launches, in it or since the one before,
+    where all earlier work has ended when they start. It ends when the next iteration begins, or
+    work but input that is launched between the two. An op is of the iteration that its process was
+    in when it launched it; where several threads train in a process, of that which its own thread
+    was in, since one may be in the next before another is. The last iteration ends with the step's
+    last op on any device (`with_step_ends`). The first of these windows begins with the first op
+    that its process launches on that device and the last one ends no earlier than its last, so that
+    none is lost. What ran before all that was launched has a window outside of all iterations, as
+    has all of a process of which no launch is known.
+
+    Parameters
+    ----------
+    ops
+        ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
+    iterations
+        The canonical table, and of each row ``clock``: that of its times.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
+    between iterations, and before the first and after the last one.
+    """
+    groups = LaunchGroups(iterations)
+    groups.add(ops.select(NEEDED).drop_nulls("launch_start"))
+    launched = groups.table()
+    unlaunched = ops.filter(pl.col("launch_start").is_null()).drop("iteration")
+    first = pl.col("start").min()
+    edges = ops.group_by(_OWNER).agg(first=first, last=pl.col("end").max())
+    windows = (
+        _begins(launched, unlaunched)
+        .join(edges, on=_OWNER, how="left", maintain_order="left")
+        .join(launched.group_by(_OWNER).agg(first_launched=first), on=_OWNER, how="left")
+        .sort(*_OWNER, "part")
+        .with_columns(is_first=pl.int_range(pl.len()).over(_OWNER) == 0)
+        .with_columns(pl.col("start").cum_max().over(_OWNER))
+        .with_columns(
+            start=pl.when(pl.col("is_first") & (pl.col("first_launched") >= pl.col("lost")))
+            .then("first_launched")
+            .otherwise("start")
+        )
+        .with_columns(next=pl.col("start").shift(-1).over(_OWNER))
+    )
+    ahead = windows.filter("is_first", pl.col("first") < pl.col("start")).with_columns(
+        pl.lit(None, pl.Int64).alias("iteration"), next="start", start="first", part=-2
+    )
+    windows = pl.concat([ahead.cast(windows.schema), windows]).sort(*_OWNER, "part")
+    clocks = iterations.group_by("process").agg(pl.col("clock").first())
+    unknown = edges.join(windows, on=_OWNER, how="anti").select(
+        *_OWNER, iteration=pl.lit(None, pl.Int64), start="first", end="last", is_open=False
+    )
+    return pl.concat([with_step_ends(windows, launched, unlaunched, clocks), unknown])
+
+
+def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, device, part, iteration, start`` of what is launched on each device.
+
+    ``lost`` is when work has ended that runs there before all of it.
+
+    Parameters
+    ----------
+    launched
+        Ops in groups, see `LaunchGroups`.
+    unlaunched
+        Ops of which no launch is known.
+    """
+    start, end, is_input = pl.col("start"), pl.col("end"), pl.col("stage") == "IO"
+    parts = (
+        launched.group_by(*_OWNER, "part")
+        .agg(
+            pl.col("iteration").first(),
+            work=start.filter(~is_input).min(),
+            work_ends=end.filter(~is_input).max(),
+            own=start.filter("is_own").min(),
+            other=start.filter(is_input & ~pl.col("is_own")).min(),
+        )
+        .sort(*_OWNER, "part")
+    )
+    lost = (
+        unlaunched.join(parts.group_by(_OWNER).agg(pl.col("work").min()), on=_OWNER)
+        .filter(start < pl.col("work"))
+        .group_by(_OWNER)
+        .agg(lost=end.max())
+    )
+    earlier = pl.col("work_ends").cum_max().shift(1).forward_fill().over(_OWNER)
+    is_step = pl.col("iteration").is_not_null()
+    # Input that is launched between two iterations is the next one's.
+    handed = pl.when(is_step & ~is_step.shift(1).over(_OWNER)).then(
+        pl.col("own").shift(1).over(_OWNER)
+    )
+    ended = pl.max_horizontal("earlier", "lost")
+    known = (
+        parts.join(lost, on=_OWNER, how="left", maintain_order="left")
+        .with_columns(pl.col("lost").fill_null(_LONG_BEFORE), earlier=earlier, handed=handed)
+        .with_columns(
+            handed=pl.when(pl.col("handed") >= ended).then("handed"),
+            begun=pl.when(is_step & (pl.col("own") >= ended)).then("own"),
+        )
+    )
+    # Between two iterations input alone begins nothing.
+    input_alone = pl.when(is_step | (pl.col("part") < 0)).then(pl.min_horizontal("own", "other"))
+    begins = pl.min_horizontal("work", "handed", "begun")
+    return known.select(
+        *_OWNER, "part", "iteration", "lost",
+        start=pl.coalesce(begins, input_alone),
+    ).drop_nulls("start")  # fmt: skip
+
+
+def chosen_windows(
+    trace: Trace,
+    ops: pl.DataFrame,
+    *,
+    skip: int,
+    per_iteration: bool,
+    cutter: Cutter = iteration_windows,
+) -> pl.DataFrame:
+    """Return the windows of an analysis: ``process, device, iteration, start, end``.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    ops
+        Its ops.
+    skip
+        How many iterations to leave out at the beginning of each process. With any, the windows
+        begin with the first iteration that is kept and end with the last one.
+    per_iteration
+        Whether each iteration is a window of its own.
+    cutter
+        What cuts time into iterations.
+
+    Raises
+    ------
+    UsageError
+        If iterations are asked for and the run has none, or fewer.
+    """
+    iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
+    if iterations.is_empty():
+        raise UsageError(
+            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+        )
+    windows = cutter(ops, iterations)
+    if skip:  # less than 0 is refused there
+        windows = _without_first(windows, iterations, skip)
+    if per_iteration:
+        return windows
+    return windows.group_by(_OWNER, maintain_order=True).agg(
+        pl.col("start").min(), pl.col("end").max(), iteration=pl.lit(None, pl.Int64)
+    )
+
+
+def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
+    """Return the rows of the first so many iterations of each process.
+
+    Raises
+    ------
+    UsageError
+        If the number is none, or no iterations would be left.
+    """
+    if skip < 0:
+        raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
+    ordered = iterations.sort("process", "start")
+    first = ordered.filter(pl.int_range(pl.len()).over("process") < skip)
+    if first.height == iterations.height:
+        most = iterations.group_by("process").len()["len"].to_list()
+        raise UsageError(
+            f"all iterations would be skipped ({skip} of {max(most)})",
+            "give --skip a smaller number",
+        )
+    return first
+
+
+def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
+    """Keep the windows from iteration number `skip` of each process to its last one."""
+    skipped = first_iterations(iterations, skip)
+    kept = iterations.join(skipped, on=["process", "iteration"], how="anti")
+    edges = (
+        windows.join(kept, on=["process", "iteration"], how="semi")
+        .group_by(_OWNER)
+        .agg(first=pl.col("start").min(), last=pl.col("end").max())
+    )
+    return (
+        windows.join(skipped, on=["process", "iteration"], how="anti")
+        .join(edges, on=_OWNER)
+        .filter((pl.col("start") >= pl.col("first")) & (pl.col("end") <= pl.col("last")))
+        .drop("first", "last")
+        .sort(*_OWNER, "start")
+    )
+
+
+def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Cut ops at the edges of windows; what lies in none is dropped.
+
+    Returns
+    -------
+    The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the op's whole
+    length; ``window``, the window's row; ``counts``, true for the one piece that stands for the op,
+    which is the one in the window where the op starts.
+    """
+    # Of windows that begin together all but the last are empty.
+    numbered = windows.with_row_index("window").sort("start", "end")
+    owners = ["device"] if windows["process"].null_count() else _OWNER
+    spans = numbered.select(*owners, "window", window_start="start", window_end="end")
+    begun = spans.rename({"window_start": "time"})
+    first, final = (latest(ops, edge, begun, owners) for edge in ("start", "end"))
+    alone = (first == final).fill_null(value=False)
+    within = _clipped(ops.filter(alone), spans.select(pl.all().gather(first.filter(alone))))
+    if alone.all():
+        return within
+    return pl.concat([within, _spread(ops.filter(~alone), spans, owners)])
+
+
+def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Clip ops that begin and end in one window, or after its end and in no other one."""
+    begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
+    return (
+        ops.with_columns(spans.select("window", "window_end"))
+        .with_columns(
+            duration_ns=end - begin,
+            # An op without length may lie at the very end of the last window.
+            counts=(begin < until) | ((begin == end) & (end == until)),
+            end=pl.min_horizontal("end", "window_end"),
+        )
+        .filter((pl.col("end") > pl.col("start")) | pl.col("counts"))
+        .drop("window_end")
+    )
+
+
+def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
+    """Cut ops that lie in several windows, or begin before all."""
+    order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
+    first = order.select(*owners, time="window_start", first="turn")
+    located = (
+        ops.sort("start")
+        .join_asof(
+            first, left_on="start", right_on="time", by=owners, check_sortedness=False,
+        )
+        .sort("end")
+        .join_asof(
+            first.rename({"first": "final"}), left_on="end", right_on="time", by=owners,
+            check_sortedness=False,
+        )
+        .with_columns(turn=pl.int_ranges(pl.col("first").fill_null(0), pl.col("final") + 1))
+        .drop("time", "time_right", "final", strict=False)
+        .explode("turn")
+        .drop_nulls("turn")
+    )  # fmt: skip
+    begin, end = pl.col("start"), pl.col("end")
+    return (
+        located.join(order, on=[*owners, "turn"], how="left", maintain_order="left")
+        .with_columns(
+            duration_ns=end - begin,
+            # An op that begins before all windows has no first one.
+            counts=pl.col("turn").eq_missing(pl.col("first"))
+            # An op without length may lie at the very end of the last window.
+            & ((begin < pl.col("window_end")) | ((begin == end) & (end == pl.col("window_end")))),
+            start=pl.max_horizontal(begin, "window_start"),
+            end=pl.min_horizontal(end, "window_end"),
+        )
+        .filter((pl.col("end") > pl.col("start")) | pl.col("counts"))
+        .drop("turn", "first", "window_start", "window_end")
+    )
