@@ -99,7 +99,6 @@ def kept_sums(trace: Trace) -> KeptSums | None:
     return None if table.is_empty() else KeptSums(table)
 
 
-Array: TypeAlias = NDArray[Any]
 _EVER = 1 << 62
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
