@@ -150,6 +150,19 @@ def test_a_step_that_an_edge_cuts_is_none(ddp: tk.Run) -> None:
         ddp.critical_path(between=(end - 1000, end))
 
 
+def test_what_follows_the_last_step_may_be_cut() -> None:
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.iteration(step, 100 * step, 100 * step + 90)
+        builder.op("gemm", 100 * step + 5, start=100 * step + 10, end=100 * step + 60, stage="FP")
+    builder.op("test", 320, start=330, end=400, stage="ME")  # launched after the last step
+    stretch = within(builder.trace(), between=(0, 350))
+    found = {
+        row["iteration"]: row["busy_ns"] for row in breakdown(stretch, "iteration").rows.to_dicts()
+    }
+    assert found == {0: 50, 1: 50, 2: 50, None: 20}
+
+
 @pytest.mark.parametrize(
     ("text", "times"),
     [

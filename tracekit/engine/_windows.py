@@ -283,17 +283,17 @@ def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
     """Return what of windows lies in a stretch; a step that an edge of it cuts is open."""
-    if stretch.iterations is not None:  # a step takes until the next one begins
-        is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
-        step = _NUMBER.forward_fill().over(_OWNER)
+    step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
+    is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
+    if stretch.iterations is not None:
         windows = windows.filter(is_step & step.is_between(*stretch.iterations))
     if stretch.between is None:
         return windows
     begin, end = stretch.between
     if "is_open" in windows.columns:
-        is_cut = (pl.col("start") < begin) | (pl.col("end") > end)
+        is_cut = is_step & ((pl.col("start") < begin) | (pl.col("end") > end))
         windows = (
-            windows.with_columns(is_cut=is_cut, step=_NUMBER.forward_fill().over(_OWNER))
+            windows.with_columns(is_cut=is_cut, step=step)
             .with_columns(is_open=pl.col("is_open") | pl.col("is_cut").any().over("step"))
             .drop("is_cut", "step")
         )
