@@ -23,8 +23,8 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare history ingest input_cost memory memory_points open overhead
-        project scaling select_runs stalls study
+        bubbles compare hang history ingest input_cost memory memory_points open overhead
+        project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
         api_by_run api_calls breakdown capabilities confusion features identify
@@ -46,7 +46,9 @@ PUBLIC = {
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
+    "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
+    "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """
         Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
         STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
@@ -108,13 +110,17 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare history ingest input_cost memory
-        memory_points open overhead project report_of scaling select_runs stalls study
-        study_dgx1
+        Run Time bubble_model bubbles compare hang history ingest input_cost memory
+        memory_points open overhead project report_of scaling select_runs stalls straggler_cost
+        study study_dgx1
     """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
+    "tracekit.sources.hang_dumps": """
+        Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
+    """,
+    "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",

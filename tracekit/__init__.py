@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         bubble_model,
         bubbles,
         compare,
+        hang,
         history,
         ingest,
         input_cost,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         scaling,
         select_runs,
         stalls,
+        straggler_cost,
         study,
     )
     from tracekit.store import RunRecord, Store
@@ -50,6 +52,7 @@ _HOMES = {
     "bubble_model": "tracekit.runs",
     "bubbles": "tracekit.runs",
     "compare": "tracekit.runs",
+    "hang": "tracekit.runs",
     "history": "tracekit.runs",
     "ingest": "tracekit.runs",
     "input_cost": "tracekit.runs",
@@ -61,6 +64,7 @@ _HOMES = {
     "scaling": "tracekit.runs",
     "select_runs": "tracekit.runs",
     "stalls": "tracekit.runs",
+    "straggler_cost": "tracekit.runs",
     "study": "tracekit.runs",
 }
 
@@ -75,6 +79,7 @@ __all__ = [
     "bubble_model",
     "bubbles",
     "compare",
+    "hang",
     "history",
     "ingest",
     "input_cost",
@@ -86,6 +91,7 @@ __all__ = [
     "scaling",
     "select_runs",
     "stalls",
+    "straggler_cost",
     "study",
 ]
 

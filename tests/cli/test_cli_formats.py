@@ -18,6 +18,7 @@ from cli_helpers import (
     ROOT,
     SAMPLE,
     SAMPLES,
+    TIMELINE,
     TIMES,
     TOPOLOGY,
     in_process,
@@ -155,6 +156,10 @@ LISTINGS = {
         ["memory"],
         *(["memory", "--table", str(MEMORY), "--what", w, "--capacity", "16GB"] for w in OF_MEMORY),
     ],
+    "straggler-cost": [
+        ["straggler-cost", str(TIMELINE), "--by", k] for k in ("stage", "worker", "kind")
+    ],
+    "hang": [["hang", str(ROOT / "sample_traces/recorded/hang")]],
     "latency": [
         *(["latency", *SIZED, "--buckets", each] for each in ("power2", "exact", "class")),
         *(["latency", "--what", w] for w in ("histogram", "pointer-queries", "staging")),

@@ -15,6 +15,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
     from tracekit.runs._dgx1 import study_dgx1
+    from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
     from tracekit.runs._memories import memory
     from tracekit.runs._memory_answers import memory_points
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
     from tracekit.runs._selecting import select_runs
+    from tracekit.runs._straggler_cost import straggler_cost
     from tracekit.runs._studies import overhead, scaling, study
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
@@ -32,6 +34,7 @@ _HOMES = {
     "bubble_model": "tracekit.runs._waits",
     "bubbles": "tracekit.runs._waits",
     "compare": "tracekit.runs._comparisons",
+    "hang": "tracekit.runs._hangs",
     "history": "tracekit.runs._history",
     "ingest": "tracekit.runs._opening",
     "input_cost": "tracekit.runs._waits",
@@ -44,6 +47,7 @@ _HOMES = {
     "scaling": "tracekit.runs._studies",
     "select_runs": "tracekit.runs._selecting",
     "stalls": "tracekit.runs._waits",
+    "straggler_cost": "tracekit.runs._straggler_cost",
     "study": "tracekit.runs._studies",
     "study_dgx1": "tracekit.runs._dgx1",
 }
@@ -54,6 +58,7 @@ __all__ = [
     "bubble_model",
     "bubbles",
     "compare",
+    "hang",
     "history",
     "ingest",
     "input_cost",
@@ -66,6 +71,7 @@ __all__ = [
     "scaling",
     "select_runs",
     "stalls",
+    "straggler_cost",
     "study",
     "study_dgx1",
 ]

@@ -1,0 +1,317 @@
+"""Faults put into the dumps of a job, one at a time, and what PyTorch's own tool says of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit as tk
+from tests.hang_dumps import Dump, Rank, job, without_first, write_dumps
+from tracekit.cli import app
+from tracekit.errors import DamagedTraceError, NotATraceError, UnsupportedTraceError
+from tracekit.model import Answer
+
+WAITS = "started"
+
+
+def _missing(one: Rank) -> None:
+    if one.rank != 3:
+        one.call("0", "all_reduce", [[4096]], state=WAITS, line=28)
+
+
+def _missing_in_part(one: Rank) -> None:
+    if one.rank == 1:
+        return
+    if one.rank == 0:
+        one.call("1", "broadcast", [[16]], state=WAITS, line=30)
+    else:
+        one.call("2", "broadcast", [[16]])
+        one.call("0", "all_reduce", [[64]], state=WAITS, line=31)
+
+
+def _other_type(one: Rank) -> None:
+    one.call("0", "broadcast" if one.rank == 2 else "all_reduce", [[64]], state=WAITS)
+
+
+def _other_size(one: Rank) -> None:
+    one.call("0", "all_reduce", [[65 if one.rank == 1 else 64]], state=WAITS)
+
+
+def _other_dtype(one: Rank) -> None:
+    one.call("0", "all_reduce", [[64]], dtype="Half" if one.rank == 0 else "Float", state=WAITS)
+
+
+def _other_order(one: Rank) -> None:
+    calls = [("all_reduce", [[64]]), ("broadcast", [[32]])]
+    for name, sizes in calls[:: -1 if one.rank == 1 else 1]:
+        one.call("0", name, sizes, state=WAITS)
+
+
+def _circle(one: Rank) -> None:
+    if one.rank < 2:
+        one.call("0" if one.rank == 0 else "1", "all_reduce", [[64]], state=WAITS)
+    else:
+        one.call("0", "all_reduce", [[64]], state=WAITS)
+
+
+def _unstarted(one: Rank) -> None:
+    one.call("3", "all_reduce", [[64]], state="scheduled" if one.rank == 1 else WAITS)
+
+
+def _unfinished(one: Rank) -> None:
+    one.call("3", "all_reduce", [[64]], state=WAITS)
+
+
+def _no_receive(one: Rank) -> None:
+    if one.rank == 0:
+        one.call("0", "send 0->1", [[64]], state="completed")
+        one.call("0", "send 0->1", [[64]], state=WAITS)
+    if one.rank == 1:
+        one.call("0", "recv 1<-0", [[64]], [[64]], state="completed")
+
+
+def _other_message(one: Rank) -> None:
+    if one.rank == 2:
+        one.call("2", "send 0->1", [[64]], state=WAITS)
+    if one.rank == 3:
+        one.call("2", "recv 1<-0", [[32]], [[32]], state=WAITS)
+
+
+CASES: dict[str, tuple[dict[int, Dump], dict[str, Any]]] = {
+    "missing": (
+        job(_missing),
+        {"problem": "missing", "ranks": [3], "waiting": [0, 1, 2], "group": "0", "sequence": 7,
+         "place": "step at train/loop.py:28", "last_place": "step at train/loop.py:13"},
+    ),
+    "missing in one group": (
+        job(_missing_in_part),
+        {"problem": "missing", "ranks": [1], "waiting": [2, 3], "group": "0", "sequence": 7},
+    ),
+    "type": (
+        job(_other_type),
+        {"problem": "type", "ranks": [2], "usual": "all_reduce", "other": "broadcast"},
+    ),
+    "size": (
+        job(_other_size),
+        {"problem": "size", "ranks": [1], "usual": "[[64]]", "other": "[[65]]"},
+    ),
+    "dtype": (
+        job(_other_dtype),
+        {"problem": "dtype", "ranks": [0], "usual": "Float", "other": "Half"},
+    ),
+    "order": (job(_other_order), {"problem": "order", "ranks": [1], "sequence": 7}),
+    "no dump": (
+        job(_unfinished, ranks=(0, 1, 3)),
+        {"problem": "no_dump", "ranks": [2], "waiting": [0, 1, 3]},
+    ),
+    "circle": (
+        job(_circle),
+        {"problem": "deadlock", "ranks": [1], "waiting": [0, 2, 3], "group": "0"},
+    ),
+    "unstarted": (
+        job(_unstarted),
+        {"problem": "unstarted", "ranks": [1], "waiting": [0, 2, 3], "group": "3"},
+    ),
+    "no receive": (
+        job(_no_receive),
+        {"problem": "missing", "ranks": [1], "waiting": [0], "sequence": 2,
+         "collective": "message from 0 to 1"},
+    ),
+    "size of a message": (
+        job(_other_message),
+        {"problem": "size", "ranks": [2, 3], "usual": "[[64]]", "other": "[[32]]"},
+    ),
+    "missing after lost entries": (
+        without_first(job(_missing), 0, 4),
+        {"problem": "missing", "ranks": [3], "waiting": [0, 1, 2], "sequence": 7},
+    ),
+}  # fmt: skip
+"""What is written, and what the cause must say."""
+
+
+def _asked(dumps: dict[int, Dump], folder: Path) -> Answer:
+    return tk.hang.answer([write_dumps(dumps, folder)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_named(name: str, tmp_path: Path) -> None:
+    dumps, said = CASES[name]
+    answer = _asked(dumps, tmp_path / "dumps")
+    first = answer.rows.row(0, named=True)
+    assert {key: first[key] for key in said} == said
+    assert first["role"] == "cause"
+    assert answer.title == first["says"]
+
+
+def test_who_waits_elsewhere_is_no_cause(tmp_path: Path) -> None:
+    rows = _asked(job(_missing_in_part), tmp_path / "dumps").rows
+    assert set(rows["group"]) == {"0", "1"}
+    assert rows["ranks"].to_list() == [[1], [1]]  # never rank 0, which waits for rank 1
+
+
+def test_all_joined_and_nothing_tells(tmp_path: Path) -> None:
+    row = _asked(job(_unfinished), tmp_path / "dumps").rows.row(0, named=True)
+    assert (row["role"], row["problem"], row["ranks"]) == ("unknown", "unfinished", [])
+    assert row["waiting"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda one: None,
+        lambda one: one.call("0", "all_to_all", [[one.rank]], [[9]]),
+        lambda one: one.call("0", "gather", [[8]], [[8]] * 4 if one.rank == 0 else []),
+        lambda one: one.call("0", "all_reduce", [[8]]) if one.rank != 3 else None,  # dumped later
+    ],
+)
+def test_nothing_is_wrong(program: Callable[[Rank], None], tmp_path: Path) -> None:
+    assert _asked(job(program), tmp_path / "dumps").rows.is_empty()
+
+
+def test_lost_entries_are_said(tmp_path: Path) -> None:
+    answer = _asked(without_first(job(_missing), 0, 4), tmp_path / "dumps")
+    assert answer.meta["lost"] == 1
+    assert "no longer held" in answer.warnings[0]
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.write_text, (written, "planted")
+
+    dump = tmp_path / "nccl_trace_rank_0"
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        dump.write_bytes(pickle.dumps({"entries": [], "version": Planted()}, protocol=protocol))
+        with pytest.raises(UnsupportedTraceError, match="could run code"):
+            tk.hang([dump])
+    assert not written.exists()
+
+
+def test_damaged_dumps_are_one_error(tmp_path: Path) -> None:
+    dump = write_dumps(job(_missing), tmp_path / "dumps") / "nccl_trace_rank_1"
+    whole = dump.read_bytes()
+    for length in range(1, len(whole), 97):
+        dump.write_bytes(whole[:length])
+        with pytest.raises(DamagedTraceError):
+            tk.hang([dump])
+    dump.write_bytes(b"hello")
+    with pytest.raises(NotATraceError):
+        tk.hang([dump])
+    rows = tk.hang.answer([dump.parent])  # the others are read
+    assert rows.meta["without_dump"] == [1]
+
+
+def test_values_of_other_kinds_are_unknown(tmp_path: Path) -> None:
+    dumps = job(_missing)
+    for entry, value in zip(dumps[2]["entries"], (2**80, "x", None, [], {}, -1, 1.5), strict=False):
+        entry |= {"input_sizes": value, "record_id": value, "frames": value, "state": value}
+        entry |= {"process_group": value, "profiling_name": value, "output_dtypes": value}
+    answer = _asked(dumps, tmp_path / "dumps")
+    assert answer.rows.row(0, named=True)["ranks"] == [3]
+
+
+def test_json_dumps_say_the_same(tmp_path: Path) -> None:
+    for rank, dump in job(_missing).items():
+        for entry in dump["entries"]:
+            entry["process_group"] = list(entry["process_group"])
+            del entry["frames"]
+        (tmp_path / f"nccl_trace_rank_{rank}.json").write_text(json.dumps(dump))
+    row = tk.hang([tmp_path]).row(0, named=True)
+    assert (row["ranks"], row["sequence"], row["place"]) == ([3], 7, None)
+
+
+def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, program, code in (("a", _missing, 1), ("b", _unfinished, 3), ("c", Rank.step, 0)):
+        folder = write_dumps(job(program), tmp_path / name)
+        with pytest.raises(SystemExit) as stop:
+            app(["hang", str(folder)], prog_name="tracekit")
+        assert (stop.value.code or 0) == code
+    assert "rank 3 did not join all_reduce 7" in capsys.readouterr().out
+
+
+STATUS = {
+    "communicators": [
+        {
+            "hash": "0xae",
+            "size": 3,
+            "ranks": [
+                {"rank": 0, "host": "a", "pid": 1, "status": {"async_error": 0},
+                 "collective_counts": {"AllReduce": 42}},
+                {"rank": 1, "host": "a", "pid": 2, "status": {"async_error": 0},
+                 "collective_counts": {"AllReduce": 41}},
+            ],
+            "missing_ranks": [],
+        }
+    ]
+}  # fmt: skip
+
+
+def test_ras_tells_who_is_behind_by_two_answers(tmp_path: Path) -> None:
+    one, moved = tmp_path / "one.json", json.loads(json.dumps(STATUS))
+    one.write_text(json.dumps(STATUS))
+    assert tk.hang([one]).is_empty()
+    row = tk.hang([one, one]).row(0, named=True)
+    assert (row["problem"], row["ranks"], row["waiting"]) == ("behind", [1], [0])
+    moved["communicators"][0]["ranks"][1]["collective_counts"]["AllReduce"] = 40
+    (tmp_path / "before.json").write_text(json.dumps(moved))
+    assert tk.hang([tmp_path / "before.json", one]).is_empty()
+
+
+def test_ras_tells_who_does_not_answer(tmp_path: Path) -> None:
+    status = json.loads(json.dumps(STATUS))
+    status["communicators"][0]["missing_ranks"] = [
+        {
+            "rank": 2,
+            "host": "b",
+            "pid": 3,
+            "status": {"unresponsive": True, "considered_dead": False},
+        }
+    ]
+    (tmp_path / "ras.json").write_text(json.dumps(status))
+    row = tk.hang([tmp_path / "ras.json"]).row(0, named=True)
+    assert (row["problem"], row["ranks"], row["waiting"]) == ("unresponsive", [2], [0, 1])
+
+
+ORACLE = {
+    "missing": "missing ranks: {3}",
+    "type": "COLLECTIVE_TYPE_MISMATCH",
+    "size": "SIZE_OR_SYNTAX_MISMATCH",
+    "dtype": "COLLECTIVE_DTYPE_MISMATCH",
+    "unstarted": "COLLECTIVE_STATE_MISMATCH",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ORACLE)
+def test_pytorchs_own_tool_names_the_same(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.flight_recorder")
+    folder = write_dumps(CASES[name][0], tmp_path / "dumps")
+    told = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder),
+         "--prefix", "nccl_trace_rank_"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ORACLE[name] in told.stdout + told.stderr
+
+
+RECORDED = Path(__file__).resolve().parents[2] / "sample_traces/recorded/hang"
+
+
+def test_a_recorded_job_of_gloo(tmp_path: Path) -> None:
+    row = tk.hang([RECORDED]).row(0, named=True)
+    said = {name: row[name] for name in ("problem", "ranks", "waiting", "collective", "sequence")}
+    assert said == {
+        "problem": "missing", "ranks": [3], "waiting": [0, 1, 2], "collective": "all_reduce",
+        "sequence": 5,
+    }  # fmt: skip
+    assert row["place"] == "reduce_gradients at train/hang.py:50"

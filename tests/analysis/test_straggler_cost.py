@@ -1,0 +1,247 @@
+"""Steps of pipeline-parallel jobs without stragglers: by hand, and against a plain loop."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracekit as tk
+from tests.effort import examples
+from tracekit.analysis.straggler_cost import straggler_cost
+from tracekit.errors import NotATraceError, UndecidedError, UnsupportedTraceError, UsageError
+from tracekit.sources.job_timelines import TIMELINE_SCHEMA
+
+MS = 1_000_000
+Op = dict[str, Any]
+
+
+def _op(step: int, rank: int, stage: int, kind: str, number: int, start: int, length: int) -> Op:
+    lane = (
+        "compute"
+        if kind in COMPUTING
+        else "pp-comm"
+        if kind[-4:] in ("send", "recv")
+        else "dp-comm"
+    )
+    return dict(
+        zip(TIMELINE_SCHEMA, (step, rank, stage, lane, kind, number, start, length), strict=True)
+    )
+
+
+COMPUTING = ("forward-compute", "backward-compute", "optimizer", "gc")
+
+
+def pipeline(steps: int, ranks: int, stages: int, batches: int, length: Any) -> list[Op]:
+    """Return a GPipe schedule; `length` gives the ns of each op, starts only tell the order."""
+    ops: list[Op] = []
+    for step in range(steps):
+        for rank in range(ranks):
+            for stage in range(stages):
+                turn = step * 10_000
+                order = ["params-all-gather 0"]
+                for n in range(batches):
+                    order += [f"forward-recv {n}"] * (stage > 0) + [f"forward-compute {n}"]
+                    order += [f"forward-send {n}"] * (stage < stages - 1)
+                for n in range(batches):
+                    order += [f"backward-recv {n}"] * (stage < stages - 1) + [
+                        f"backward-compute {n}"
+                    ]
+                    order += [f"backward-send {n}"] * (stage > 0)
+                order += ["gc 0", "layernorm-grads-all-reduce 0"]
+                order += ["embedding-grads-all-reduce 0"] * (stage in (0, stages - 1))
+                order += ["grads-reduce-scatter 0", "optimizer-clip-main-grad 0", "optimizer 0"]
+                for place, text in enumerate(order):
+                    kind, number = text.split()
+                    key = (step, rank, stage, kind, int(number))
+                    ops.append(_op(*key, turn + place, length(*key)))
+    return ops
+
+
+def frame(ops: list[Op]) -> pl.DataFrame:
+    return pl.DataFrame(ops, schema=dict(TIMELINE_SCHEMA), orient="row")
+
+
+def test_two_stages_by_hand() -> None:
+    # Two micro-batches: stage 0 takes 10 forward and 20 backward, stage 1 takes 30 and 20; nothing
+    # else takes time. Stage 1 begins at 10, ends its forward passes at 70 and its backward ones at
+    # 110; stage 0 ends at 130. Ideal: 20 each: forward ends at 60, backward at 100, then 120.
+    def length(_: int, __: int, stage: int, kind: str, ___: int) -> int:
+        lengths = {("forward-compute", 0): 10, ("forward-compute", 1): 30}
+        return MS * lengths.get((kind, stage), 20 if kind == "backward-compute" else 0)
+
+    answer = straggler_cost(frame(pipeline(1, 1, 2, 2, length)))
+    assert answer.meta["replayed_ns"] == 130 * MS
+    assert answer.meta["ideal_ns"] == 120 * MS
+    # Stage 1 alone: 20, then 30 twice: 80, 120, 140. Stage 0 alone: 10, then 20 twice: 50, 90, 110.
+    assert answer.rows["stage"].to_list() == [1, 0]
+    assert answer.rows["alone_ns"].to_list() == [140 * MS, 110 * MS]
+    assert answer.rows["without_ns"].to_list() == [110 * MS, 140 * MS]
+    assert answer.rows["win_share"].to_list() == [2.0, -1.0]
+    assert answer.meta["causes"] == [
+        "stage 1 has more to do than the others: 200% of what stragglers cost goes with it"
+    ]
+
+
+def plain_step(ops: list[Op], lengths: list[int]) -> float:  # noqa: C901 - read as one piece
+    """Return the mean step by trying all ops again until none begins any later."""
+    ends, begins, changed = [0] * len(ops), [0] * len(ops), True
+    find = {
+        tuple(o[k] for k in ("step", "rank", "stage", "kind", "number")): i
+        for i, o in enumerate(ops)
+    }
+    lanes = defaultdict(list)
+    for i, o in enumerate(ops):
+        lanes[o["step"], o["rank"], o["stage"], o["lane"]].append(i)
+    batches = 1 + max(o["number"] for o in ops)
+
+    def waits(i: int) -> list[int]:
+        o = ops[i]
+        where = (o["step"], o["rank"], o["stage"])
+        lane = lanes[*where, o["lane"]]
+        place = lane.index(i)
+        keys = (
+            [(*where, "gc", 0), (*where, "backward-compute", batches - 1)]
+            if o["lane"] == "dp-comm"
+            else []
+        )
+        if o["kind"] == "params-all-gather":
+            keys = []
+        way, _, what = o["kind"].partition("-")
+        if what == "compute":
+            keys.append((*where, f"{way}-recv", o["number"]))
+        if what == "send":
+            keys.append((*where, f"{way}-compute", o["number"]))
+        if o["kind"] == "forward-compute" and o["number"] == 0:
+            keys.append((*where, "params-all-gather", 0))
+        if o["kind"] == "optimizer":
+            keys.append((*where, "optimizer-clip-main-grad", 0))
+        return [*lane[max(place - 1, 0) : place], *(find[k] for k in keys if k in find)]
+
+    def together(i: int) -> list[int]:
+        o, all_ops = ops[i], range(len(ops))
+        same = {"params-all-gather": ("step", "stage"), "grads-reduce-scatter": ("step", "stage"),
+                "embedding-grads-all-reduce": ("step", "rank"),
+                "optimizer-clip-main-grad": ("step",)}  # fmt: skip
+        if o["kind"] in same:
+            return [j for j in all_ops if ops[j]["kind"] == o["kind"]
+                    and all(ops[j][k] == o[k] for k in same[o["kind"]])]  # fmt: skip
+        way, _, what = o["kind"].partition("-")
+        if what in ("send", "recv"):
+            ahead = 1 if (way == "forward") == (what == "send") else -1
+            other = {"send": "recv", "recv": "send"}[what]
+            return [
+                i,
+                find[o["step"], o["rank"], o["stage"] + ahead, f"{way}-{other}", o["number"]],
+            ]
+        return [i]
+
+    before = [waits(i) for i in range(len(ops))]
+    groups = [together(i) for i in range(len(ops))]
+    while changed:
+        changed = False
+        for i, group in enumerate(groups):
+            begin = max((ends[j] for one in group for j in before[one]), default=0)
+            if begin > begins[i]:
+                changed = True
+            begins[i] = max(begins[i], begin)
+            if ends[i] != begins[i] + lengths[i]:
+                changed, ends[i] = True, begins[i] + lengths[i]
+    last: dict[int, int] = defaultdict(int)
+    for o, end in zip(ops, ends, strict=True):
+        last[o["step"]] = max(last[o["step"]], end)
+    return sum(last.values()) / len(last)
+
+
+@settings(max_examples=examples(8, thorough=100))
+@given(
+    shape=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    seed=st.randoms(use_true_random=False),
+)
+def test_replays_equal_a_plain_loop(shape: tuple[int, int, int, int], seed: Any) -> None:
+    ops = pipeline(*shape, lambda *_: seed.randrange(1, 1_000))
+    answer = straggler_cost(frame(ops), "stage")
+    assert answer.meta["replayed_ns"] == plain_step(ops, [o["length"] for o in ops])
+    for row in answer.rows.iter_rows(named=True):
+        ideal = _ideal(ops)
+        mixed = [
+            o["length"] if o["stage"] == row["stage"] else i
+            for o, i in zip(ops, ideal, strict=True)
+        ]
+        assert row["alone_ns"] == plain_step(ops, mixed)
+
+
+def _ideal(ops: list[Op]) -> list[int]:
+    by_kind = defaultdict(list)
+    for o in ops:
+        by_kind[o["kind"]].append(o["length"])
+    found = {}
+    for kind, lengths in by_kind.items():
+        series = pl.Series(lengths)
+        middle = series.mean() if kind in COMPUTING else series.median()
+        found[kind] = int(pl.Series([middle]).round()[0])
+    return [found[o["kind"]] for o in ops]
+
+
+def test_keys_and_steps_that_are_not_there() -> None:
+    ops = frame(pipeline(2, 1, 1, 1, lambda *_: 5))
+    assert straggler_cost(ops, steps=[1]).meta["steps"] == 1
+    with pytest.raises(UsageError, match="none of these steps"):
+        straggler_cost(ops, steps=[7])
+    with pytest.raises(UsageError, match="rank, stage, worker, kind"):
+        straggler_cost(ops, "host")
+
+
+def test_a_circle_is_refused() -> None:
+    ops = pipeline(1, 1, 2, 2, lambda *_: 5)
+    swapped = {("forward-recv", 0): 1, ("forward-recv", 1): 0}
+    for op in ops:
+        if op["stage"] == 1 and (op["kind"], op["number"]) in swapped:
+            op["number"] = swapped[op["kind"], op["number"]]
+    with pytest.raises(UndecidedError, match="in a circle"):
+        straggler_cost(frame(ops))
+
+
+def _written(path: Path, ops: list[Op], **more: Any) -> Path:
+    lanes = ("compute", "pp-comm", "tp-comm", "dp-comm", "misc")
+    events = [
+        {"ph": "X", "name": o["kind"], "pid": o["rank"],
+         "tid": 5 * o["stage"] + lanes.index(o["lane"]),
+         "ts": o["start"] / 1e3, "dur": o["length"] / 1e3,
+         "args": {"step": o["step"], "seq_id": o["number"], **more}}
+        for o in ops
+    ]  # fmt: skip
+    names = {
+        (e["pid"], e["tid"]): f"PP rank {e['tid'] // 5}, TP rank 0, " + lanes[e["tid"] % 5]
+        for e in events
+    }
+    told = [
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+        for (pid, tid), name in names.items()
+    ]
+    with gzip.open(path, "wt") as file:
+        json.dump([*told, *events], file)
+    return path
+
+
+def test_a_file_says_the_same(tmp_path: Path) -> None:
+    ops = pipeline(2, 2, 2, 2, lambda *key: 1_000 * (1 + hash(key) % 50))
+    path = _written(tmp_path / "timeline.json.gz", ops)
+    assert tk.straggler_cost(path, "worker").equals(straggler_cost(frame(ops), "worker").rows)
+    with pytest.raises(UnsupportedTraceError, match="interleaved"):
+        tk.straggler_cost(_written(path, ops, model_chunk=1))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "[1]", "nonsense", '[{"ph": "X"}]'])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(NotATraceError):
+        tk.straggler_cost(path)

@@ -1,0 +1,302 @@
+"""Why a job hangs: who is missing, at which collective of which group, and where the others are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from tracekit.analysis.hangs._blame import Problem, with_roles
+from tracekit.analysis.hangs._calls import (
+    group_calls,
+    missing_calls,
+    parties,
+    unequal_calls,
+    unfinished_calls,
+)
+from tracekit.analysis.hangs._messages import unpaired_messages
+from tracekit.analysis.hangs._peers import silent_peers, uneven_counts
+from tracekit.model import Answer
+
+_SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
+    "role": pl.String,
+    "problem": pl.String,
+    "ranks": pl.List(pl.Int64),
+    "waiting": pl.List(pl.Int64),
+    "group": pl.String,
+    "description": pl.String,
+    "members": pl.Int64,
+    "collective": pl.String,
+    "sequence": pl.Int64,
+    "usual": pl.String,
+    "other": pl.String,
+    "place": pl.String,
+    "last_place": pl.String,
+    "says": pl.String,
+}
+_SPAN = 3
+"""From how many neighbours on ranks are written as a span."""
+_PROBLEMS = {
+    "type": "enqueued another collective than the others",
+    "size": "gave other sizes than the others",
+    "dtype": "gave another element type than the others",
+    "order": "enqueued the same collectives in another order",
+}
+
+
+def find_hang(
+    entries: pl.DataFrame,
+    ranks: pl.DataFrame,
+    peers: pl.DataFrame,
+    events: pl.DataFrame,
+    warnings: Sequence[str] = (),
+) -> Answer:
+    """Say why a job hangs.
+
+    Parameters
+    ----------
+    entries, ranks
+        Of PyTorch's flight recorder: the last collectives of each rank that left a dump.
+    peers, events
+        Of NCCL's RAS.
+    warnings
+        What is known to be missing.
+
+    Returns
+    -------
+    A row for the first problem of each group of ranks, causes first:
+
+    ===============  ============================================================================
+    ``role``         cause; consequence (who is missing waits in another row); unknown (all joined
+                     and nothing tells who holds it up)
+    ``problem``      missing (ranks did not join), deadlock (ranks wait for each other in a
+                     circle), type, size, dtype, order (ranks gave other than the others), unstarted
+                     (the GPU of some ranks has not begun what that of others runs), unfinished
+                     (all joined), no_dump (a rank left none, and others wait for it), unresponsive,
+                     dead, error (by RAS), behind (fewer calls by two equal answers of RAS)
+    ``ranks``        whom it is about: who is missing, or differs
+    ``waiting``      who has joined and not completed it
+    ``group``        name of the group; ``description`` and ``members`` (number of ranks) beside it
+    ``collective``   such as all_reduce; ``sequence``: its number in the group, or which message of
+                     the pair
+    ``usual``        what more than half of the ranks gave; ``other``: what `ranks` gave
+    ``place``        where in the program the first of the waiting ranks is
+    ``last_place``   where the first of `ranks` was when it last enqueued anything
+    ``says``         all of it as a sentence
+    ===============  ============================================================================
+
+    Only the first problem of a group is sure: what follows it pairs by chance. Times of hosts are
+    not compared. ``meta``: ``ranks`` (number of dumps), ``entries``, ``groups``, ``without_dump``
+    (ranks that groups list and that left none), ``lost`` (dumps whose ring no longer held all) and
+    ``warnings``. ``tables``: ``ranks``, with the last collective of each.
+    """
+    calls = group_calls(entries)
+    members = parties(calls, ranks)
+    problems = [
+        *_collective_problems(calls, members),
+        *_message_problems(entries, ranks),
+    ]
+    told = [
+        *with_roles(problems),
+        *silent_peers(peers, events),
+        *uneven_counts(peers),
+    ]
+    last = _last_of(entries)
+    without = members.filter(~pl.col("dumped"))["rank"].unique().sort().to_list()
+    told = [*_without_dump(without, members, calls, told), *told]
+    rows = [_row(each, entries, last) for each in told]
+    lost = ranks.filter(pl.col("lost") > 0).height
+    answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
+    return Answer(
+        rows=answer,
+        people=_for_people(answer),
+        meta={
+            "ranks": ranks.height,
+            "entries": entries.height,
+            "groups": members["party"].n_unique(),
+            "without_dump": without,
+            "lost": lost,
+            "warnings": [*warnings, *_warnings(lost, ranks.height, without)],
+        },
+        title=answer["says"][0] if rows else _nothing(ranks.height, peers.height),
+        tables={"ranks": ranks.join(last, on="rank", how="left")},
+        empty=_nothing(ranks.height, peers.height),
+        command="hang",
+    )
+
+
+def rank_texts(ranks: Iterable[int]) -> str:
+    """Return ranks as text, neighbours as a span: `0 to 3, 7`."""
+    spans = []
+    for _, same in itertools.groupby(enumerate(sorted(ranks)), lambda each: each[1] - each[0]):
+        members = [rank for _, rank in same]
+        wide = f"{members[0]} to {members[-1]}"
+        spans.append(wide if len(members) >= _SPAN else ", ".join(map(str, members)))
+    return ", ".join(spans)
+
+
+def _collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
+    """Return the first problem of each party: what is unequal comes before what is missing."""
+    sizes = members.group_by("party").agg(members=pl.len())
+    names = calls.group_by("party").agg(pl.col("group", "description").first())
+    found = [
+        unequal_calls(calls, members),
+        missing_calls(calls, members).with_columns(problem=pl.lit("missing")),
+        unfinished_calls(calls, members).with_columns(
+            problem=pl.when(pl.col("ranks").list.len() > 0)
+            .then(pl.lit("unstarted"))
+            .otherwise(pl.lit("unfinished"))
+        ),
+    ]
+    first = (
+        pl.concat(
+            [each.with_columns(order=pl.lit(order)) for order, each in enumerate(found)],
+            how="diagonal",
+        )
+        .sort("party", "sequence", "order")
+        .unique("party", keep="first", maintain_order=True)
+        .join(sizes, on="party")
+        .join(names, on="party")
+    )
+    kinds = calls.group_by("party", "sequence").agg(pl.col("collective").mode().sort().first())
+    return list(first.join(kinds, on=["party", "sequence"], how="left").iter_rows(named=True))
+
+
+def _message_problems(entries: pl.DataFrame, ranks: pl.DataFrame) -> list[Problem]:
+    found = unpaired_messages(entries, ranks)
+    return [
+        {
+            **row,
+            "members": len(row["members"]),
+            "collective": f"message from {row['source']} to {row['target']}",
+        }
+        for row in found.iter_rows(named=True)
+    ]
+
+
+def _without_dump(
+    without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, told: Sequence[Problem]
+) -> list[Problem]:
+    """Return who left no dump although others wait in its groups, unless a cause is known."""
+    if not without or any(each["role"] == "cause" for each in told):
+        return []
+    groups = members.filter(pl.col("rank").is_in(list(without)))["party"].unique()
+    waiting = (
+        calls.filter(pl.col("party").is_in(groups.implode()), pl.col("state") != "completed")
+        .sort("sequence")["rank"].unique().sort()
+    )  # fmt: skip
+    return [
+        {
+            "role": "cause" if waiting.len() else "unknown",
+            "problem": "no_dump",
+            "ranks": list(without),
+            "waiting": waiting.to_list(),
+        }
+    ]
+
+
+def _last_of(entries: pl.DataFrame) -> pl.DataFrame:
+    """Return the last entry of each rank."""
+    return (
+        entries.sort("rank", "record", maintain_order=True)
+        .group_by("rank", maintain_order=True)
+        .agg(
+            last=pl.concat_str(
+                "collective", pl.format("{} of group {}", "sequence", "group"), separator=" "
+            ).last(),
+            last_state=pl.col("state").last(),
+            last_place=pl.col("place").last(),
+        )
+    )
+
+
+def _row(problem: Problem, entries: pl.DataFrame, last: pl.DataFrame) -> dict[str, Any]:
+    ranks, waiting = _list(problem, "ranks"), _list(problem, "waiting")
+    place = None
+    if waiting and problem.get("sequence") is not None:
+        inside = entries.filter(
+            pl.col("rank") == waiting[0], pl.col("group") == problem["group"],
+            pl.col("place").is_not_null(),
+        )  # fmt: skip
+        at = inside.filter(pl.col("sequence") == problem["sequence"])
+        place = (at if at.height else inside)["place"].to_list()[:1]
+    last_place = last.filter(pl.col("rank") == ranks[0])["last_place"].to_list() if ranks else []
+    row = {
+        **{name: problem.get(name) for name in _SCHEMA},
+        "ranks": ranks,
+        "waiting": waiting,
+        "place": place[0] if place else None,
+        "last_place": last_place[0] if last_place else None,
+    }
+    return {**row, "says": problem.get("says") or _sentence(row)}
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    ranks, waiting = _list(row, "ranks"), _list(row, "waiting")
+    who = _named(ranks)
+    which = f"{row['collective']} {row['sequence']} of group {row['group']}"
+    if row["description"] not in (None, "undefined", row["group"]):
+        which += f" ({row['description']})"
+    others = f"{_they(waiting)} in it" if waiting else ""
+    at = f" ({row['place']})" if row["place"] else ""
+    problem = row["problem"]
+    if problem in ("missing", "deadlock"):
+        circle = ", and is waited for in turn" if problem == "deadlock" else ""
+        return f"{who} did not join {which}; {others}{at}{circle}"
+    if problem == "no_dump":
+        return f"{who} left no dump" + (
+            f"; {_they(waiting)} in collectives of its groups" if waiting else ""
+        )
+    if problem == "unstarted":
+        return (
+            f"the GPU of {who} has not begun {which}, which others run: work before it holds it up"
+        )
+    if problem == "unfinished":
+        return f"all ranks joined {which} and none of them is known to hold it up; {others}{at}"
+    gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
+    return f"{who} {_PROBLEMS[str(problem)]} in {which}{gave}{at}"
+
+
+def _they(ranks: Sequence[int]) -> str:
+    return f"{_named(ranks)} {'wait' if len(ranks) > 1 else 'waits'}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {rank_texts(ranks)}"
+
+
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    texts = {
+        name: pl.Series([rank_texts(each) for each in rows[name].to_list()], dtype=pl.String)
+        for name in ("ranks", "waiting")
+    }
+    known = rows.with_columns(**texts).drop("says", "description")
+    return known.select(
+        each for each in known if each.null_count() < known.height or known.is_empty()
+    )
+
+
+def _nothing(dumps: int, peers: int) -> str:
+    if not dumps and peers:
+        return "RAS names no rank that is missing, dead or behind"
+    return f"the {dumps:,} dumps show no collective that some rank did not join, complete or match"
+
+
+def _warnings(lost: int, dumps: int, without: Sequence[int]) -> list[str]:
+    told = []
+    if lost:
+        told.append(
+            f"the recorders of {lost:,} of {dumps:,} ranks no longer held their first collectives: "
+            "groups are compared from where all held them; for more set TORCH_FR_BUFFER_SIZE"
+        )
+    if without:
+        told.append(
+            f"no dump of ranks {rank_texts(without)}: they ended, or their files are elsewhere"
+        )
+    return told
+
+
+def _list(row: Mapping[str, Any], key: str) -> list[int]:
+    return list(row.get(key) or [])

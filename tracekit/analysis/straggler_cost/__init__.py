@@ -1,0 +1,5 @@
+"""What stragglers cost a job: its steps replayed with and without them."""
+
+from tracekit.analysis.straggler_cost._answer import KEYS, straggler_cost
+
+__all__ = ["KEYS", "straggler_cost"]

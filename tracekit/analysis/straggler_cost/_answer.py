@@ -1,0 +1,225 @@
+"""What stragglers cost a job, by rank, stage, worker or kind of work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.straggler_cost._graph import COMPUTING, Array, Level, levels, step_lengths
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Answer
+
+KEYS: Mapping[str, Sequence[str]] = {
+    "rank": ("rank",),
+    "stage": ("stage",),
+    "worker": ("rank", "stage"),
+    "kind": ("kind",),
+}
+"""By what stragglers can be told apart."""
+_CASES_AT_ONCE = 16
+_REPLAYED = 0.9
+"""Which share of a recorded step the replay must reach to be believed."""
+_MOST_OF_IT = 0.5
+"""From which share of the cost on a stage is named (M_S of section 5.2 of the paper)."""
+_ALIKE = 0.9
+"""From which correlation of the two passes of a micro-batch on it is told that lengths of
+sequences differ (section 5.3 of the paper)."""
+
+
+def straggler_cost(
+    timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
+) -> Answer:
+    """Say what stragglers cost a job.
+
+    Its steps are replayed: ideal, where each computation takes the mean of its kind over all
+    workers and steps and each communication the median; with the ops of one group alone as long as
+    they were; and recorded, but those of one group ideal.
+
+    Parameters
+    ----------
+    timeline
+        What each worker did (`tracekit.sources.job_timelines.TIMELINE_SCHEMA`).
+    by
+        One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
+    steps
+        The steps that count; all by default.
+
+    Returns
+    -------
+    The columns of the key, then
+
+    ==============  ================================================================================
+    ``ops``         number of ops
+    ``alone_ns``    mean step where these ops alone are as long as they were, and all others ideal
+    ``slowdown``    alone_ns over the ideal step; below 1 where the group is faster than the mean
+    ``without_ns``  mean step where these ops alone are ideal
+    ``win_ns``      how much shorter than the replayed step that is
+    ``win_share``   win_ns over all that stragglers cost; wins of several groups do not add up
+    ==============  ================================================================================
+
+    Groups that slow the job most come first. ``meta``: ``steps``, ``workers``, ``recorded_ns``
+    (mean step from its first op to the end of its last one), ``replayed_ns`` (the same without
+    delays between ops), ``ideal_ns``, ``slowdown`` (replayed_ns over ideal_ns: S of the paper),
+    ``sequence_correlation`` (of forward and backward passes of a micro-batch, over all workers;
+    null where one of them does not vary), ``causes`` and ``warnings``.
+
+    Source: Lin et al., OSDI 2025, equation 1 and section 4.
+
+    Raises
+    ------
+    UsageError
+        If the key is unknown, or none of the steps is in the timeline.
+    MissingDataError
+        If it holds no computation.
+    UndecidedError
+        If its ops wait for each other in a circle.
+    """
+    if by not in KEYS:
+        raise UsageError(f"stragglers have no key {by!r}", f"say one of {', '.join(KEYS)}")
+    ops = timeline if steps is None else timeline.filter(pl.col("step").is_in(list(steps)))
+    if ops.is_empty():
+        raise UsageError("none of these steps is in the timeline")
+    if not ops["kind"].is_in(COMPUTING).any():
+        raise MissingDataError(
+            "this timeline holds no computation", f"kinds {', '.join(COMPUTING)}"
+        )
+    ops = ops.with_columns(
+        op=pl.int_range(pl.len()), turn=pl.col("step").rank("dense").cast(pl.Int64) - 1
+    )
+    return _answered(ops, by)
+
+
+def _answered(ops: pl.DataFrame, by: str) -> Answer:
+    found, turns = levels(ops), ops["turn"].to_numpy()
+    own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
+    replayed, best = _mean_steps(found, np.stack([own, ideal], axis=1), turns)
+    rows, stages = (
+        _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
+        for key in (by, "stage")
+    )
+    recorded = _recorded(ops)
+    correlation = _sequence_correlation(ops)
+    return Answer(
+        rows=rows,
+        meta={
+            "steps": int(turns.max()) + 1,
+            "workers": ops.select("rank", "stage").n_unique(),
+            "recorded_ns": recorded,
+            "replayed_ns": float(replayed),
+            "ideal_ns": float(best),
+            "slowdown": float(replayed / best) if best else None,
+            "sequence_correlation": correlation,
+            "causes": _causes(ops, stages, correlation),
+            "warnings": _warnings(recorded, float(replayed)),
+        },
+        title=_title(replayed, best),
+        command="straggler-cost",
+    )
+
+
+def _title(replayed: float, ideal: float) -> str:
+    if not ideal:
+        return "No op of this timeline takes any time"
+    times = f"{replayed / 1e6:,.1f} ms for {ideal / 1e6:,.1f}"
+    return f"Stragglers make a step {replayed / ideal:.2f} times as long: {times}"
+
+
+def _by_group(
+    ops: pl.DataFrame,
+    keys: list[str],
+    found: list[Level],
+    lengths: tuple[Array, Array],
+    steps: tuple[float, float],
+) -> pl.DataFrame:
+    """Return what each group costs; `lengths` and `steps` are those recorded, and ideal ones."""
+    own, ideal = lengths
+    replayed, best = steps
+    # Of a message there is one kind, whichever end.
+    ops = ops.with_columns(pl.col("kind").str.replace("-(?:send|recv)$", "-pp-comm"))
+    groups = ops.select(*keys).unique().sort(keys)
+    number = ops.select(*keys).join(
+        groups.with_row_index("group"), on=keys, how="left", maintain_order="left"
+    )["group"].to_numpy()  # fmt: skip
+    turns, alone, without = ops["turn"].to_numpy(), [], []
+    for begin in range(0, groups.height, _CASES_AT_ONCE):
+        which = np.arange(begin, min(begin + _CASES_AT_ONCE, groups.height))
+        inside = number[:, None] == which[None, :]
+        alone.append(_mean_steps(found, np.where(inside, own[:, None], ideal[:, None]), turns))
+        without.append(_mean_steps(found, np.where(inside, ideal[:, None], own[:, None]), turns))
+    cost = replayed - best
+    return (
+        groups.with_columns(
+            ops=pl.Series(np.bincount(number, minlength=groups.height), dtype=pl.Int64),
+            alone_ns=pl.Series(np.concatenate(alone)),
+            without_ns=pl.Series(np.concatenate(without)),
+        )
+        .with_columns(slowdown=pl.col("alone_ns") / best, win_ns=replayed - pl.col("without_ns"))
+        .with_columns(win_share=pl.when(pl.lit(cost > 0)).then(pl.col("win_ns") / cost))
+        .sort("slowdown", descending=True, maintain_order=True)
+        .select(*keys, "ops", "alone_ns", "slowdown", "without_ns", "win_ns", "win_share")
+    )
+
+
+def _ideal() -> pl.Expr:
+    """Return how long each op would take without stragglers, ns."""
+    length = pl.col("length")
+    return (
+        pl.when(pl.col("kind").is_in(COMPUTING))
+        .then(length.mean().over("kind"))
+        .otherwise(length.median().over("kind"))
+        .round()
+        .cast(pl.Int64)
+    )
+
+
+def _mean_steps(found: list[Level], lengths: Array, turns: Array) -> Array:
+    means: Array = step_lengths(found, lengths, turns).mean(axis=0)
+    return means
+
+
+def _recorded(ops: pl.DataFrame) -> float:
+    lengths = ops.group_by("step").agg(
+        length=(pl.col("start") + pl.col("length")).max() - pl.col("start").min()
+    )
+    return float(lengths["length"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
+
+
+def _sequence_correlation(ops: pl.DataFrame) -> float | None:
+    """Return how far both passes of a micro-batch are long together, within each stage."""
+    keys = ["step", "rank", "stage", "number"]
+    forward, backward = (
+        ops.filter(pl.col("kind") == f"{way}-compute").select(*keys, length=pl.col("length"))
+        for way in ("forward", "backward")
+    )
+    both = forward.join(backward, on=keys, suffix="_back").with_columns(
+        pl.col(name) - pl.col(name).mean().over("stage") for name in ("length", "length_back")
+    )
+    found = both.select(pl.corr("length", "length_back")).item() if both.height else None
+    return None if found is None or np.isnan(found) else float(found)
+
+
+def _causes(ops: pl.DataFrame, stages: pl.DataFrame, correlation: float | None) -> list[str]:
+    found = []
+    worst = stages.row(0, named=True)
+    if stages.height > 1 and (worst["win_share"] or 0) >= _MOST_OF_IT:
+        found.append(
+            f"stage {worst['stage']} has more to do than the others: {worst['win_share']:.0%} of "
+            "what stragglers cost goes with it"
+        )
+    collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
+    if collected.height:
+        total = sum(collected["length"]) / 1e6
+        found.append(f"garbage collection: {collected.height:,} times, {total:,.1f} ms")
+    if correlation is not None and correlation >= _ALIKE:
+        both = "forward and backward passes of a micro-batch are long together"
+        found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")
+    return found or ["unknown"]
+
+
+def _warnings(recorded: float, replayed: float) -> list[str]:
+    if replayed >= _REPLAYED * recorded:
+        return []
+    rest = "the rest are delays between ops, or waits that its rules do not know"
+    return [f"the replay explains {replayed / recorded:.0%} of a recorded step: {rest}"]

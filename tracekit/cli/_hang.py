@@ -1,0 +1,94 @@
+"""`tracekit hang`: why a job hangs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli._columns import keys
+from tracekit.cli._command import Judged, command
+from tracekit.cli._json import NO_RUN, Json
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+FOUND, UNDECIDED = 1, 3
+"""Exit codes: a cause is named; ranks wait, and nothing tells for what."""
+
+_JSON = Json(
+    "hang",
+    run=NO_RUN,
+    meta={
+        "ranks": "count: Number of ranks that left a dump.",
+        "entries": "count: Number of their entries.",
+        "groups": "count: Number of groups of ranks.",
+        "without_dump": {
+            "description": "Ranks that groups list and that left no dump.",
+            "type": "array",
+            "items": {"type": "integer"},
+        },
+        "lost": "count: Number of dumps whose ring no longer held the first entries.",
+        **keys("warnings"),
+    },
+    rows={
+        "role": "one of cause, consequence, unknown: Whether the ranks of this row hold up the "
+        "job, or wait in another row; unknown where nothing tells.",
+        "problem": "one of missing, deadlock, type, size, dtype, order, unstarted, unfinished, "
+        "no_dump, unresponsive, dead, error, behind: What is wrong.",
+        "ranks": {
+            "description": "Who is missing, or differs.",
+            "type": "array",
+            "items": {"type": "integer"},
+        },
+        "waiting": {
+            "description": "Who joined and has not completed it.",
+            "type": "array",
+            "items": {"type": "integer"},
+        },
+        "group": "text or null: Name of the group of ranks, or hash of NCCL's communicator.",
+        "description": "text or null: What PyTorch says of the group.",
+        "members": "count or null: Number of ranks of the group.",
+        "collective": "text or null: Such as all_reduce.",
+        "sequence": "count or null: Its number in the group, or which message of its pair.",
+        "usual": "text or null: What more than half of the ranks gave.",
+        "other": "text or null: What `ranks` gave.",
+        "place": "text or null: Where in the program the first of `waiting` is.",
+        "last_place": "text or null: Where the first of `ranks` last enqueued anything.",
+        "says": "text: All of it as a sentence.",
+    },
+    keys={
+        "tables?": {
+            "description": "ranks: the last collective of each rank.",
+            "type": "object",
+        }
+    },
+)
+
+
+@command("tracekit hang dumps/", "tracekit hang nccl_trace_rank_*", writes=[_JSON])
+def hang(
+    dumps: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DUMP...",
+            help="Dumps of PyTorch's flight recorder, answers of `ncclras -f json`, or folders of "
+            "either.",
+        ),
+    ],
+) -> "Judged":
+    """Say why a job hangs: who is missing, at which collective of which group.
+
+    Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
+    named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.
+    """
+    from tracekit.runs import hang
+
+    answer = hang.answer(dumps)
+    return Judged(answer, _exit_code(answer))
+
+
+def _exit_code(answer: "Answer") -> int:
+    roles = set(answer.rows["role"])
+    if "cause" in roles:
+        return FOUND
+    return UNDECIDED if roles else 0

@@ -1,0 +1,42 @@
+"""Timelines of jobs: no runs, as they hold no kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracekit.runs._question import Question
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+
+@Question
+def straggler_cost(
+    timeline: StrPath, by: str = "stage", *, steps: Collection[int] | None = None
+) -> Answer:
+    """Say what stragglers cost a job.
+
+    See `tracekit.analysis.straggler_cost.straggler_cost`.
+
+    Parameters
+    ----------
+    timeline
+        Timeline of a pipeline-parallel job, as StragglerAnalysis publishes them.
+    by
+        rank, stage, worker or kind.
+    steps
+        The steps that count; all by default.
+
+    Raises
+    ------
+    InputError
+        If the file is no such timeline, or damaged.
+    """
+    from tracekit.analysis.straggler_cost import straggler_cost
+    from tracekit.present import FACE
+    from tracekit.sources.job_timelines import read_job_timeline
+
+    return replace(straggler_cost(read_job_timeline(timeline), by, steps=steps), face=FACE)

@@ -1,0 +1,186 @@
+"""Files and folders of dumps, told apart by what they hold."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError, InputError, NotATraceError
+from tracekit.sources.hang_dumps._flight_recorder import (
+    ENTRY_SCHEMA,
+    RANK_SCHEMA,
+    is_flight_recorder,
+    read_flight_recorder,
+)
+from tracekit.sources.hang_dumps._plain_pickle import read_plain_pickle
+from tracekit.sources.hang_dumps._ras import (
+    EVENT_SCHEMA,
+    PEER_SCHEMA,
+    event_of,
+    is_ras,
+    peers_of,
+)
+from tracekit.support.files import StrPath
+
+_MOST_BYTES = 64 * 2**20
+"""Of one dump. A ring of 20,000 entries with their frames takes some 30 MB."""
+_PICKLE = b"\x80"
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """What dumps of one job hold.
+
+    Parameters
+    ----------
+    entries, ranks
+        Of the flight recorder, by `ENTRY_SCHEMA` and `RANK_SCHEMA`.
+    peers, events
+        Of RAS, by `PEER_SCHEMA` and `EVENT_SCHEMA`.
+    warnings
+        Which files were left out, and why.
+    """
+
+    entries: pl.DataFrame
+    ranks: pl.DataFrame
+    peers: pl.DataFrame
+    events: pl.DataFrame
+    warnings: Sequence[str] = ()
+
+
+@dataclass
+class _Rows:
+    entries: list[Any] = field(default_factory=list)
+    ranks: list[Any] = field(default_factory=list)
+    peers: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    queries: int = 0
+
+    def add(self, value: Any, path: Path) -> None:
+        """Add what a dump holds.
+
+        Raises
+        ------
+        NotATraceError
+            If it is none.
+        """
+        if is_flight_recorder(value):
+            entries, rank = read_flight_recorder(value, path)
+            self.entries.extend(entries)
+            self.ranks.append(rank)
+        elif is_ras(value) and "communicators" in value:
+            self.peers.extend(peers_of(value, self.queries))
+            self.queries += 1
+        elif is_ras(value):
+            self.events.append(event_of(value))
+        else:
+            raise NotATraceError(f"{path.name} is neither a dump of the flight recorder nor of RAS")
+
+
+def is_dump(path: Path) -> bool:
+    """Return whether a file is a dump, by its first bytes and what it holds."""
+    try:
+        rows = _Rows()
+        for value in _values(path):
+            rows.add(value, path)
+    except (InputError, OSError):
+        return False
+    return True
+
+
+def read_dumps(paths: Sequence[StrPath]) -> Dumps:
+    """Read the dumps of one job.
+
+    Parameters
+    ----------
+    paths
+        Files, and folders, whose dumps are taken and whose other files are passed over. Of a rank
+        that wrote a pickle and JSON, the pickle is taken: it alone holds frames.
+
+    Raises
+    ------
+    NotATraceError
+        If a file that was named is no dump, or a folder holds none.
+    DamagedTraceError
+        If a file that was named is cut, too large, or if two dumps are of one rank.
+    UnsupportedTraceError
+        If a pickle that was named could run code.
+    """
+    rows, warnings = _Rows(), []
+    for given in map(Path, paths):
+        before = len(rows.ranks) + len(rows.events) + rows.queries
+        if not given.is_dir():
+            for value in _values(given):
+                rows.add(value, given)
+            continue
+        for path in _files(given):
+            try:
+                for value in _values(path):
+                    rows.add(value, path)
+            except NotATraceError:
+                continue
+            except InputError as error:
+                warnings.append(f"{path.name} was left out: {error}")
+        if len(rows.ranks) + len(rows.events) + rows.queries == before:
+            found = f" ({warnings[-1]})" if warnings else ""
+            raise NotATraceError(f"no dump lies in {given}{found}")
+    ranks = pl.DataFrame(rows.ranks, schema=dict(RANK_SCHEMA), orient="row").sort("rank")
+    _check_once(ranks)
+    return Dumps(
+        pl.DataFrame(rows.entries, schema=dict(ENTRY_SCHEMA), orient="row"),
+        ranks,
+        pl.DataFrame(rows.peers, schema=dict(PEER_SCHEMA), orient="row"),
+        pl.DataFrame(rows.events, schema=dict(EVENT_SCHEMA), orient="row"),
+        warnings,
+    )
+
+
+def _files(folder: Path) -> Sequence[Path]:
+    """Return the files of a folder; of one name with and without `.json` only that without."""
+    files = sorted(each for each in folder.iterdir() if each.is_file())
+    return [each for each in files if each.suffix != ".json" or each.with_suffix("") not in files]
+
+
+def _values(path: Path) -> Iterator[Any]:
+    """Yield what a file holds: the value of a pickle, or one or more of JSON."""
+    kind = path.stat()
+    if not stat.S_ISREG(kind.st_mode):
+        raise NotATraceError(f"{path} is no file")
+    if kind.st_size > _MOST_BYTES:
+        raise NotATraceError(f"{path.name} is larger than a dump is ({kind.st_size:,} bytes)")
+    data = path.read_bytes()
+    if data[:1] == _PICKLE:
+        yield read_plain_pickle(data, path.name)
+        return
+    yield from _json_values(data, path)
+
+
+def _json_values(data: bytes, path: Path) -> Iterator[Any]:
+    text = data.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        raise NotATraceError(f"{path.name} is neither a dump of the flight recorder nor of RAS")
+    reader, place = json.JSONDecoder(), 0
+    while place < len(text):
+        try:
+            value, place = reader.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            raise DamagedTraceError(f"{path.name} is no whole JSON ({error})") from error
+        yield value
+        while place < len(text) and text[place].isspace():
+            place += 1
+
+
+def _check_once(ranks: pl.DataFrame) -> None:
+    twice = ranks.filter(pl.col("rank").is_duplicated())
+    if twice.height:
+        names = ", ".join(twice["file"].head(2))
+        raise DamagedTraceError(
+            f"two dumps are of rank {twice['rank'][0]} ({names})",
+            "name the dumps of one moment of one job",
+        )

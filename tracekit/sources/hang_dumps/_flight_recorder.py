@@ -1,0 +1,226 @@
+"""Dumps of PyTorch's flight recorder, one a rank: the last collectives that it enqueued.
+
+Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp`, versions 2.4 to 2.10. Pickles say unknown
+times with None, JSON with 0, and numbers as texts. Which rank wrote a dump, only its name says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+
+ENTRY_SCHEMA: Mapping[str, Any] = {
+    "rank": pl.Int64,
+    "record": pl.Int64,
+    "group": pl.String,
+    "description": pl.String,
+    "members": pl.List(pl.Int64),
+    "backend": pl.String,
+    "collective": pl.String,
+    "source": pl.Int64,
+    "target": pl.Int64,
+    "sequence": pl.Int64,
+    "input_sizes": pl.String,
+    "output_sizes": pl.String,
+    "input_elements": pl.Int64,
+    "output_elements": pl.Int64,
+    "input_types": pl.String,
+    "output_types": pl.String,
+    "state": pl.String,
+    "created": pl.Int64,
+    "place": pl.String,
+}
+"""Columns of entries. ``members`` are the ranks of the group, null where the dump does not list
+them; ``source`` and ``target`` of a message count within the group; sizes are texts as
+``[[1024, 8]]``; ``created`` is when it was enqueued, Unix time of its host, ns; ``place`` is the
+innermost frame that is not PyTorch's."""
+RANK_SCHEMA: Mapping[str, Any] = {
+    "rank": pl.Int64,
+    "file": pl.String,
+    "version": pl.String,
+    "entries": pl.Int64,
+    "lost": pl.Int64,
+}
+"""Columns of ranks. ``lost`` is how many entries the ring of the recorder no longer held."""
+
+_NAME = re.compile(
+    r"(?P<backend>[a-z]+):(?P<collective>\w+)(?: (?P<one>\d+)(?P<way>->|<-)(?P<other>\d+))?"
+)
+_LIBRARY = re.compile(r"/torch/|/site-packages/|/lib/python[\d.]+/|^<frozen|/dist-packages/")
+_RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?$")
+_MOST_TENSORS = 4_096
+_MOST_DIMENSIONS = 32
+_INT64 = range(-(2**63), 2**63)
+
+
+def is_flight_recorder(dump: Any) -> bool:
+    """Return whether plain values are what the flight recorder writes."""
+    return isinstance(dump, dict) and "entries" in dump and "version" in dump
+
+
+def rank_of(path: Path) -> int:
+    """Return the rank that wrote a dump, by the number at the end of its name.
+
+    Raises
+    ------
+    DamagedTraceError
+        If the name has none.
+    """
+    match = _RANK.search(path.name)
+    if match is None or int(match[1]) not in _INT64:
+        raise DamagedTraceError(
+            f"{path.name}: the name of a dump ends in its rank, which stands nowhere else",
+            "give it the name that PyTorch gave it, such as nccl_trace_rank_3",
+        )
+    return int(match[1])
+
+
+def read_flight_recorder(
+    dump: Mapping[str, Any], path: Path
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the entries of a dump, and what is known of its rank, as rows of the two schemas."""
+    entries = dump["entries"]
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")
+    rank, groups = rank_of(path), _groups(dump.get("pg_config"))
+    rows = [_entry(each, rank, groups) for each in entries]
+    first = min((row["record"] for row in rows if row["record"] is not None), default=0)
+    version = dump["version"]
+    return rows, {
+        "rank": rank,
+        "file": path.name,
+        "version": version if isinstance(version, str) else None,
+        "entries": len(rows),
+        "lost": max(first, 0),
+    }
+
+
+def _groups(config: Any) -> Mapping[str, Sequence[int]]:
+    """Return the ranks of each group that a dump lists with any."""
+    if not isinstance(config, dict):
+        return {}
+    listed = {
+        str(name): _ranks(each.get("ranks"))
+        for name, each in config.items()
+        if isinstance(each, dict)
+    }
+    return {name: ranks for name, ranks in listed.items() if ranks}
+
+
+def _ranks(text: Any) -> Sequence[int]:
+    try:
+        ranks = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return []
+    if not isinstance(ranks, list) or not all(_integer(each) is not None for each in ranks):
+        return []
+    return sorted({int(each) for each in ranks})
+
+
+def _entry(
+    entry: Mapping[str, Any], rank: int, groups: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    group, description = _group(entry.get("process_group"))
+    name = _NAME.fullmatch(str(entry.get("profiling_name")))
+    inputs, outputs = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
+    ends = _ends(name)
+    return {
+        "rank": rank,
+        "record": _integer(entry.get("record_id")),
+        "group": group,
+        "description": description,
+        "members": groups.get(group) if group is not None else None,
+        "backend": name["backend"] if name else None,
+        "collective": name["collective"] if name else None,
+        "source": ends[0],
+        "target": ends[1],
+        "sequence": _integer(entry.get("collective_seq_id")),
+        "input_sizes": _text(inputs),
+        "output_sizes": _text(outputs),
+        "input_elements": _elements(inputs),
+        "output_elements": _elements(outputs),
+        "input_types": _types(entry.get("input_dtypes")),
+        "output_types": _types(entry.get("output_dtypes")),
+        "state": state if isinstance(state := entry.get("state"), str) else None,
+        "created": _integer(entry.get("time_created_ns")) or None,
+        "place": _place(entry.get("frames")),
+    }
+
+
+def _group(given: Any) -> tuple[str | None, str | None]:
+    match given:
+        case [name, description]:
+            return str(name), str(description)
+        case _:
+            return None, None
+
+
+def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
+    """Return who sends and who receives: `send 0->1` and `recv 1<-0` are one message."""
+    if name is None or name["one"] is None:
+        return None, None
+    one, other = _integer(name["one"]), _integer(name["other"])
+    return (one, other) if name["way"] == "->" else (other, one)
+
+
+def _sizes(given: Any) -> list[list[int]] | None:
+    """Return the sizes of tensors, None where they are not lists of numbers, or beyond reason."""
+    if not isinstance(given, list) or len(given) > _MOST_TENSORS:
+        return None
+    fits = all(
+        isinstance(each, list)
+        and len(each) <= _MOST_DIMENSIONS
+        and all(type(size) is int and size in _INT64 for size in each)
+        for each in given
+    )
+    return given if fits else None
+
+
+def _text(sizes: list[list[int]] | None) -> str | None:
+    return None if sizes is None else json.dumps(sizes)
+
+
+def _elements(sizes: list[list[int]] | None) -> int | None:
+    if not sizes:
+        return None
+    total = 0
+    for each in sizes:
+        count = 1
+        for size in each:
+            count *= size
+        total += count
+    return total if total in _INT64 else None
+
+
+def _types(given: Any) -> str | None:
+    """Return the types of elements that occur, each once, by name."""
+    if not isinstance(given, list) or len(given) > _MOST_TENSORS:
+        return None
+    return ", ".join(sorted({str(each) for each in given})) or None
+
+
+def _place(frames: Any) -> str | None:
+    """Return the innermost frame of the program's own, as `step at train/loop.py:28`."""
+    if not isinstance(frames, list):
+        return None
+    known = [each for each in frames[:1_000] if isinstance(each, dict) and each.get("filename")]
+    own = (each for each in known if not _LIBRARY.search(str(each["filename"])))
+    frame = next(own, known[0] if known else None)
+    if frame is None:
+        return None
+    file = "/".join(Path(str(frame["filename"])).parts[-2:])
+    return f"{frame.get('name')} at {file}:{frame.get('line')}"
+
+
+def _integer(value: Any) -> int | None:
+    """Return a number that JSON may hold as text, None where it is none."""
+    if isinstance(value, str):
+        value = int(value) if re.fullmatch(r"-?\d{1,19}", value) else None
+    return value if type(value) is int and value in _INT64 else None
