@@ -23,8 +23,6 @@ _RUN = (
 )
 WITHOUT = {
     "as it is": "",
-    "allocators as they come": "from tracekit.support import process; "
-    "process.keep_free_memory = lambda: None; ",
     "polars writes Parquet": "from tracekit.support import parquet; "
     "parquet.can_write = lambda frame: False; ",
     "Numba loads its own loops": "from tracekit.support import native; "
