@@ -101,8 +101,9 @@ OF_STORE = [
         "", "breakdown", "diagnose", "idle", "stragglers", "critical-path", "whatif", "flops",
         "compare", "links", "collectives", "latency", "memory", "study", "study dgx1", "scaling",
         "overhead", "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs",
-        "topology", "ingest", "record",
+        "topology", "ingest", "record", "hang", "straggler-cost",
     )),
+    "hang sample_traces/recorded/hang/gloo_trace_rank_0", "straggler-cost nowhere.csv",
 ]  # fmt: skip
 
 

@@ -88,6 +88,9 @@ class TestRequire:
     def test_a_question_of_all_steps_names_no_steps(self) -> None:
         with pytest.raises(UsageError) as caught:
             require("flops", 30_000_000, 1 << 30)
+        # It reads all of a run to look at some of its steps.
+        with pytest.raises(UsageError, match="idle of 30,000,000 rows"):
+            require("idle", 30_000_000, 1 << 30, share=0.001)
         assert "--iterations" not in str(caught.value)
 
     def test_by_default_it_is_what_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracekit
-from tracekit.support import allocator, native
+from tracekit.support import native
 from tracekit.support.compiled import locate, remembered
 from tracekit.support.compiler import Compiled
 
@@ -377,15 +377,3 @@ def test_a_loop_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_function", lambda *_: lambda *_: 1)
     with pytest.raises(ArithmeticError, match="a number that it cannot work with"):
         native.call(0, native.arguments(case()), returns=True)
-
-
-def test_without_functions_of_glibc_memory_is_left_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setenv("_RJEM_MALLOC_CONF", "mine")
-    monkeypatch.setattr(allocator, "_of_glibc", asked.append)
-    allocator.keep_free_memory()
-    allocator.give_back_free_memory()
-    assert asked == ["mallopt", "malloc_trim"]
-    assert os.environ["_RJEM_MALLOC_CONF"] == "mine"

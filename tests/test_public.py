@@ -81,10 +81,10 @@ PUBLIC = {
         HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS
         METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
         PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
-        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream TABLES
-        THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED VERDICT VERDICTS combine
-        damaged_files in_any is_checked missing_files normalised_name path_number path_texts
-        replace_table same_machine traits with_clocks with_one_tree
+        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream Stretch
+        TABLES THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED VERDICT VERDICTS
+        combine damaged_files in_any is_checked missing_files normalised_name path_number
+        path_texts replace_table same_machine traits with_clocks with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
@@ -137,18 +137,18 @@ PUBLIC = {
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
-        iteration_windows kept_sums latest launch_groups layered_lengths named_ranges
-        numbered_alike on_host parse_iterations projected_ranges range_layers range_paths
-        shown some_steps sorting split step_windows torn union_length with_path_texts
-        with_steps
+        iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
+        named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
+        range_layers range_paths shown some_steps sorting split step_windows torn
+        union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
-        communicators ends_by_arrivals find_collectives from_the_start log_processes
-        made_communicators mpi_calls nccl_calls outermost outlier_ranks participants
-        process_ranks read_calls unsized_of_others why_unsized with_devices with_kernels
-        within
+        communicators ends_by_arrivals find_collectives from_the_start in_stretch
+        log_processes made_communicators mpi_calls nccl_calls outermost outlier_ranks
+        participants process_ranks read_calls unsized_of_others why_unsized with_devices
+        with_kernels within
     """,
     "tracekit.analysis.facts": """
         DEGREES Evidence Facts HOST NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.memory import memory_extra, memory_growth, memory_use
-from tracekit.analysis.memory._memory_use import largest_batch, memory_at
+from tracekit.analysis.memory import largest_batch, memory_extra, memory_growth, memory_use
+from tracekit.analysis.memory._memory_use import _lines, _predicted
 from tracekit.analysis.studies import read_memory_table
 from tracekit.errors import InputError, UsageError
 from tracekit.model import ITERATIONS, Trace
@@ -70,6 +70,13 @@ def slides() -> pl.DataFrame:
 def of(network: str) -> pl.DataFrame:
     """What GPU 0 holds by batch."""
     return slides().filter(pl.col("gpu") == 0, pl.col("network") == network)
+
+
+def memory_at(points: pl.DataFrame, batches: list[int], level: float = 0.95) -> pl.DataFrame:
+    """Return what the line of `largest_batch` says of given batches."""
+    each = _lines(points, ()).join(pl.DataFrame({"at": batches}), how="cross")
+    ends = {f"{name}_bytes": name for name in ("predicted", "low", "high")}
+    return _predicted(each, level).select("extrapolated", **ends)
 
 
 class TestStudyTables:

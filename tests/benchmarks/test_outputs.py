@@ -14,8 +14,7 @@ from tracekit.cli import app
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 CHANGING = {
     "ingest", "record", "runs rename", "runs remove", "runs gc", "runs share",
-    "topology import", "report",
-    "export",
+    "topology import", "export",
 }  # fmt: skip
 """What changes a store or writes a file: of these the help alone."""
 

@@ -181,3 +181,23 @@ def test_what_has_no_breakdown_is_wrong_usage(stored: Path, words: list[str], me
     done = tracekit("breakdown", "ddp", *words)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["breakdown", "idle", "links", "collectives", "critical-path"])
+def test_a_stretch_is_that_of_the_library(stored: Path, name: str) -> None:
+    run = tk.open("ddp", store=stored)
+    ask = getattr(run, name.replace("-", "_"))
+    times = document(name, "--between", "0.1808s:195ms")
+    assert times["rows"] == json.loads(json.dumps(ask(between="0.1808s:195ms").to_dicts()))
+    assert times["rows"] == document(name, "--between", "180800us:195000000ns")["rows"]
+    steps = document(name, "--iterations", "1:2")
+    assert steps["rows"] == json.loads(json.dumps(ask(iterations=(1, 2)).to_dicts()))
+    assert steps["rows"] != times["rows"] != document(name)["rows"]
+
+
+@pytest.mark.parametrize("text", ["12:13", "0.2s:0.1s", "8s:9s"])
+def test_times_without_unit_order_or_work_are_refused(stored: Path, text: str) -> None:
+    done = tracekit("breakdown", "--between", text)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("tracekit: ")
+    assert done.stderr.count("\n") == 1

@@ -35,7 +35,6 @@ from tracekit.attribution._waiting import Waiting
 from tracekit.attribution._whole import Opening, cuts, with_work
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
-from tracekit.support.allocator import give_back_free_memory
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -111,7 +110,6 @@ def attribute_recording(
         step()
         writing.result()
     contexts, autograd = _follow(ranges, calls, launches, nesting, found, people, workspace, write)
-    give_back_free_memory()  # polars has the most to hold where ops are made
     step()
     known = Known(
         nesting, found.teams, found.windows, autograd, people.table, launches.by_thread,

@@ -9,15 +9,18 @@ from tracekit.cli._command import command
 from tracekit.cli._json import STAGE_SOURCES, Json, by_name, either, records
 from tracekit.cli._options import (
     LATEST,
+    BetweenOption,
     IterationOption,
     RulesOption,
     RunArgument,
     SkipOption,
+    StepsOption,
     StoreOption,
     VerdictOption,
     by_option,
     open_run,
     split_keys,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -211,6 +214,8 @@ def breakdown(
         int | None,
         typer.Option("--depth", min=1, metavar="N", help="List N levels of ranges, inclusively."),
     ] = None,
+    iterations: StepsOption = None,
+    between: BetweenOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     verdict: VerdictOption = None,
@@ -222,5 +227,11 @@ def breakdown(
     """
     opened = open_run(run, store, rules, iteration, verdict)
     return opened.breakdown.answer(
-        split_keys(by), skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
+        split_keys(by),
+        skip=skip,
+        per_iteration=per_iteration,
+        inclusive=inclusive,
+        depth=depth,
+        iterations=steps_of(iterations),
+        between=between,
     )

@@ -7,16 +7,19 @@ from tracekit.cli._command import command
 from tracekit.cli._json import Json, by_name
 from tracekit.cli._options import (
     LATEST,
+    BetweenOption,
     BytesOption,
     IterationOption,
     NcclLogOption,
     RulesOption,
     RunArgument,
+    StepsOption,
     StoreOption,
     by_option,
     open_run,
     parse_sizes,
     split_keys,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ def collectives(
     ],
     nccl_log: NcclLogOption = None,
     sizes: BytesOption = None,
+    iterations: StepsOption = None,
+    between: BetweenOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
@@ -102,5 +107,9 @@ def collectives(
     """
     opened = open_run(run, store, rules, iteration)
     return opened.collectives.answer(
-        split_keys(by), nccl_log=nccl_log or (), sizes=parse_sizes(sizes or [])
+        split_keys(by),
+        nccl_log=nccl_log or (),
+        sizes=parse_sizes(sizes or []),
+        iterations=steps_of(iterations),
+        between=between,
     )

@@ -9,6 +9,7 @@ from tracekit.cli._command import command
 from tracekit.cli._json import STAGES, Json, either
 from tracekit.cli._options import (
     LATEST,
+    BetweenOption,
     IterationOption,
     RulesOption,
     RunArgument,
@@ -85,6 +86,7 @@ def critical_path(
     ] = None,
     skip: SkipOption = 0,
     iterations: StepsOption = None,
+    between: BetweenOption = None,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -99,6 +101,7 @@ def critical_path(
         split_keys(by),
         skip=skip,
         iterations=steps_of(iterations),
+        between=between,
         kernels=kernels,
         topology=topology,
     )

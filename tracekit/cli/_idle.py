@@ -9,14 +9,17 @@ from tracekit.cli._command import command
 from tracekit.cli._json import STAGES, Json, either
 from tracekit.cli._options import (
     LATEST,
+    BetweenOption,
     IterationOption,
     RulesOption,
     RunArgument,
     SkipOption,
+    StepsOption,
     StoreOption,
     by_option,
     open_run,
     split_keys,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +107,8 @@ def idle(
         ),
     ] = None,
     skip: SkipOption = 0,
+    iterations: StepsOption = None,
+    between: BetweenOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
@@ -113,4 +118,10 @@ def idle(
     docs/idle.md says what the causes are, and what tells them.
     """
     opened = open_run(run, store, rules, iteration)
-    return opened.idle.answer(split_keys(by), skip=skip, longest=longest)
+    return opened.idle.answer(
+        split_keys(by),
+        skip=skip,
+        longest=longest,
+        iterations=steps_of(iterations),
+        between=between,
+    )

@@ -9,11 +9,13 @@ from tracekit.cli._command import command
 from tracekit.cli._json import STAGES, Json, record
 from tracekit.cli._options import (
     LATEST,
+    BetweenOption,
     BytesOption,
     IterationOption,
     NcclLogOption,
     RulesOption,
     RunArgument,
+    StepsOption,
     StoreOption,
     TopologyOption,
     by_option,
@@ -21,6 +23,7 @@ from tracekit.cli._options import (
     parse_count,
     parse_sizes,
     split_keys,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -160,6 +163,8 @@ def links(
         bool,
         typer.Option("--counters", help="Hold attributed bytes against sampled counters instead."),
     ] = False,
+    iterations: StepsOption = None,
+    between: BetweenOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: StoreOption = None,
@@ -178,4 +183,6 @@ def links(
         nccl_log=nccl_log or (),
         sizes=parse_sizes(sizes or []),
         ranks=ranks,
+        iterations=steps_of(iterations),
+        between=between,
     )

@@ -280,6 +280,17 @@ StepsOption = Annotated[
 ]
 
 
+BetweenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--between",
+        metavar="TIME:TIME",
+        help="The time to look at, from the start of the recording, such as 12.3s:12.9s. Default: "
+        "all of the run.",
+    ),
+]
+
+
 def steps_of(text: str | None) -> tuple[int, int] | None:
     """Return the first and the last step that `--iterations` names."""
     from tracekit.engine import parse_iterations

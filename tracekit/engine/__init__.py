@@ -37,15 +37,23 @@ if TYPE_CHECKING:
         counted_steps,
         inside_steps,
         numbered_alike,
+        parse_between,
         parse_iterations,
         some_steps,
         split,
         step_windows,
         torn,
         with_steps,
+        within,
     )
     from tracekit.engine._stream import Named, Receivers, hand_out
-    from tracekit.engine._windows import chosen_windows, cut, first_iterations, iteration_windows
+    from tracekit.engine._windows import (
+        chosen_windows,
+        cut,
+        first_iterations,
+        iteration_windows,
+        iterations_in,
+    )
 
 _HOMES = {
     "BY_RANGE": "tracekit.engine._layer_ranges",
@@ -77,6 +85,7 @@ _HOMES = {
     "innermost_stretches": "tracekit.engine._host_time",
     "inside_steps": "tracekit.engine._steps",
     "iteration_windows": "tracekit.engine._windows",
+    "iterations_in": "tracekit.engine._windows",
     "kept_sums": "tracekit.engine._stage_sums",
     "latest": "tracekit.engine._latest",
     "launch_groups": "tracekit.engine._launch_groups",
@@ -84,6 +93,7 @@ _HOMES = {
     "named_ranges": "tracekit.engine._range_paths",
     "numbered_alike": "tracekit.engine._steps",
     "on_host": "tracekit.engine._host_time",
+    "parse_between": "tracekit.engine._steps",
     "parse_iterations": "tracekit.engine._steps",
     "projected_ranges": "tracekit.engine._inclusive",
     "range_layers": "tracekit.engine._layer_ranges",
@@ -97,6 +107,7 @@ _HOMES = {
     "union_length": "tracekit.engine._intervals",
     "with_path_texts": "tracekit.engine._range_paths",
     "with_steps": "tracekit.engine._steps",
+    "within": "tracekit.engine._steps",
 }
 
 __all__ = [
@@ -129,6 +140,7 @@ __all__ = [
     "innermost_stretches",
     "inside_steps",
     "iteration_windows",
+    "iterations_in",
     "kept_sums",
     "latest",
     "launch_groups",
@@ -136,6 +148,7 @@ __all__ = [
     "named_ranges",
     "numbered_alike",
     "on_host",
+    "parse_between",
     "parse_iterations",
     "projected_ranges",
     "range_layers",
@@ -149,6 +162,7 @@ __all__ = [
     "union_length",
     "with_path_texts",
     "with_steps",
+    "within",
 ]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

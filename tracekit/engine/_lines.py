@@ -196,6 +196,11 @@ class Lines:
         return self._numbers.of(*self._given(rows))[0]
 
 
+def owners_of(windows: pl.DataFrame) -> list[str]:
+    """Return the columns that say whose windows are: of a device, or of a process on one."""
+    return ["device"] if windows["process"].null_count() else _OWNER
+
+
 class LinesInWindows:
     """The windows of lines, and how far each line has come.
 
@@ -212,7 +217,8 @@ class LinesInWindows:
             self._lines = Lines(["device"])
             self.cut = _endless(0)
         else:
-            self._lines = Lines(_OWNER, windows.select(_OWNER).unique(maintain_order=True))
+            owners = owners_of(windows)
+            self._lines = Lines(owners, windows.select(owners).unique(maintain_order=True))
             self.cut, order = _laid_out(windows, self._lines)
             self._numbers = windows["window"].gather(order)
         self.course = _beginning(self.cut.first)
@@ -220,7 +226,7 @@ class LinesInWindows:
     @property
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
-        return ["start", "end", *(["device"] if self._given is None else _OWNER)]
+        return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
 
     @property
     def count(self) -> int:

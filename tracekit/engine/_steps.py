@@ -7,18 +7,16 @@ the first step of a device and after its last one is outside of all steps.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import polars as pl
 
+from tracekit.engine._host_time import has_ops
 from tracekit.engine._launch_groups import host_marks
 from tracekit.engine._windows import Cutter, chosen_windows, cut, first_iterations
-from tracekit.errors import UsageError
-from tracekit.model import Trace
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Stretch, Trace, with_clocks
 
 _OWNER = ["process", "device"]
 
@@ -81,6 +79,91 @@ def parse_iterations(text: str) -> tuple[int, int]:
     if first > last:
         raise UsageError(f"{text!r} names no steps", "write --iterations 10:12, both included")
     return first, last
+
+
+_UNITS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
+_WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
+
+
+def parse_between(text: str) -> tuple[int, int]:
+    """Return the times, ns, from which and to which a text says, such as ``12.3s:12.9s``.
+
+    Raises
+    ------
+    UsageError
+        If it says none.
+    """
+    time = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
+    found = re.fullmatch(f"{time}:{time}", text)
+    if found is None:
+        raise UsageError(f"{text!r} says no two times", _WRITE_TIMES)
+    first, first_unit, last, last_unit = found.groups()
+    return (
+        int(Decimal(first).scaleb(_UNITS[first_unit])), int(Decimal(last).scaleb(_UNITS[last_unit]))
+    )  # fmt: skip
+
+
+def within(
+    trace: Trace,
+    *,
+    between: str | tuple[int, int] | None = None,
+    iterations: str | tuple[int, int] | None = None,
+) -> Trace:
+    """Return a run of which a stretch is asked about; ``docs/breakdown.md`` says what that means.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    between
+        From which time to which, such as ``12.3s:12.9s`` or in ns; they count from the start of the
+        recording, as those in the run's tables do.
+    iterations
+        The first and the last step, such as ``10:12``.
+
+    Raises
+    ------
+    UsageError
+        If both are given, a text says neither, the end is not after the start, or nothing was
+        recorded there.
+    MissingDataError
+        If the times of the run's reports cannot be compared.
+    """
+    if between is None and iterations is None:
+        return trace
+    if between is not None and iterations is not None:
+        raise UsageError("a stretch is of times or of steps", "give --between or --iterations")
+    if iterations is not None:
+        first, last = parse_iterations(iterations) if isinstance(iterations, str) else iterations
+        trace = numbered_alike(trace)
+        chosen_steps(trace.read("iterations"), first, last)
+        return replace(trace, stretch=Stretch(iterations=(first, last)))
+    begin, end = parse_between(between) if isinstance(between, str) else between  # type: ignore[misc]
+    _check_times(trace, begin, end)
+    return replace(trace, stretch=Stretch(between=(begin, end)))
+
+
+def _check_times(trace: Trace, begin: int, end: int) -> None:
+    if begin >= end:
+        raise UsageError(f"nothing is between {_seconds(begin)} and {_seconds(end)}", _WRITE_TIMES)
+    reports = trace.read("reports")
+    if (clocks := with_clocks(reports.select("report"), reports)["clock"].n_unique()) > 1:
+        raise MissingDataError(
+            f"the reports of this run are on {clocks} clocks, so no time is the same in all",
+            "choose steps with --iterations, or set clocks (docs/clocks.md)",
+        )
+    work = trace["ops"] if has_ops(trace) else trace["ranges"]
+    edges = work.select(first=pl.col("start").min(), last=pl.col("end").max()).collect()
+    first, last = edges.row(0)
+    if first is not None and (begin >= last or end <= first):
+        raise UsageError(
+            f"nothing was recorded between {_seconds(begin)} and {_seconds(end)}",
+            f"the run is from {_seconds(first)} to {_seconds(last)}",
+        )
+
+
+def _seconds(time: int) -> str:
+    return f"{Decimal(time).scaleb(-9).normalize():f}s"
 
 
 def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:

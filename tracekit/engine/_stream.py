@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 
 from tracekit.engine._launch_groups import launch_groups
+from tracekit.engine._lines import owners_of
 from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
 from tracekit.support.batches import in_batches
@@ -225,17 +226,17 @@ def hand_out(
     receivers
         What adds up.
     skip, per_iteration, cutter
-        As for `chosen_windows`; with neither, each device is a window.
+        As for `chosen_windows`; with neither, each device is a window, cut to the run's stretch.
 
     Returns
     -------
     The windows: ``window, device, iteration, start, end``.
     """
     windows, whole = None, None
-    if skip or per_iteration:
+    if skip or per_iteration or not trace.stretch.is_all:
         choose = partial(_chosen, trace, _groups(trace), skip, cutter)
         windows = choose(per_iteration=per_iteration)
-        whole = choose(per_iteration=False) if skip else None
+        whole = choose(per_iteration=False) if skip or not trace.stretch.is_all else None
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
         in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
@@ -270,7 +271,7 @@ def _handed_out(
     for sweep in receivers.whole:
         sweep.begin(whole)
     sweeps = [*receivers.sweeps, *receivers.whole]
-    owner = ["device"] if windows is None else _OWNER
+    owner = ["device"] if windows is None else owners_of(windows)
     columns = [name for sweep in sweeps for name in sweep.columns]
     columns += [name for tally in receivers.tallies for name in tally.columns]
     ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))

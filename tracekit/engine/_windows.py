@@ -16,11 +16,12 @@ import polars as pl
 
 from tracekit.engine._latest import latest
 from tracekit.engine._launch_groups import NEEDED, LaunchGroups
+from tracekit.engine._lines import owners_of
 from tracekit.errors import UsageError
 from tracekit.model import with_clocks
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Stretch, Trace
 
 _OWNER = ["process", "device"]
 _NUMBER = pl.col("iteration")
@@ -231,6 +232,9 @@ def chosen_windows(
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
+    They are cut to the run's stretch. A step that an edge of it cuts is none there. Without steps
+    each device is a window, whose process is null.
+
     Parameters
     ----------
     trace
@@ -250,6 +254,9 @@ def chosen_windows(
     UsageError
         If iterations are asked for and the run has none, or fewer.
     """
+    stretch = trace.stretch
+    if not skip and not per_iteration and stretch.iterations is None:
+        return _cut_to(stretch, _of_devices(ops))
     iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
     if iterations.is_empty():
         raise UsageError(
@@ -258,11 +265,48 @@ def chosen_windows(
     windows = cutter(ops, iterations)
     if skip:  # less than 0 is refused there
         windows = _without_first(windows, iterations, skip)
+    windows = _cut_to(stretch, windows)
     if per_iteration:
         return windows
     return windows.group_by(_OWNER, maintain_order=True).agg(
         pl.col("start").min(), pl.col("end").max(), iteration=pl.lit(None, pl.Int64)
     )
+
+
+def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return each device as a window, from its first op to its last one."""
+    edges = ops.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
+    return edges.select(
+        "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)
+    )
+
+
+def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return what of windows lies in a stretch; a step that an edge of it cuts is open."""
+    step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
+    is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
+    if stretch.iterations is not None:
+        windows = windows.filter(is_step & step.is_between(*stretch.iterations))
+    if stretch.between is None:
+        return windows
+    begin, end = stretch.between
+    if "is_open" in windows.columns:
+        is_cut = is_step & ((pl.col("start") < begin) | (pl.col("end") > end))
+        windows = (
+            windows.with_columns(is_cut=is_cut, step=step)
+            .with_columns(is_open=pl.col("is_open") | pl.col("is_cut").any().over("step"))
+            .drop("is_cut", "step")
+        )
+    return windows.filter((pl.col("start") < end) & (pl.col("end") > begin)).with_columns(
+        pl.col("start").clip(lower_bound=begin), pl.col("end").clip(upper_bound=end)
+    )
+
+
+def iterations_in(trace: Trace, skip: int) -> int:
+    """Return how many iterations begin in a run's stretch, but for the first so many."""
+    iterations = trace.read("iterations").sort("process", "start")
+    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
+    return kept.filter(trace.stretch.holds())["iteration"].n_unique()
 
 
 def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
@@ -315,7 +359,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """
     # Of windows that begin together all but the last are empty.
     numbered = windows.with_row_index("window").sort("start", "end")
-    owners = ["device"] if windows["process"].null_count() else _OWNER
+    owners = owners_of(windows)
     spans = numbered.select(*owners, "window", window_start="start", window_end="end")
     begun = spans.rename({"window_start": "time"})
     first, final = (latest(ops, edge, begun, owners) for edge in ("start", "end"))

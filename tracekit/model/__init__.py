@@ -42,7 +42,7 @@ from tracekit.model._tables import (
     PolarsType,
     Table,
 )  # fmt: skip
-from tracekit.model._trace import Trace, TraceWriter, missing_files, replace_table
+from tracekit.model._trace import Stretch, Trace, TraceWriter, missing_files, replace_table
 from tracekit.model._traits import Traits, traits
 from tracekit.model._vocabulary import (
     COLLECTIVE,
@@ -127,6 +127,7 @@ __all__ = [
     "PolarsType",
     "Recording",
     "Stream",
+    "Stretch",
     "Table",
     "Trace",
     "TraceWriter",

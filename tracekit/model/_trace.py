@@ -35,6 +35,35 @@ _LATER = (
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """The stretch of a run that a question is about; all of the run without either.
+
+    Parameters
+    ----------
+    between
+        From which time of the recording to which, ns; the end is not in it.
+    iterations
+        The first and the last step.
+    """
+
+    between: tuple[int, int] | None = None
+    iterations: tuple[int, int] | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is the run as a whole."""
+        return self.between is None and self.iterations is None
+
+    def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
+        """Tell what of a table lies in it: what starts there, or is of its steps."""
+        if self.between is not None:
+            return pl.col(start).is_between(*self.between, closed="left")
+        if self.iterations is not None:
+            return pl.col(iteration).is_between(*self.iterations).fill_null(value=False)
+        return pl.lit(value=True)
+
+
+@dataclass(frozen=True)
 class Trace:
     """The canonical tables of a run, with what was noticed while they were made.
 
@@ -44,10 +73,14 @@ class Trace:
         Lazy frames by table name; every canonical table is there, if only without rows.
     warnings
         What a user should know about this run, one sentence each.
+    stretch
+        Which stretch of it windows are cut to. The tables hold all of the run, for what happens in
+        a stretch rests on what was before it.
     """
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
+    stretch: Stretch = Stretch()
     _known: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -36,14 +36,19 @@ def breakdown(
     per_iteration: bool = False,
     inclusive: bool = False,
     depth: int | None = None,
+    iterations: tuple[int, int] | None = None,
+    between: str | tuple[int, int] | None = None,
 ) -> Answer:
     """Say where GPU time goes; see `tracekit.analysis.breakdown`.
 
-    Its figure ``steps`` shows steps one by one, and their distribution.
+    Its figure ``steps`` shows steps one by one, and their distribution. With `iterations`, the
+    first and the last step, or `between`, such as ``12.3s:12.9s`` or from ns to ns, only that
+    stretch is looked at: `tracekit.engine.within`.
     """
     from tracekit.analysis import breakdown
     from tracekit.analysis.comparison import steps_of_run
 
+    run = _within(run, iterations, between)
     found = breakdown(
         run.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
@@ -60,10 +65,16 @@ def idle(
     *,
     skip: int = 0,
     longest: int | None = None,
+    iterations: tuple[int, int] | None = None,
+    between: str | tuple[int, int] | None = None,
 ) -> Answer:
-    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle_time.idle`."""
+    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle_time.idle`.
+
+    With `iterations` or `between` of a stretch alone, as `breakdown`.
+    """
     from tracekit.analysis.idle_time import idle
 
+    run = _within(run, iterations, between)
     return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
 
 
@@ -74,16 +85,18 @@ def critical_path(
     *,
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
+    between: str | tuple[int, int] | None = None,
     kernels: int | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
     """Say what the length of steps is made of; see `tracekit.analysis.dependencies`.
 
-    With `iterations`, the first and the last step, only these are looked at.
+    With `iterations`, the first and the last step, only these are looked at; with `between`, as
+    of `breakdown`, the steps that lie wholly in that time.
     """
     from tracekit.analysis.dependencies import critical_path
 
-    run = _of_steps(run, iterations)
+    run = _within(_of_steps(run, iterations), None, between)
     traffic = run.traffic(topology=topology)
     found = critical_path(run.trace, traffic, by, skip=skip, iterations=iterations, kernels=kernels)
     return of_run(run, found).warning(run.warnings)
@@ -145,6 +158,19 @@ def whatif(
     traffic = run.traffic(topology=topology, sizes=sizes)
     found = whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
     return of_run(run, found).warning(run.warnings)
+
+
+def _within(
+    run: OpenedRun,
+    iterations: tuple[int, int] | None,
+    between: str | tuple[int, int] | None,
+) -> OpenedRun:
+    """Return a run of which a stretch alone is asked about."""
+    if iterations is None and between is None:
+        return run
+    from tracekit.engine import within
+
+    return run.with_trace(within(run.trace, iterations=iterations, between=between))
 
 
 def _of_steps(run: OpenedRun, iterations: tuple[int, int] | None) -> OpenedRun:
@@ -241,6 +267,8 @@ def links(
     *,
     counters: bool = False,
     parameters: int | None = None,
+    iterations: tuple[int, int] | None = None,
+    between: str | tuple[int, int] | None = None,
     **options: Any,
 ) -> Answer:
     """Say which links carried which bytes; see `analysis.communication.links` for the columns.
@@ -253,9 +281,12 @@ def links(
         Hold attributed bytes against sampled counters instead.
     parameters
         Parameters of the model, to say what training must exchange.
+    iterations, between
+        As of `breakdown`: only what began in that stretch, or was launched in these steps.
     options
         Those of `Run.traffic`.
     """
+    run = _within(run, iterations, between)
     found = run.traffic(**options).answer(by, counters=counters, parameters=parameters)
     said = of_run(run, found.saying(**verdicts_of(run)))
     number = run.trace.read("devices")["active"].sum()
@@ -272,10 +303,16 @@ def collectives(
     *,
     nccl_log: Sequence[StrPath] = (),
     sizes: Mapping[str, int] | None = None,
+    iterations: tuple[int, int] | None = None,
+    between: str | tuple[int, int] | None = None,
 ) -> Answer:
-    """Say what collectives cost; see `tracekit.analysis.communication.collectives`."""
+    """Say what collectives cost; see `tracekit.analysis.communication.collectives`.
+
+    With `iterations` or `between`, as of `breakdown`, only those that began in that stretch.
+    """
     from tracekit.analysis.communication import collectives
 
+    run = _within(run, iterations, between)
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
         log, sent = traffic.log, traffic.sent()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
-from tracekit.support.allocator import give_back_free_memory
 from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ def make_report(
             for name, batches in recording.passing.items():
                 for batch in batches():
                     write(name, batch.clone)
-            give_back_free_memory()
             warnings = attribute_recording(recording, options.rules, workspace, write, progress)
             if sums is not None:
                 write("device_sums", sums.table)

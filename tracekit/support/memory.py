@@ -100,7 +100,7 @@ def require(question: str, rows: int, most: int | None = None, share: float = 1)
         In which share of them the steps are that are asked for.
     """
     need = NEEDS[question]
-    looked_at = int(share * rows)
+    looked_at = rows if need.beside_bytes is None else int(share * rows)
     beside = (need.beside_bytes or 0) * (rows - looked_at)
     wanted = _START + need.row_bytes * looked_at + beside
     most = allowed() if most is None else most

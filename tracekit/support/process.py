@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tracekit.support.allocator import keep_free_memory
-
 _OBJECTS = 200_000
 """How many more objects make Python look for garbage. Modules and tables refer to each other in few
 circles, and looking at all of them again and again took a tenth of a small ingest; this many are
@@ -26,12 +24,11 @@ _OWN: set[str] = set()
 
 
 def own_process() -> None:
-    """Spend little on memory, garbage and threads, and let Python alone write on stderr.
+    """Spend little on garbage and threads, and let Python alone write on stderr.
 
     To be called before polars is imported.
     """
     before = set(os.environ)
-    keep_free_memory()
     os.environ.setdefault(_THREADS, "1")
     _OWN.update(set(os.environ) - before)
     _take_stderr()

@@ -33,6 +33,7 @@ from tracekit.analysis.step_sums import (
 from tracekit.engine import (
     StageSums,
     Work,
+    iterations_in,
     numbered_alike,
     shown,
     sorting,
@@ -165,6 +166,11 @@ def _measured(
                 "this run holds no GPU work, so its ranges launch nothing to be counted in them",
                 "ask --by range without --inclusive and --depth",
             )
+        if "layer" not in keys and not trace.stretch.is_all:
+            raise UsageError(
+                "an inclusive breakdown counts whole ranges, which a stretch would cut",
+                "leave out --between and --iterations, or --inclusive and --depth",
+            )
         table, more = view(work, skip)
         return table, {**_whole_meta(trace, skip), **more}
     found = sums_by_keys(work, keys, skip=skip, with_whole=True, with_durations="kernel" in keys)
@@ -219,17 +225,15 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
     passes = stages.filter(pl.col("stage").is_in(_PASSES))
     ops = int(stages["ops"].sum())
-    iterations = work.trace.read("iterations").sort("process", "start")
     owners = windows["device"].n_unique()
     launched = int(found.groups()["launched"].sum()) / ops if ops else None
     sources = found.sources().group_by("stage_source").agg(pl.col("busy_ns").sum())
-    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return {
         "window_ns": window,
         "idle_ns": window - busy,
         **_residual(work, window - int(passes["exposed_ns"].sum())),
         **({"basis": HOST, "processes": owners} if work.is_host else {"devices": owners}),
-        "iterations": kept["iteration"].n_unique(),
+        "iterations": iterations_in(work.trace, skip),
         "skip": skip,
         **({} if work.is_host else {"launched": launched}),
         "coverage": {

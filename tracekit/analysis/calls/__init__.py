@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Found,
         collective_calls,
         find_collectives,
+        in_stretch,
         participants,
     )
     from tracekit.analysis.calls._groups import TOGETHER, ends_by_arrivals
@@ -41,6 +42,7 @@ _HOMES = {
     "ends_by_arrivals": "tracekit.analysis.calls._groups",
     "find_collectives": "tracekit.analysis.calls._collective_calls",
     "from_the_start": "tracekit.analysis.calls._mpi_order",
+    "in_stretch": "tracekit.analysis.calls._collective_calls",
     "log_processes": "tracekit.analysis.calls._log_processes",
     "made_communicators": "tracekit.analysis.calls._nccl_calls",
     "mpi_calls": "tracekit.analysis.calls._mpi_calls",
@@ -68,6 +70,7 @@ __all__ = [
     "ends_by_arrivals",
     "find_collectives",
     "from_the_start",
+    "in_stretch",
     "log_processes",
     "made_communicators",
     "mpi_calls",

@@ -24,7 +24,7 @@ from tracekit.analysis.calls._nccl_calls import (
     with_kernels,
 )
 from tracekit.errors import UsageError
-from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Trace, in_any
+from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Stretch, Trace, in_any
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -590,3 +590,17 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
         bytes_source=pl.when(applies).then(pl.lit("user")).otherwise("bytes_source"),
         collective=pl.col("collective").cast(COLLECTIVE),
     )
+
+
+def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
+    """Return the collectives that begin in a stretch of a run, each with all its participants."""
+    if stretch.is_all:
+        return calls
+    alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
+    together = calls.with_columns(
+        instance=pl.coalesce(pl.col("match").cast(pl.Int64), alone)
+    ).with_columns(
+        begin=pl.col("start").min().over("instance"),
+        number=pl.col("iteration").drop_nulls().first().over("instance"),
+    )
+    return together.filter(stretch.holds("begin", "number")).select(calls.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,6 +13,7 @@ from tracekit.analysis.calls import (
     Found,
     collective_calls,
     find_collectives,
+    in_stretch,
     process_ranks,
     unsized_of_others,
     why_unsized,
@@ -109,6 +111,7 @@ def collectives(
     """
     keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
+    found = replace(found, rows=in_stretch(found.rows, trace.stretch))
     return Answer(
         rows=_summary(trace, _with_sent(found.rows, sent), keys),
         meta=_meta(trace, found, log),

@@ -123,6 +123,12 @@ def job_of(
         every = every.filter(pl.col("iteration").is_between(*iterations))
     bounds = step_bounds(every, pl.Series(graph.time))
     marks = every.filter(bounds["end"] > bounds["start"])
+    if (between := trace.stretch.between) is not None:
+        begin, end = between
+        whole = bounds.filter(pl.col("end") > pl.col("start"))
+        marks = marks.filter((whole["start"] >= begin) & (whole["end"] <= end))
+        if marks.is_empty():
+            raise MissingDataError("no whole step lies in that time", "give --between more of it")
     if marks.is_empty():
         raise MissingDataError("this run holds no whole step", "record longer, or skip fewer")
     return Job(alike, traffic, graph, marks)

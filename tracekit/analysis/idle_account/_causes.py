@@ -70,11 +70,5 @@ def pieces_in_windows(trace: Trace, *, skip: int, per_iteration: bool) -> IdlePi
 
 def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
     """Return the windows that a breakdown has."""
-    if skip or per_iteration:
-        groups = launch_groups(trace)
-        windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration)
-        return with_steps(windows) if per_iteration else windows
-    edges = trace["ops"].group_by("device").agg(pl.col("start").min(), pl.col("end").max())
-    return edges.sort("device").collect().select(
-        "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)
-    )  # fmt: skip
+    windows = chosen_windows(trace, launch_groups(trace), skip=skip, per_iteration=per_iteration)
+    return with_steps(windows) if per_iteration else windows

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.calls import collective_calls, in_stretch
 from tracekit.analysis.facts import OUTSIDE_STEPS, chosen_keys, how_to_record, with_words
 from tracekit.analysis.idle_account import (
     CAUSES,
@@ -17,7 +17,7 @@ from tracekit.analysis.idle_account import (
     pieces_in_windows,
     sampled,
 )
-from tracekit.engine import counted_steps, has_ops
+from tracekit.engine import counted_steps, has_ops, iterations_in
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
@@ -243,13 +243,11 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
 def _meta(trace: Trace, found: IdlePieces, skip: int) -> dict[str, Any]:
     window = int((found.windows["end"] - found.windows["start"]).sum())
     own = found.pieces.select(_LENGTH.sum()).item()
-    iterations = trace.read("iterations").sort("process", "start")
-    kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return {
         "window_ns": window,
         "idle_ns": int(own),
         "devices": found.windows["device"].n_unique(),
-        "iterations": kept["iteration"].n_unique(),
+        "iterations": iterations_in(trace, skip),
         "skip": skip,
         **_collective_wait(trace),
         **_missing(trace, found),
@@ -262,7 +260,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     if kinds.is_empty():
         return {}
     calls = with_clocks(collective_calls(trace), trace.read("reports"))
-    own = calls.drop_nulls(["match", "op"])
+    own = in_stretch(calls, trace.stretch).drop_nulls(["match", "op"])
     seen = own.group_by("match").agg(
         wait=(_LENGTH - _LENGTH.min()).sum(), clocks=pl.col("clock").n_unique(), number=pl.len()
     )

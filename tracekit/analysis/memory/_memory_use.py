@@ -488,29 +488,6 @@ def largest_batch(
     )  # fmt: skip
 
 
-def memory_at(
-    points: pl.DataFrame, batches: Sequence[int], *, by: Sequence[str] = (), level: float = 0.95
-) -> pl.DataFrame:
-    """Return what the line of `largest_batch` says of given batches.
-
-    Returns
-    -------
-    The columns `by`, ``batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``,
-    ``extrapolated``.
-
-    Raises
-    ------
-    UsageError
-        As `largest_batch` raises it.
-    """
-    wanted = pl.DataFrame({"at": list(batches)}, schema={"at": pl.Int64})
-    each = _lines(points, by).join(wanted, how="cross", maintain_order="left_right")
-    return _predicted(each, level).select(
-        *by, batch="at", predicted_bytes="predicted", low_bytes="low", high_bytes="high",
-        extrapolated="extrapolated",
-    )  # fmt: skip
-
-
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the least-squares line of each group, with what its prediction interval needs."""
     keys = list(by)

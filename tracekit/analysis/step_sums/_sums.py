@@ -103,7 +103,8 @@ def sums_by_keys(
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
     # What was added up when the run was ingested is that of its devices as a whole.
-    kept = None if skip or work.is_host else kept_sums(work.trace)
+    is_all = not skip and work.trace.stretch.is_all
+    kept = kept_sums(work.trace) if is_all and not work.is_host else None
     grouped = None if of_windows else _group_tally(work, keys, keeps_durations=with_durations)
     stages = (
         _stage_sums(work, None if per_iteration else kept, of_stages_alone=not is_whole)

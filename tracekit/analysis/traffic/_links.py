@@ -9,9 +9,9 @@ import polars as pl
 
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.analysis.traffic._routes import crossings, with_routes
-from tracekit.engine import union_length
+from tracekit.engine import chosen_windows, launch_groups, union_length
 from tracekit.errors import UsageError
-from tracekit.model import REPORTS, Trace, with_clocks
+from tracekit.model import REPORTS, Stretch, Trace, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.machine import Machine
@@ -62,6 +62,7 @@ def links(
     window_ns: int | None = None,
     reports: pl.DataFrame | None = None,
     processes: pl.DataFrame | None = None,
+    between: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node or iteration.
 
@@ -85,6 +86,9 @@ def links(
         on one of its own.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
+    between
+        From which time to which to look, ns: transfers that begin there count, with all their bytes
+        and their own bandwidth; ``busy_ns`` is cut at the edges, whenever transfers began.
 
     Returns
     -------
@@ -120,6 +124,9 @@ def links(
     of_processes = [key for key in keys if key in OF_PROCESSES]
     if of_processes and processes is None:
         raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
+    if between is not None:
+        begin, end = between
+        transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
     whole = transfers
     transfers = transfers.filter(_counts(keys))
     spread = crossings if "link" in keys else with_routes
@@ -132,10 +139,12 @@ def links(
     rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
-    sums = _summed(rows, columns, peak)
+    sums = _summed(rows, columns, peak, between)
     if "link" in keys:
         sums = _without_mixed_clocks(sums, rows, columns)
-    return _arranged(_bounded(sums, rows, columns, whole), keys, columns, peak, window_ns)
+    began = Stretch(between).holds()
+    bounded = _bounded(sums, rows.filter(began), columns, whole.filter(began))
+    return _arranged(bounded, keys, columns, peak, window_ns)
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
@@ -183,15 +192,28 @@ def _alternatives(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _summed(rows: pl.DataFrame, columns: Sequence[str], peak: str | None) -> pl.DataFrame:
-    sized = rows.filter(pl.col("bytes").is_not_null())
+def _summed(
+    rows: pl.DataFrame,
+    columns: Sequence[str],
+    peak: str | None,
+    between: tuple[int, int] | None,
+) -> pl.DataFrame:
+    rows = rows.with_columns(counts=Stretch(between).holds())
+    inside, counts = rows, pl.col("counts")
+    if between is not None:
+        begin, end = between
+        inside = rows.with_columns(
+            pl.col("start").clip(lower_bound=begin), pl.col("end").clip(upper_bound=end)
+        )
+    size = pl.when(counts).then("bytes")
+    sized = rows.filter(size.is_not_null())
     sums = rows.group_by(columns).agg(
-        transfers=pl.len().cast(pl.Int64),
-        unsized=pl.col("bytes").null_count().cast(pl.Int64),
-        bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
+        transfers=counts.sum().cast(pl.Int64),
+        unsized=(counts & pl.col("bytes").is_null()).sum().cast(pl.Int64),
+        bytes=pl.when(size.count() > 0).then(size.sum()),
         peak_gb_s=(pl.lit(None, pl.Int64) if peak is None else pl.col(peak).first()) / _GB_S,
     )
-    for some, name in ((rows, "busy_ns"), (sized, "sized_ns")):
+    for some, name in ((inside, "busy_ns"), (sized, "sized_ns")):
         # Times on different clocks cannot be compared: what overlaps between them is not known.
         lengths = union_length(some, [*columns, "clock"]).group_by(columns)
         sums = sums.join(
@@ -243,8 +265,16 @@ def _arranged(
 
 
 def traffic_window(trace: Trace) -> int:
-    """Return for how long the GPUs of a run were recorded, ns: first op to last, on each clock."""
+    """Return for how long the GPUs of a run were recorded, ns: first op to last, on each clock.
+
+    Of a stretch that is what of it was recorded, or from the first of its steps to the last.
+    """
     edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
+    if not trace.stretch.is_all:
+        windows = chosen_windows(trace, launch_groups(trace), skip=0, per_iteration=False)
+        reports = trace["devices"].select("device", "report")
+        spans = windows.lazy().select("device", "start", "end").join(reports, on="device")
+        edges = spans.select("report", "start", "end")
     timed = with_clocks(edges.collect(), trace.read("reports")).group_by("clock")
     return int(timed.agg(pl.col("end").max() - pl.col("start").min())["end"].sum())
 

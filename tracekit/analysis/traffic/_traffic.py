@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     collective_calls,
+    in_stretch,
     nccl_calls,
     process_ranks,
     unsized_of_others,
@@ -36,6 +37,7 @@ from tracekit.analysis.traffic._links import (
     traffic_window,
 )
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
+from tracekit.errors import UsageError
 from tracekit.machine import reducing_gpus
 from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
 
@@ -79,6 +81,11 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
+        """Those of `all_transfers` that begin in the stretch, or are of its steps."""
+        return self.all_transfers.filter(self.trace.stretch.holds())
+
+    @cached_property
+    def all_transfers(self) -> pl.DataFrame:
         """The table `TRANSFERS` of the run: copies, messages, and what collectives move.
 
         Raises
@@ -134,9 +141,12 @@ class Traffic:
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
         """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
+        _, machine, place = self._moved
+        between = self.trace.stretch.between
         return links(
-            *self._moved, by=by, window_ns=self.window_ns, reports=self._reports,
-            processes=process_ranks(self.trace),
+            self.transfers if between is None else self.all_transfers, machine, place, by=by,
+            window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
+            between=between,
         )  # fmt: skip
 
     def answer(
@@ -158,6 +168,11 @@ class Traffic:
             Parameters of the model: ``meta["expected"]`` says what they must exchange.
         """
         keys = parse_link_keys(by)
+        if not self.trace.stretch.is_all and (counters or parameters is not None):
+            raise UsageError(
+                "counters and parameters are compared with a whole run",
+                "leave out --between and --iterations",
+            )
         told = ", ".join(keys)
         listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
         rows = self.counters() if counters else self.links(by)
@@ -230,7 +245,8 @@ class Traffic:
         ``sized``; ``collectives``, and how many of them are of unknown size; ``root``, the GPU at
         which transfers meet, as `traffic_root` finds it; ``warnings``.
         """
-        nccl = self.calls.filter(pl.col("library") == "nccl")
+        calls = in_stretch(self.calls, self.trace.stretch)
+        nccl = calls.filter(pl.col("library") == "nccl")
         sizes = pl.col("bytes", "sent_bytes", "received_bytes")
         unsized = nccl.filter(pl.all_horizontal(sizes.is_null())).height
         return {
