@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.model import Trace
+from tracekit.model import Trace, union_length
 from tracekit.sources import read
 
 DURATION = pl.col("end") - pl.col("start")
@@ -104,3 +104,23 @@ def test_an_rpd_adds_up_as_its_own_converter_says(published):
     assert _sums(trace, "ops", "report") == {0: (85, 183_918_056)}
     tracer = 5  # rows of the tracer itself, which are no calls of the program
     assert trace.read("calls").height == 125 - tracer
+
+
+def test_rocprofv3_json_adds_up(published):
+    trace = read(published("rocprofv3/908_results.json.gz"))
+    ops = trace.read("ops")
+    assert (ops.height, ops.select(DURATION.sum()).item()) == (43_915, 4_441_741_378)
+    assert union_length(ops, ())["length"].item() == 4_233_112_334
+    assert ops["end"].max() == 63_873_104_615_494 - 63_857_982_592_000
+    names = _sums(trace, "ops", "name")
+    assert names["ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"] == (
+        1_310, 4_158_756_678,
+    )  # fmt: skip
+    assert _sums(trace, "ops", "kind")["memset"][0] == 3_213
+    assert _sums(trace, "ops", "kind")["unknown"][0] == 3_153
+    gemms = ops.filter(pl.col("name").cast(pl.String).str.starts_with("Cijk_"))
+    counts = gemms["name"].cast(pl.String).str.slice(0, 14).value_counts()
+    assert dict(counts.rows()) == {
+        "Cijk_Alik_Bljk": 1_750, "Cijk_Ailk_Bljk": 50 + 1_800, "Cijk_Ailk_Bjlk": 1_750,
+    }  # fmt: skip
+    assert trace.read("devices").select("device", "sm_count").rows() == [(0, 256)]

@@ -18,9 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amd_builder import RpdBuilder
+from amd_builder import GPU_AGENT, HOST_AGENT, RocprofBuilder, RpdBuilder
 from columnar_builder import write_columnar
-from damages import damage_file, damage_json, damage_lines, damage_matrix, damage_tables
+from damages import (
+    damage_file,
+    damage_json,
+    damage_lines,
+    damage_matrix,
+    damage_tables,
+    damage_tree,
+)
 from kineto_helpers import event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder
 from nvprof_builder import NvprofBuilder
@@ -34,6 +41,7 @@ from plain_readers import (
     plain_nsys,
     plain_nvprof,
     plain_nvprof_csv,
+    plain_rocprof,
     plain_rpd,
 )
 from plain_texts import (
@@ -196,6 +204,20 @@ def make_rpd(folder: Path) -> Path:
     return rpd.path
 
 
+def make_rocprof(folder: Path) -> Path:
+    """Write JSON of rocprofv3."""
+    rocprof = RocprofBuilder()
+    for step in range(STEPS):
+        at, number = 1000 * step, 10 * step
+        rocprof.marker(at, at + 900, f"step {step}", number + 1)
+        rocprof.call(at + 10, at + 20, "hipLaunchKernel", number + 2)
+        rocprof.kernel(at + 30, at + 100, "void gemm<float>(int)", correlation=number + 2)
+        rocprof.copy(at + 200, at + 250, "HOST_TO_DEVICE", 64, HOST_AGENT, GPU_AGENT, number + 3)
+        rocprof.copy(at + 300, at + 350, "DEVICE_TO_DEVICE", 8, GPU_AGENT, GPU_AGENT + 1)
+        rocprof.record("rccl_api", "ncclAllReduce", at + 400, at + 410, correlation=number + 4)
+    return rocprof.write(folder / "t.json")
+
+
 def make_matrix(folder: Path) -> Path:
     """Write what `nvidia-smi topo -m` prints of four GPUs and two NICs."""
     names = ("GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1")
@@ -334,6 +356,13 @@ KINDS = {
             make_kineto,
             plain_kineto,
             (damage_json, damage_json, damage_file),
+            _FROM_FIRST,
+        ),
+        Kind(
+            "rocprofv3 JSON",
+            make_rocprof,
+            plain_rocprof,
+            (damage_tree, damage_tree, damage_file),
             _FROM_FIRST,
         ),
         Kind(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from amd_builder import EPOCH
 from sqlite_corpus import plain_value
 
 from tracekit.model import Trace
@@ -485,6 +486,82 @@ def plain_kineto(path: Path) -> Numbers:
         if isinstance(event, dict):
             _add_event(numbers, event)
     return numbers.from_first()
+
+
+def plain_rocprof(path: Path) -> Numbers:
+    """Read JSON of rocprofv3 of one process."""
+    try:
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+        whole = json.loads(content, strict=False, parse_float=Written, parse_constant=_no_number,
+                           object_pairs_hook=_once)  # fmt: skip
+        (process,) = whole["rocprofiler-sdk-tool"]
+        arrays, strings = process["buffer_records"], process["strings"]
+        kinds, texts = strings["buffer_records"], strings["marker_api"]
+        agents = {
+            agent["id"]["handle"]: agent["logical_node_type_id"]
+            for agent in process["agents"]
+            if agent["type"] == 2
+        }
+        pid = process["metadata"]["pid"]
+        records = {name: arrays[name] for name in ("kernel_dispatch", "memory_copy", "hip_api",
+                                                   "rccl_api", "marker_api")}  # fmt: skip
+        operations = {(number, place): name for number, kind in enumerate(kinds)
+                      for place, name in enumerate(kind["operations"])}  # fmt: skip
+        texts = [each for each in texts if isinstance(each, dict)]
+        records = {name: [each for each in array if isinstance(each, dict)]
+                   for name, array in records.items()}  # fmt: skip
+    except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+    if not all(isinstance(name, str) for name in operations.values()) or not isinstance(pid, int):
+        raise UnreadableError("a name that is no text")
+    numbers, known = Numbers(), {}
+    for text in texts:
+        if _whole(text.get("key")) is not None:
+            known.setdefault(_whole(text["key"]), _as_text(text.get("value")))
+    starts = [_whole(record.get("start_timestamp")) for array in records.values()
+              for record in array]  # fmt: skip
+    if any(start is not None and abs(start - EPOCH) > 2**51 for start in starts):
+        raise UnreadableError("times far from the others")
+    for array, some in records.items():
+        for record in some:
+            _add_record(numbers, array, record, agents, operations, known, pid)
+    return numbers.from_first()
+
+
+def _inner(record: Row, *keys: str) -> Any:
+    value: Any = record
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _add_record(
+    numbers: Numbers, array: str, record: Row, agents: Row, operations: Row, texts: Row, pid: int
+) -> None:
+    start, end = (_whole(record.get(f"{edge}_timestamp")) for edge in ("start", "end"))
+    correlation = _whole(_inner(record, "correlation_id", "internal"))
+    kind, place = _whole(record.get("kind")), _whole(record.get("operation"))
+    name = operations.get((kind, place))
+    if start is None or end is None or start <= 0 or abs(end - EPOCH) > 2**52:
+        return
+    if array in ("kernel_dispatch", "memory_copy"):
+        paths = (("dispatch_info", "agent_id"),) if array == "kernel_dispatch" else (
+            ("dst_agent_id",), ("src_agent_id",))  # fmt: skip
+        handles = [_whole(_inner(record, *path, "handle")) for path in paths]
+        size = _whole(record.get("bytes")) if array == "memory_copy" else None
+        group = "copy" if array == "memory_copy" else "kernel"
+        if end >= start and any(handle in agents for handle in handles):
+            stream = _whole(_inner(record, "stream_id", "handle"))
+            numbers.ops[start, end, group, correlation, stream, size] += 1
+    elif (tid := _whole(record.get("thread_id"))) is not None:
+        end = max(start, end)
+        if array == "hip_api":
+            numbers.calls[start, end, correlation, pid, tid] += 1
+        elif array == "rccl_api":
+            numbers.ranges[start, end, name] += 1
+        elif name not in ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop"):
+            text = texts.get(correlation)
+            numbers.ranges[start, end, name if text is None else text] += 1
 
 
 class Written(str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracekit.model import Recording
-from tracekit.sources import kineto, nsys, nvprof, rpd
+from tracekit.sources import kineto, nsys, nvprof, rocprof, rpd
 from tracekit.sources._format import Format, Opening
 from tracekit.sources._nsys_tool import is_report, read_report
 from tracekit.sources.columnar import ColumnarExport
@@ -48,6 +48,11 @@ FORMATS = [
         "PyTorch traces",
         lambda path: path.is_file() and kineto.is_kineto(path),
         lambda one: kineto.read(one.path, one.workspace, one.progress),
+    ),
+    Format(
+        "JSON of rocprofv3",
+        lambda path: path.is_file() and rocprof.is_rocprof(path),
+        lambda one: rocprof.read(one.path, one.workspace, one.progress),
     ),
     Format(
         "CSV of nvprof",
