@@ -122,6 +122,7 @@ PUBLIC = {
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
     "tracekit.sources.rocprof": "is_rocprof read",
     "tracekit.sources.rpd": "is_rpd read",
+    "tracekit.sources.xplane": "is_xplane read",
     "tracekit.sources.columnar": "ColumnarExport table_files",
     "tracekit.sources.sqlite": """
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack

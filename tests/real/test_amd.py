@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tracekit.attribution import Rules, attribute
 from tracekit.model import Trace, union_length
 from tracekit.sources import read
 
@@ -33,7 +34,7 @@ def published(real_trace: Callable[[str], Path]) -> Callable[[str], Path]:
 
 def _sums(trace: Trace, table: str, *by: str) -> dict[Any, tuple[int, int]]:
     rows = trace.read(table).group_by(by).agg(pl.len(), DURATION.sum().alias("ns"))
-    return {key[0] if len(by) == 1 else key: (n, ns) for *key, n, ns in rows.rows()}
+    return {key[0] if len(by) == 1 else tuple(key): (n, ns) for *key, n, ns in rows.rows()}
 
 
 @pytest.fixture(scope="session")
@@ -124,3 +125,30 @@ def test_rocprofv3_json_adds_up(published):
         "Cijk_Alik_Bljk": 1_750, "Cijk_Ailk_Bljk": 50 + 1_800, "Cijk_Ailk_Bjlk": 1_750,
     }  # fmt: skip
     assert trace.read("devices").select("device", "sm_count").rows() == [(0, 256)]
+
+
+XPLANES = {
+    "mi300__jax_conv_minimal_legacy__chi-mi300x-013.ord.vultr.cpe.ice.amd.com": {
+        (0, "d2d"): (53, 889_028), (7, "compute"): (25, 3_586_493),
+    },
+    "test_data_jax_te_fused_attn_categorization__934987a2fc2f": {
+        (0, "compute"): (130, 11_967_103), (0, "memset"): (20, 166_482),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", XPLANES)
+def test_profiles_of_xla_add_up(published, name):
+    trace = read(published(f"xplane/{name}.xplane.pb"))
+    assert _sums(trace, "ops", "device", "kind") == XPLANES[name]
+    calls = set(trace.read("calls")["correlation"].to_list())
+    assert set(trace.read("ops")["correlation"].to_list()) <= calls
+
+
+def test_passes_of_xla_are_told_by_paths(published):
+    found = read(
+        published("xplane/test_data_jax_te_fused_attn_categorization__934987a2fc2f.xplane.pb")
+    )
+    trace = attribute(found, Rules.load(None, None))
+    assert _sums(trace, "ops", "stage")["BP"] == (75, 6_523_815)
+    assert trace.read("iterations").height == 5

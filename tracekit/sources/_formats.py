@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracekit.model import Recording
-from tracekit.sources import kineto, nsys, nvprof, rocprof, rpd
+from tracekit.sources import kineto, nsys, nvprof, rocprof, rpd, xplane
 from tracekit.sources._format import Format, Opening
 from tracekit.sources._nsys_tool import is_report, read_report
 from tracekit.sources.columnar import ColumnarExport
@@ -53,6 +53,11 @@ FORMATS = [
         "JSON of rocprofv3",
         lambda path: path.is_file() and rocprof.is_rocprof(path),
         lambda one: rocprof.read(one.path, one.workspace, one.progress),
+    ),
+    Format(
+        "profiles of XLA",
+        lambda path: path.is_file() and xplane.is_xplane(path),
+        lambda one: xplane.read(one.path, one.workspace, one.progress),
     ),
     Format(
         "CSV of nvprof",
